@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 
@@ -74,6 +75,12 @@ def test_nothing_is_cut_off(settled, width: int, height: int) -> None:
     ]
     assert sizes[0]["width"] == pytest.approx(sizes[1]["width"], abs=1)
     assert sizes[0]["height"] == sizes[1]["height"]
+    steps = [one.bounding_box() for one in page.locator(".steps li").all()]
+    apart = [below["y"] - above["y"] - above["height"] for above, below in pairwise(steps)]
+    assert len(steps) == 3
+    assert all(0 <= gap <= 12 for gap in apart), apart  # under each other, and close
+    words = [one.bounding_box()["width"] for one in page.locator(".steps li > .quiet").all()]
+    assert min(words) >= 100  # not a letter a line
 
 
 NAME_OF_FOCUS = """() => {

@@ -44,6 +44,20 @@ def test_lists_are_pythons_lists(run) -> None:
     assert spoilt != found  # the control: one record less is seen
 
 
+def test_differences_are_grams(run) -> None:
+    """Items and weights of `Gram` in Python, number for number."""
+    both = VECTORS["differences"]
+    body = (
+        "return [given.cases.map(c => it.differenceOf(c.sent, c.kept)),"
+        "given.weights.map((_, n) => it.weightOf(n))]"
+    )
+    found, weights = run("kept.js", body, both)
+    assert [{"minus": c["minus"], "plus": c["plus"]} for c in both["cases"]] == found
+    assert weights == both["weights"]
+    spoilt, _ = run("kept.js", body.replace("c.sent,", "c.sent.slice(1),"), both)
+    assert spoilt != found  # the control: one item less is seen
+
+
 def test_a_list_of_many_records_takes_at_most_50_ms(run) -> None:
     body = """
       const items = 3700, per = 200, e = items * per
@@ -60,20 +74,24 @@ def test_a_list_of_many_records_takes_at_most_50_ms(run) -> None:
 
 def test_trees_grow_as_in_python(run) -> None:
     body = """
-      const roots = given.roots.map(raw), wrong = []
+      const wrong = []
       for (const { index, size, path } of given.inclusions) {
         const root = await it.rootOf(await it.leafHash(raw(given.entries[index])), index, size, path.map(raw))
         if (!root || hex(root) !== given.roots[size - 1]) wrong.push(['inclusion', index, size])
         if (size > 1 && await it.rootOf(await it.leafHash(raw(given.entries[index])), index, size, path.slice(1).map(raw))
             && path.length) wrong.push(['short', index, size])
       }
+      return wrong"""
+    assert run("check.js", body, VECTORS["trees"]) == []
+    body = """
+      const roots = given.roots.map(raw), wrong = []
       for (const { old, size, path } of given.growths) {
         if (!await it.growsFrom(old, roots[old - 1], size, roots[size - 1], path.map(raw))) wrong.push(['growth', old, size])
         const other = roots[old % roots.length]
         if (old < size && await it.growsFrom(old, other, size, roots[size - 1], path.map(raw))) wrong.push(['other', old, size])
       }
       return wrong"""
-    assert run("check.js", body, VECTORS["trees"]) == []
+    assert run("log.js", body, VECTORS["trees"]) == []
 
 
 def test_entries_of_changes_are_pythons(run) -> None:

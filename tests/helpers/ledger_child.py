@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import alembic.command  # noqa: F401  loaded once, before any fork
 import cryptography.hazmat.primitives.ciphers.aead  # noqa: F401
 
-from ledgers import WAIT, opened
+from ledgers import WAIT, difference, opened
 from rescind.errors import RescindError
 from rescind.ledger.batch import Once
 from rescind.ledger.book import Ledger
@@ -34,7 +34,7 @@ STATUS = {"DiskFull": 507, "Busy": 503, "Closing": 503, "StillRunning": 409}
 
 
 def answer(ledger: Ledger, asked: dict[str, Any]) -> dict[str, Any]:
-    """Carry out one request: join, lend, unshare, erase, leave, loans."""
+    """Carry out one request: join, lend, contribute, unshare, erase, leave, loans."""
     verb, person = asked["do"], bytes.fromhex(asked.get("person", ""))
     if verb == "loans":
         version, items = ledger.reading.versioned_loans(person)
@@ -44,6 +44,8 @@ def answer(ledger: Ledger, asked: dict[str, Any]) -> dict[str, Any]:
         operation: Any = Join()
     elif verb == "lend":
         operation = Lend(person, items or ())
+    elif verb == "contribute":
+        operation = difference(person, asked["old"], items or ())
     else:
         operation = TakeBack(person, verb, items)
     once = Once(asked["key"], json.dumps(asked, sort_keys=True).encode())

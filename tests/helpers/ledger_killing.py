@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ledgers import Loans, opened
+from ledgers import Loans, kept, opened
+from rescind.ledger.kept_part import name_of
 from rescind.ledger.options import Options
 from rescind.ledger.start import named_slots
 
@@ -96,6 +97,8 @@ class Writer:
     random: random.Random
     person: str = ""
     lent: set[int] = field(default_factory=set)
+    kept: set[int] = field(default_factory=set)
+    """What their browser keeps and has sent to the sum."""
     acknowledged: list[tuple[int, str, int]] = field(default_factory=list)
     """seq, kind, number of items: in the order of their answers"""
     people: list[tuple[str, set[int]]] = field(default_factory=list)
@@ -109,7 +112,7 @@ class Writer:
         while not stop.is_set():
             if not self.person:
                 self.person = self._sent(do="join")["body"]["person"]
-                self.lent = set()
+                self.lent, self.kept = set(), set()
             self._change()
 
     def _change(self) -> None:
@@ -120,15 +123,24 @@ class Writer:
             self.people.append((self.person, set()))
             self.person = ""
             self.left += 1
-        elif away and (choice < 0.6 or not self.lent):
+        elif away and choice < 0.25:
+            items = self.random.sample(sorted(away), min(len(away), self.random.randint(1, 6)))
+            old = sorted(self.kept)
+            asked = {"do": "contribute", "person": self.person, "old": old, "items": items}
+            self._acknowledge(self._sent(**asked))
+            self.kept = set(items)
+        elif away and (choice < 0.65 or not self.lent):
             items = self.random.sample(sorted(away), min(len(away), self.random.randint(1, 4)))
             self._acknowledge(self._sent(do="lend", person=self.person, items=items))
             self.lent |= set(items)
+            self.kept -= set(items)
         elif self.lent:
-            items = self.random.sample(sorted(self.lent), min(len(self.lent), 2))
+            there = sorted(self.lent | self.kept)
+            items = self.random.sample(there, min(len(there), 2))
             kind = self.random.choice(("unshare", "erase"))
             self._acknowledge(self._sent(do=kind, person=self.person, items=items))
             self.lent -= set(items)
+            self.kept -= set(items)
 
     def _sent(self, **asked: Any) -> dict[str, Any]:
         self.sent += 1
@@ -247,7 +259,9 @@ def judge(
             row.leaf is not None and seq not in told for seq, row in events.items()
         )
         verdict.acknowledged = len(told)
-        verdict.unopened = ledger.report.people_dropped + ledger.report.accounts_dropped
+        report = ledger.report
+        verdict.unopened = report.people_dropped + report.accounts_dropped
+        verdict.unopened += report.kept_parts_dropped
         with ledger.store.reading() as connection:
             verdict.keys_without_box = len(ledger.keys.without_box(named_slots(connection)))
         verdict.unfinished = sum(r.erased_at is None for r in ledger.reading.open_requests())
@@ -261,6 +275,10 @@ def _judge_loans(ledger: Any, one: Writer, verdict: Verdict) -> None:
         found = set(map(int, ledger.reading.loans(bytes.fromhex(one.person))))
         verdict.lost += len(one.lent - found)
         verdict.doubled += len(found - one.lent)
-        verdict.lost += set(ledger.live.loans.get(bytes.fromhex(one.person), ())) != one.lent
-    for person, _ in one.people:
-        verdict.doubled += bytes.fromhex(person) in ledger.live.loans
+        person = bytes.fromhex(one.person)
+        verdict.lost += set(ledger.live.loans.get(person, ())) != one.lent
+        verdict.lost += set(ledger.live.loans.get(name_of(person), ())) != one.kept
+        verdict.lost += set(kept(ledger, person)) != one.kept
+    for name, _ in one.people:
+        person = bytes.fromhex(name)
+        verdict.doubled += person in ledger.live.loans or name_of(person) in ledger.live.loans

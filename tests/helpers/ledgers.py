@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatch
 from pathlib import Path
@@ -16,10 +16,13 @@ from rescind.ledger import tables
 from rescind.ledger.batch import Answer, Once, Operation
 from rescind.ledger.book import Ledger
 from rescind.ledger.catalogue import Catalogue
+from rescind.ledger.contributing import Contribute, Part
 from rescind.ledger.lending import Join, Lend, TakeBack
+from rescind.methods.additive._live_sum import weight_of
 
 CATALOGUE = Catalogue([f"item-{n}" for n in range(20)], [f"Title {n}" for n in range(20)])
 START = datetime(2026, 11, 16, 12, tzinfo=UTC)
+DEVICE = b"one browser only"
 WAIT = 30
 """Seconds after which a test gives an answer up."""
 
@@ -88,6 +91,17 @@ def lent(ledger: Ledger, person: bytes) -> list[int]:
 def take_back(person: bytes, kind: str = "unshare", *items: int) -> TakeBack:
     """Return a take-back of these items, or of everything."""
     return TakeBack(person, kind, items or None)
+
+
+def difference(person: bytes, old: Iterable[int], new: Iterable[int]) -> Contribute:
+    """Return what a browser sends that has counted `old` and keeps `new` now."""
+    minus, plus = (Part(tuple(sorted(one)), weight_of(len(set(one)))) for one in (old, new))
+    return Contribute(person, DEVICE, minus, plus)
+
+
+def kept(ledger: Ledger, person: bytes) -> list[int]:
+    """Return what the ledger says that a person's browser sent to the sum."""
+    return [int(item) for item in ledger.reading.kept_part(person).items]
 
 
 def array(*items: int) -> Any:

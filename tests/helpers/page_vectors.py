@@ -27,6 +27,7 @@ from rescind.proof.tlog import Tree
 FILE = Path(__file__).parents[1] / "vectors" / "pages.json"
 ITEMS, PEOPLE = 60, 50
 TREE = 13
+KEPT_ITEMS, MOST_KEPT = 300, 5_000
 OPERATOR, THE_LOG, WITNESS_KEY = (
     Ed25519PrivateKey.from_private_bytes(hashlib.sha256(name).digest())
     for name in (b"operator", b"log", b"witness")
@@ -113,6 +114,48 @@ def changes() -> list[dict[str, Any]]:
     return found
 
 
+def differences() -> dict[str, Any]:
+    """What `Gram` has a device send that answers alone, and the weight of every number of items."""
+    import torch
+
+    from rescind.core.cohort import Cohort, Lot
+    from rescind.core.state import Private
+    from rescind.methods.additive import _exchange as exchange
+    from rescind.methods.additive._live_sum import weight_of
+
+    def lot(items: list[int]) -> Lot:
+        return Lot(
+            torch.zeros(len(items), dtype=torch.int64), torch.tensor(sorted(items)).long(), 1
+        )
+
+    def sent(update: Any, name: str) -> dict[str, Any]:
+        rows = update.entries.get(f"{name}0000")
+        items, weight = (
+            (rows.index.tolist(), int(rows.value[0])) if rows is not None and len(rows) else ([], 0)
+        )
+        return {"items": items, "weight": weight}
+
+    cases = []
+    for old, new in _kept_before_and_after():
+        public = {exchange.BLOCK: torch.tensor([0])}
+        counted = {"sent/0000": exchange.BITS.of(lot(old), KEPT_ITEMS)}
+        cohort = Cohort(torch.tensor([0]), KEPT_ITEMS, lot(new), lot(new), role=exchange.CHANGE)
+        parts, _ = exchange.client_parts(public, Private(counted), cohort)
+        update = exchange.client_items(parts, cohort)
+        both = {name.rstrip("/"): sent(update, name) for name in (exchange.MINUS, exchange.PLUS)}
+        cases.append({"sent": old, "kept": new, **both})
+    return {"cases": cases, "weights": [weight_of(n) for n in range(MOST_KEPT + 1)]}
+
+
+def _kept_before_and_after() -> list[tuple[list[int], list[int]]]:
+    """Kept items of a device as it counted them and as they are, in any order."""
+    from served import likes
+
+    some = [likes(n, KEPT_ITEMS) for n in range(8)]
+    pairs = [([], [7]), ([7], [1, 2]), ([5, 3, 1], []), ([], list(range(KEPT_ITEMS)))]
+    return [*pairs, *((old[::-1], new) for old, new in zip(some[:4], some[4:], strict=True))]
+
+
 def receipt() -> dict[str, str]:
     """A receipt of a service, as it was issued, with its proof, cosigned by a witness."""
     from served import opened
@@ -158,7 +201,8 @@ def _issued(ledger: Any) -> bytes:
 
 def main() -> None:
     """Write the file."""
-    found = {"lists": lists(), "trees": trees(), "changes": changes(), "receipt": receipt()}
+    found = {"lists": lists(), "trees": trees(), "changes": changes()}
+    found |= {"differences": differences(), "receipt": receipt()}
     FILE.parent.mkdir(exist_ok=True)
     FILE.write_text(json.dumps(found, separators=(",", ":")) + "\n", encoding="utf-8")
     print(f"written: {FILE.name}, {FILE.stat().st_size:,} bytes")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ledger_killing import Server, killed
-from ledgers import lent, opened
+from ledgers import kept, lent, opened
 from rescind.ledger import failpoints
 from rescind.ledger.options import Options
 from rescind.ledger.start import named_slots
@@ -47,7 +47,8 @@ def server(tmp_path_factory: pytest.TempPathFactory):
 COMMITTED = dict(zip(AT_A_CHANGE, (False, False, False, True, True), strict=True))
 """Whether the change is there after a start, though nobody was told."""
 CASES = [(point, "leave") for point in AT_A_CHANGE]
-CASES += [(point, change) for point in ("keys synced", "committed") for change in ("lend", "erase")]
+CHANGES = ("lend", "erase", "contribute")
+CASES += [(point, change) for point in ("keys synced", "committed") for change in CHANGES]
 
 
 @pytest.mark.parametrize(("point", "change"), CASES)
@@ -58,10 +59,13 @@ def test_killed_at_each_point_a_start_reaches_the_end(
     server.start()
     person = server.ask(do="join", key=f"join-{name}")["body"]["person"]
     server.ask(do="lend", person=person, items=[1, 2], key=f"first-{name}")
+    server.ask(do="contribute", person=person, old=[], items=[4, 5], key=f"kept-{name}")
     server.kill()
     server.start(failpoint=point)
     asked = {"do": change, "person": person, "key": f"second-{name}"}
-    asked |= {"items": [3]} if change == "lend" else {"items": [1]} if change == "erase" else {}
+    more = {"lend": {"items": [3]}, "erase": {"items": [1]}}
+    more["contribute"] = {"old": [4, 5], "items": [5, 6, 7]}
+    asked |= more.get(change, {})
     assert server.ask(**asked) is None
     assert server.ended() == -signal.SIGKILL
 
@@ -74,7 +78,10 @@ def test_killed_at_each_point_a_start_reaches_the_end(
     ledger = opened(Path(server.place).parent / "state")
     try:
         if change != "leave":
-            assert lent(ledger, bytes.fromhex(person)) == {"lend": [1, 2, 3], "erase": [2]}[change]
+            after = {"lend": [1, 2, 3], "erase": [2], "contribute": [1, 2]}[change]
+            assert lent(ledger, bytes.fromhex(person)) == after
+            sent = [5, 6, 7] if change == "contribute" else [4, 5]
+            assert kept(ledger, bytes.fromhex(person)) == sent
         with ledger.store.reading() as connection:
             assert ledger.keys.ids == named_slots(connection)
         assert all(one.erased_at for one in ledger.reading.open_requests())

@@ -17,7 +17,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ledgers import CATALOGUE, START, done, lent, repeating
+from ledgers import CATALOGUE, START, difference, done, kept, lent, repeating
 from rescind.errors import ConsentError
 from rescind.ledger.book import Ledger
 from rescind.ledger.lending import Join, Lend, TakeBack
@@ -39,6 +39,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.draws = [repeating() for _ in self.databases]
         self.ledgers: list[Ledger] = []
         self.model: dict[bytes, set[int]] = {}
+        self.kept: dict[bytes, set[int]] = {}
         self.left: list[bytes] = []
         self.keys: list[tuple[str, Any, int]] = []
         self.count = 0
@@ -70,7 +71,8 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule()
     def join(self) -> None:
-        self.model[bytes.fromhex(self._do(Join())["person"])] = set()
+        person = bytes.fromhex(self._do(Join())["person"])
+        self.model[person], self.kept[person] = set(), set()
 
     @precondition(lambda self: self.model)
     @rule(number=st.integers(0, 99), items=ITEMS)
@@ -78,15 +80,29 @@ class LedgerMachine(RuleBasedStateMachine):
         person = self._somebody(number)
         told = self._do(Lend(person, tuple(items)))
         self.model[person] |= set(items)
+        self.kept[person] -= set(items)  # it is counted once
         assert told["lent"] == len(self.model[person])
+
+    @precondition(lambda self: self.model)
+    @rule(number=st.integers(0, 99), items=ITEMS)
+    def contribute(self, number: int, items: list[int]) -> None:
+        person = self._somebody(number)
+        wanted = difference(person, self.kept[person], items)
+        if set(items) & self.model[person]:
+            with pytest.raises(ConsentError):
+                self._do(wanted)
+        else:
+            assert self._do(wanted)["kept"] == len(items)
+            self.kept[person] = set(items)
 
     @precondition(lambda self: self.model)
     @rule(number=st.integers(0, 99), items=ITEMS, kind=st.sampled_from(["unshare", "erase"]))
     def take_back(self, number: int, items: list[int], kind: str) -> None:
         person = self._somebody(number)
-        if set(items) <= self.model[person]:
+        if set(items) <= self.model[person] | self.kept[person]:
             self._do(TakeBack(person, kind, tuple(items)))
             self.model[person] -= set(items)
+            self.kept[person] -= set(items)
         else:
             with pytest.raises(ConsentError):
                 self._do(TakeBack(person, kind, tuple(items)))
@@ -96,15 +112,16 @@ class LedgerMachine(RuleBasedStateMachine):
     def take_everything_back(self, number: int) -> None:
         lending = sorted(person for person, items in self.model.items() if items)
         person = lending[number % len(lending)]
-        assert self._do(TakeBack(person, "unshare"))["n"] == len(self.model[person])
-        self.model[person] = set()
+        there = self.model[person] | self.kept[person]
+        assert self._do(TakeBack(person, "unshare"))["n"] == len(there)
+        self.model[person], self.kept[person] = set(), set()
 
     @precondition(lambda self: self.model)
     @rule(number=st.integers(0, 99))
     def leave(self, number: int) -> None:
         person = self._somebody(number)
         self._do(TakeBack(person, "leave"))
-        del self.model[person]
+        del self.model[person], self.kept[person]
         self.left.append(person)
 
     @precondition(lambda self: self.keys)
@@ -130,11 +147,13 @@ class LedgerMachine(RuleBasedStateMachine):
     def it_is_the_dictionary(self) -> None:
         if not getattr(self, "ledgers", None):
             return
-        parts = [np.array(sorted(items), np.int32) for _, items in sorted(self.model.items())]
+        both = [*self.model.values(), *self.kept.values()]
+        parts = [np.array(sorted(items), np.int32) for items in both]
         digest = added_up(parts, len(CATALOGUE)).digest()
         for ledger in self.ledgers:
             assert ledger.live.digest() == digest
             assert all(lent(ledger, p) == sorted(items) for p, items in self.model.items())
+            assert all(kept(ledger, p) == sorted(items) for p, items in self.kept.items())
             with ledger.store.reading() as connection:
                 # The key of this hour's answers may have no answer yet.
                 assert len(ledger.keys.ids - named_slots(connection)) <= 1

@@ -118,7 +118,7 @@ def test_the_command_plays_the_life_with_a_generation_that_was_trained(tmp_path:
 def test_a_life_leaves_nothing_once_it_ended(tmp_path: Path) -> None:
     told = story(tmp_path / "life", learnt=everybodys)
     assert all(told.before.values()), told.before
-    assert len(told.before) == 14, told.before
+    assert len(told.before) == 17, told.before
     assert set(told.after.values()) == {0}, told.after
     assert told.holds
     assert list((tmp_path / "life" / "state").glob("release-*.sealed"))

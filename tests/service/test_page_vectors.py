@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 
+import numpy as np
 import pytest
 
 import page_vectors
 from rescind.errors import RescindError
 from rescind.forgetting.verify import verify
 from rescind.methods.additive import _live_release as live_release
+from rescind.methods.additive._live_sum import NOBODY, Items, LiveSum, added_up
 from rescind.proof.notes import LOG, WITNESS, Key, Proof
 from rescind.proof.tlog import extends, leaf_hash, root_of
 
@@ -38,6 +40,28 @@ def test_trees_and_changes_are_those_of_the_file() -> None:
         path = [bytes.fromhex(each) for each in one["path"]]
         old, size = one["old"], one["size"]
         assert extends(old, roots[old - 1], size, roots[size - 1], path)
+
+
+def test_differences_are_those_of_gram() -> None:
+    assert page_vectors.differences() == VECTORS["differences"]
+    assert len(VECTORS["differences"]["weights"]) == page_vectors.MOST_KEPT + 1
+
+
+def test_adding_a_difference_turns_one_sum_into_the_other() -> None:
+    items = page_vectors.KEPT_ITEMS
+    for case in VECTORS["differences"]["cases"]:
+        before, after = (_part(case[name]) for name in ("sent", "kept"))
+        live = LiveSum(items)
+        live.change(b"somebody", NOBODY, before)
+        live.change(b"somebody", _part(case["minus"]["items"]), _part(case["plus"]["items"]))
+        assert live.digest() == added_up([after], items).digest()
+        assert live.digest() != added_up([before], items).digest()  # control: it is a change
+        for part in (case["minus"], case["plus"]):
+            assert part["weight"] == VECTORS["differences"]["weights"][len(part["items"])]
+
+
+def _part(items: list[int]) -> Items:
+    return np.array(sorted(items), np.int32)
 
 
 def holds(receipt: bytes, proof: bytes) -> bool:

@@ -160,6 +160,11 @@ BODIES: dict[str, Callable[[], Any]] = {
     "POST /v1/session/finish": lambda: {"ceremony": "x", "credential": {}},
     "POST /v1/session/confirm": lambda: {"ceremony": "x", "credential": {}},
     "POST /v1/me/loans": lambda: {"items": ["item-7"]},
+    "POST /v1/me/contribution": lambda: {
+        "device": "0" * 32,
+        "minus": {"items": [], "weight": 0},
+        "plus": {"items": ["item-30"], "weight": 4096},
+    },
     "POST /v1/me/requests": lambda: {"kind": "unshare", "items": ["item-1"]},
     "POST /v1/me/requests/{id}/confirm": dict,
     "POST /v1/me/codes": dict,
@@ -193,7 +198,12 @@ INSIDE = {
     "GET /log/roster/{name}": {404},
 }
 """Routes that this test cannot bring to success: how they answer somebody who was let in."""
-ENDS = {"DELETE /v1/session", "POST /v1/me/requests/{id}/confirm", "POST /v1/me/requests"}
+ENDS = {
+    "DELETE /v1/session",
+    "POST /v1/me/requests/{id}/confirm",
+    "POST /v1/me/requests",
+    "POST /v1/me/contribution",
+}
 """Routes after which a caller has to be made anew."""
 NOBODYS = secrets.token_hex(16)
 

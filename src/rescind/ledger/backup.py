@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from rescind.ledger import store as stores
 from rescind.ledger import tables
 from rescind.ledger.keyslots import FILE as KEYS
 from rescind.ledger.keyslots import Head, KeySlots
-from rescind.ledger.migrate import migrate
+from rescind.ledger.migrate import migrate, newest
 from rescind.ledger.start import named_slots, open_boxes, read_tree
 from rescind.ledger.store import FILE, Store, last_batch
 from rescind.proof.tlog import Tree
@@ -203,14 +203,35 @@ def _one_file(backup: Path) -> Iterator[Connection]:
         URL.create("sqlite", database=f"file:{backup}", query={"mode": "ro", "uri": "true"})
     )
     try:
-        with engine.connect() as connection:
+        with ExitStack() as stack:
+            connection = stack.enter_context(engine.connect())
             try:
-                connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one()
+                version = connection.scalar(text("SELECT version_num FROM alembic_version"))
             except DBAPIError as error:
                 raise DataError(
                     f"{backup} is not a backup of a ledger: {error.orig}. "
                     f"Name a file that rescind backup wrote."
                 ) from None
+            yield connection if version == newest() else stack.enter_context(_brought_up(backup))
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def _brought_up(backup: Path) -> Iterator[Connection]:
+    """Read a backup of an earlier version into memory and migrate it: the file stays as it is."""
+    engine = create_engine("sqlite://")
+
+    def fill(memory: sqlite3.Connection, _: object) -> None:
+        memory.isolation_level = None
+        with closing(sqlite3.connect(f"file:{backup}?mode=ro", uri=True)) as file:
+            file.backup(memory)
+
+    event.listen(engine, "connect", fill)
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+    try:
+        with engine.connect() as connection:
+            migrate(connection)
             yield connection
     finally:
         engine.dispose()

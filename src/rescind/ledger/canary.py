@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 from sqlalchemy import insert
 
 from rescind.errors import ConfigError
@@ -24,16 +25,19 @@ from rescind.ledger.backup import back_up
 from rescind.ledger.batch import Answer, Batch, Operation
 from rescind.ledger.book import Ledger
 from rescind.ledger.catalogue import Catalogue
+from rescind.ledger.contributing import Contribute, Part
 from rescind.ledger.errors import NotThere
 from rescind.ledger.exporting import export_of
 from rescind.ledger.jobs import LISTS, file_of
 from rescind.ledger.jobs import bound as about_job
+from rescind.ledger.kept_part import DEVICE_BYTES, KeptPart
 from rescind.ledger.keyslots import FILE as KEYS
 from rescind.ledger.keyslots import KeySlots, about
 from rescind.ledger.lending import Join, Lend, TakeBack, member
 from rescind.ledger.release_steps import bound, path_of
 from rescind.ledger.scanner import Canary, opened_boxes, scan, tried
 from rescind.ledger.store import FILE
+from rescind.methods.additive._live_sum import weight_of
 
 ITEMS, RECORDS, OTHERS, ROUNDS = 500, 12, 6, 2
 EXPORT = "what an export hands over"
@@ -86,9 +90,9 @@ def story(folder: Path, *, forget: bool = True, learnt: Callable[[Ledger], str] 
         raise ConfigError(f"{folder} is not empty. The story needs a folder of its own.")
     state, told = folder / "state", Story()
     name = f"canary-{secrets.token_hex(16)}"
-    places = tuple(sorted({secrets.randbelow(ITEMS) for _ in range(RECORDS)}))
+    places, kept = _planted()
     with _opened(state) as ledger:
-        person = _life(ledger, name.encode(), places)
+        person = _life(ledger, name.encode(), places, kept)
         release = ledger.releases.make().number
         ledger.roster.publish()
         receipt_key = _done(ledger, TakeBack(person, "unshare", places[:1])).body["receipt_key"]
@@ -98,12 +102,14 @@ def story(folder: Path, *, forget: bool = True, learnt: Callable[[Ledger], str] 
         back_up(state, _backup(folder))
     secret = {
         "loans": struct.pack(f"<{len(places) - 1}i", *places[1:]),
+        "what the browser keeps and has sent": kept.to_bytes(),
         "credential": name.encode(),
         "key of a receipt": bytes.fromhex(receipt_key),
     }
     canaries = [
         Canary("the credential's name", name.encode()),
         Canary("the records", numbers=places[1:]),
+        Canary("the kept records", numbers=tuple(kept.items.tolist())),
         Canary("the names of the records", ",".join(f"item-{n}" for n in places[1:]).encode()),
         Canary("the key of the receipt", bytes.fromhex(receipt_key)),
     ]
@@ -121,8 +127,15 @@ def story(folder: Path, *, forget: bool = True, learnt: Callable[[Ledger], str] 
     return told
 
 
-def _life(ledger: Ledger, name: bytes, places: tuple[int, ...]) -> bytes:
-    """Let others lend, and the planted person join, lend, and change what they lend."""
+def _planted() -> tuple[tuple[int, ...], KeptPart]:
+    """Draw unmistakable records: some to lend, and others to keep."""
+    drawn = secrets.SystemRandom().sample(range(ITEMS), 2 * RECORDS)
+    kept = np.sort(np.array(drawn[RECORDS:], np.int32))
+    return tuple(sorted(drawn[:RECORDS])), KeptPart(secrets.token_bytes(DEVICE_BYTES), kept)
+
+
+def _life(ledger: Ledger, name: bytes, places: tuple[int, ...], kept: KeptPart) -> bytes:
+    """Let others lend, and the planted person join, lend, change what they lend, and help."""
     for number in range(OTHERS):
         other = bytes.fromhex(_done(ledger, Join()).body["person"])
         _done(ledger, Lend(other, tuple(range(number, number + 5))))
@@ -130,11 +143,13 @@ def _life(ledger: Ledger, name: bytes, places: tuple[int, ...]) -> bytes:
     _done(ledger, _Credential(person, name))
     _done(ledger, Lend(person, places[:4]))
     _done(ledger, Lend(person, places))
+    items = tuple(kept.items.tolist())
+    _done(ledger, Contribute(person, kept.device, Part((), 0), Part(items, weight_of(len(items)))))
     return person
 
 
 def _exported(ledger: Ledger, person: bytes, places: tuple[int, ...]) -> int:
-    """Count the planted records that an export of the person hands over."""
+    """Count the lent records that an export of the person hands over."""
     try:
         found = export_of(ledger.reading, ledger.catalogue, person)
     except NotThere:

@@ -46,6 +46,7 @@ from rescind.ledger.jobs import (
     RoundDone,
     StartJob,
 )
+from rescind.ledger.kept_part import is_kept, lent_alone
 from rescind.ledger.keyslots import unseal
 from rescind.ledger.parts import Parts
 
@@ -194,7 +195,7 @@ class Generations:
 
     def _begun(self, job: str, seq: int) -> None:
         """Copy the loans of this moment and look out for what is taken back from now on."""
-        self._copy = {job: Copied.of(dict(self._parts.live.loans), self._learnt)}
+        self._copy = {job: Copied.of(lent_alone(self._parts.live.loans), self._learnt)}
         self._learnt = self._copy[job].loans
         self._watch()
 
@@ -202,9 +203,9 @@ class Generations:
         if self._changed not in self._parts.live.watch:
             self._parts.live.watch.append(self._changed)
 
-    def _changed(self, old: Items, new: Items) -> None:
+    def _changed(self, part: bytes, old: Items, new: Items) -> None:
         """End what learnt from a record that is gone. In the writer's thread: it must not wait."""
-        if len(np.setdiff1d(old, new)):
+        if not is_kept(part) and len(np.setdiff1d(old, new)):  # nothing learns from kept parts
             self._stop()
             with self._parts.store.reading() as tx:
                 alive = tx.scalars(select(tables.job.c.id).where(tables.job.c.key.is_not(None)))

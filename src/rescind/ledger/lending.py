@@ -23,6 +23,7 @@ from rescind.forgetting.sealing import sealed
 from rescind.ledger import tables
 from rescind.ledger.batch import Answer, Batch, Items
 from rescind.ledger.errors import NotThere, VersionConflict
+from rescind.ledger.kept_part import kept_part_of, less_kept
 from rescind.ledger.keyslots import Slot, about
 from rescind.ledger.statements import Prepared
 from rescind.privacy.keys import SECRET_BYTES
@@ -71,7 +72,7 @@ class Lend:
     def carry_out(self, batch: Batch) -> Answer:
         row = member(batch, self.person)
         _check_version(row, self.if_match)
-        wanted = _checked(batch, self.items)
+        wanted = checked(batch, self.items)
         old = loans_of(batch, row)
         added = _without(wanted, old)
         new = np.concatenate((old, added))
@@ -80,6 +81,7 @@ class Lend:
         if not len(added):
             return Answer(200, {**body, "version": row.version})
         replace_loans(batch, row, old, new)
+        less_kept(batch, row, added)
         body |= {"version": row.version + 1}
         body["acknowledgement"], _ = logged(batch, "lend", self.person, added)
         return Answer(201, body)
@@ -89,6 +91,7 @@ class Lend:
 class TakeBack:
     """Take items back: unreadable here and out of the sum with the answer; a request for the rest.
 
+    What is lent can be taken back, and what a browser keeps and has sent to the sum.
     `unshare` keeps them on the person's device, `erase` means everywhere, `leave` also ends the
     account. 202 with the status of the request.
     """
@@ -112,13 +115,16 @@ class TakeBack:
             raise ConfigError(f"receipt_key must have {SECRET_BYTES} bytes.")
         row = member(batch, self.person, held_too=True)
         _check_version(row, self.if_match)
-        old = loans_of(batch, row)
-        gone = old if self.items is None else _checked(batch, self.items)
-        _check_lent(old, gone)
-        if len(gone):
-            replace_loans(batch, row, old, _without(old, gone))
-        elif self.kind != "leave":
+        lent = loans_of(batch, row)
+        there = _all_of(batch, row, lent)
+        gone = there if self.items is None else checked(batch, self.items)
+        _check_there(there, gone)
+        if not len(gone) and self.kind != "leave":
             raise ConsentError("nothing is lent, so there is nothing to take back.")
+        left = _without(lent, gone)
+        if len(left) < len(lent):
+            replace_loans(batch, row, lent, left)
+        less_kept(batch, row, gone)
         return _requested(batch, self, gone)
 
 
@@ -255,7 +261,7 @@ def _write_request(batch: Batch, name: str, row: dict[str, Any], new: bool) -> d
 def _leave(batch: Batch, person: bytes) -> None:
     """End the account: destroy its keys, empty its row, and let nothing name it any more."""
     row = member(batch, person, held_too=True)
-    for slot_id in (row.account_key, row.loans_key):
+    for slot_id in (row.account_key, row.loans_key, row.kept_key):
         if slot_id is not None:
             batch.destroy(slot_id)
     batch.flush()  # events of this batch name the person, too
@@ -265,20 +271,24 @@ def _leave(batch: Batch, person: bytes) -> None:
 def forget_person(tx: Any, person: bytes) -> None:
     """Empty a person's row but id and state, delete what belongs to it, null what names it."""
     table = tables.person
-    tx.execute(
-        update(table)
-        .where(table.c.id == person)
-        .values(
-            state=LEFT, account_key=None, loans_key=None, box=None, lent=0, version=0, created=None
-        )
-    )
+    empty = {one.name: None for one in table.c if one.nullable}
+    here = table.c.id == person
+    tx.execute(update(table).where(here).values(state=LEFT, lent=0, version=0, **empty))
     for owned in (tables.credential, tables.session):
         tx.execute(delete(owned).where(owned.c.person == person))
     for naming in (tables.event, tables.request, tables.roster):
         tx.execute(update(naming).where(naming.c.person == person).values(person=None))
 
 
-def _checked(batch: Batch, items: tuple[int, ...]) -> Items:
+def _all_of(batch: Batch, row: Any, lent: Items) -> Items:
+    """Return everything of a person that is in the sum: lent, or kept and sent."""
+    if row.kept_box is None:
+        return lent
+    return np.sort(np.concatenate((lent, kept_part_of(batch, row).items)))
+
+
+def checked(batch: Batch, items: tuple[int, ...]) -> Items:
+    """Return places in the catalogue, sorted, each once; refuse others."""
     if not items:
         raise DataError("no items were given. Name at least one.")
     given = sorted(set(items))
@@ -306,7 +316,7 @@ def _check_version(row: Any, wanted: int | None) -> None:
         )
 
 
-def _check_lent(old: Items, gone: Items) -> None:
+def _check_there(old: Items, gone: Items) -> None:
     missing = _without(gone, old)
     if len(missing):
         # No id in the text: refusals are logged, and a log names no item. The doors add it.

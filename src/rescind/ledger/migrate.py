@@ -6,12 +6,20 @@ from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
+from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy import Connection
 
 from rescind.ledger.errors import CannotStart
 
 FOLDER = Path(__file__).parent / "migrations"
+
+
+def newest() -> str:
+    """Return the version of the present tables."""
+    head = ScriptDirectory(str(FOLDER)).get_current_head()
+    assert head is not None
+    return head
 
 
 def migrate(connection: Connection, to: str = "head") -> None:

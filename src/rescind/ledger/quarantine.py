@@ -8,6 +8,7 @@ from sqlalchemy import update
 
 from rescind.ledger import tables
 from rescind.ledger.batch import Answer, Batch
+from rescind.ledger.kept_part import NO_PART, kept_part_of, replace_kept_part
 from rescind.ledger.lending import NOTHING, QUARANTINED, loans_of, logged, member, replace_loans
 
 
@@ -24,6 +25,8 @@ class Quarantine:
         old = loans_of(batch, row)
         if len(old):
             replace_loans(batch, row, old, NOTHING)
+        if row.kept_box is not None:
+            replace_kept_part(batch, row, kept_part_of(batch, row), NO_PART.items, b"")
         here = tables.person.c.id == self.person
         batch.tx.execute(update(tables.person).where(here).values(state=QUARANTINED))
         logged(batch, "quarantine", self.person, old)

@@ -15,6 +15,7 @@ from rescind.ledger import tables
 from rescind.ledger.batch import Items
 from rescind.ledger.catalogue import Catalogue
 from rescind.ledger.errors import NotThere
+from rescind.ledger.kept_part import NO_PART, KeptPart
 from rescind.ledger.keyslots import KeySlots, about
 from rescind.ledger.store import Store
 
@@ -60,12 +61,26 @@ class Reading:
             return row.version, np.frombuffer(box, "<i4").astype(np.int32)
         raise DataError("these loans could not be opened. Read them again.")
 
+    def kept_part(self, person: bytes) -> KeptPart:
+        """Return what a person's browser keeps and has sent to the sum."""
+        for _ in range(8):
+            row = self.person(person)
+            if row.kept_box is None:
+                return NO_PART
+            try:
+                bound = about(person, "person", "kept_box")
+                return KeptPart.of(self._keys.unseal(row.kept_key, bytes(row.kept_box), bound))
+            except DataError:  # changed between reading the row and opening it
+                continue
+        raise DataError("this part could not be opened. Read it again.")
+
     def me(self, person: bytes) -> dict[str, Any]:
         """Return counts and dates of a person's account."""
         row = self.person(person)
         requests = self.requests(person)
         return {
             "lent": row.lent,
+            "kept": row.kept_count or 0,
             "version": row.version,
             "created": row.created,
             "requests": len(requests),

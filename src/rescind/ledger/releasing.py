@@ -32,6 +32,7 @@ from rescind.ledger import fulfilment, tables
 from rescind.ledger.batch import Answer, Items, Operation
 from rescind.ledger.failpoints import reach
 from rescind.ledger.fulfilment import Issue, Served
+from rescind.ledger.kept_part import is_kept
 from rescind.ledger.keyslots import unseal
 from rescind.ledger.noising import Noising
 from rescind.ledger.parts import Parts
@@ -231,7 +232,10 @@ class Releasing:
         live = self._parts.live
         self._submit(TakeCopy(lambda seq: found.append((live.settle(), seq)))).result()
         (sums, loans, gone), seq = found[0]
-        return Copy.of(sums, loans, gone, self.noising.left_out(seq)), seq, loans
+        left_out = self.noising.left_out(seq)
+        if self._parts.options.noise:  # it covers one part of each person: what they lend
+            left_out |= {name for name in (*loans, *gone) if is_kept(name)}
+        return Copy.of(sums, loans, gone, left_out), seq, loans
 
     def _fulfil(self, served: Served) -> None:
         while self._submit(Issue(served, self._signer)).result().body["more"]:

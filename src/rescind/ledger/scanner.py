@@ -107,6 +107,7 @@ def opened_boxes(ledger: Path, keys: KeySlots) -> dict[str, bytes]:
     found = {}
     boxes = [
         (tables.person, "box", "id"),
+        (tables.person, "kept_box", "id"),
         (tables.credential, "box", "person"),
         (tables.request, "receipt_key", "id"),
         (tables.roster, "box", "person"),

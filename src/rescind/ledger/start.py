@@ -29,6 +29,7 @@ from rescind.ledger.batch import Items
 from rescind.ledger.catalogue import FILE as CATALOGUE
 from rescind.ledger.catalogue import Catalogue
 from rescind.ledger.errors import CannotStart, OlderLedger
+from rescind.ledger.kept_part import drop_kept_parts, open_kept_parts
 from rescind.ledger.keyslots import FILE as KEYS
 from rescind.ledger.keyslots import Head, KeySlots, about
 from rescind.ledger.lending import LEFT, forget_person
@@ -58,6 +59,8 @@ class Report:
     accounts_dropped: int
     """Accounts whose key is gone: they left after this ledger was copied, or the keys are lost."""
     keys_were_missing: bool
+    kept_parts_dropped: int = 0
+    """People whose browser helps with what it keeps, and whose part has no key any more."""
 
     def __str__(self) -> str:
         text = f"{self.loans:,} loans of {self.people:,} people opened."
@@ -69,6 +72,8 @@ class Report:
                 f"and were dropped; {self.accounts_dropped:,} accounts ended. "
                 f"They can join and lend again."
             )
+        if self.kept_parts_dropped:
+            text += f" {self.kept_parts_dropped:,} kept parts cannot be opened and were dropped."
         if self.keys_destroyed or self.torn:
             text += f" {self.keys_destroyed + self.torn:,} keys without a box destroyed."
         return text
@@ -198,10 +203,9 @@ def open_boxes(keys: KeySlots, connection: Connection) -> tuple[dict[bytes, Item
     return loans, lost
 
 
-def drop(keys: KeySlots, connection: Connection, lost: list[Any], now: datetime) -> int:
+def drop(keys: KeySlots, connection: Connection, lost: list[Any]) -> int:
     """Drop loans that have no key, and accounts that have none; return how many accounts ended."""
     ended, table = 0, tables.person
-    seq = connection.scalar(select(func.coalesce(func.max(tables.event.c.seq), 0))) or 0
     for row in lost:
         gone = row.account_key not in keys.ids
         ended += gone
@@ -213,14 +217,15 @@ def drop(keys: KeySlots, connection: Connection, lost: list[Any], now: datetime)
                 .where(table.c.id == row.id)
                 .values(loans_key=None, box=None, lent=0, version=row.version + 1)
             )
-    if lost:
-        connection.execute(
-            insert(tables.event).values(
-                seq=seq + 1, at=now, person=None, kind="dropped", n=len(lost), leaf=None
-            )
-        )
-        bump(connection)
     return ended
+
+
+def note_dropped(connection: Connection, people: int, now: datetime) -> None:
+    """Write down that parts of so many people left the sum, because they have no key."""
+    seq = connection.scalar(select(func.coalesce(func.max(tables.event.c.seq), 0))) or 0
+    row = {"seq": seq + 1, "at": now, "person": None, "kind": "dropped", "n": people, "leaf": None}
+    connection.execute(insert(tables.event).values(row))
+    bump(connection)
 
 
 def bump(connection: Connection) -> None:
@@ -238,15 +243,20 @@ def _recover(parts: Parts) -> Report:
         loans, lost = open_boxes(keys, connection)
         lent_lost = sum(row.lent for row in lost)
         lenders_lost = sum(row.box is not None for row in lost)
-        ended = drop(keys, connection, lost, parts.clock())
+        ended = drop(keys, connection, lost)
+        kept, unopened = open_kept_parts(keys, connection)
+        drop_kept_parts(connection, unopened)
+        if lost or unopened:
+            people = {*unopened, *(bytes(row.id) for row in lost)}
+            note_dropped(connection, len(people), parts.clock())
         _forget_lost_keys(keys, connection)
     destroyed = 0
     with connection.begin():
         if parts.options.sweep:
             destroyed = sweep(keys, connection)
             _date_erased(connection, parts.clock())
-    parts.live.load(loans)
-    if not lost:
+    parts.live.load({**loans, **kept})
+    if not lost and not unopened:
         _compare_digest(parts, batch)
     return Report(
         people=len(loans),
@@ -257,6 +267,7 @@ def _recover(parts: Parts) -> Report:
         loans_dropped=lent_lost,
         accounts_dropped=ended,
         keys_were_missing=keys.fresh and bool(batch),
+        kept_parts_dropped=len(unopened),
     )
 
 

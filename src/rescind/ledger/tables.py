@@ -52,6 +52,7 @@ class Instant(TypeDecorator):
 
 
 LOANS = "sealed under loans_key: a new key at every change, the old one is destroyed"
+KEPT = "sealed under kept_key: a new key at every change, the old one is destroyed"
 ACCOUNT = "sealed under account_key, which leaving destroys; the row is deleted on leaving"
 EMPTIED = "emptied on leaving"
 STAYS = "stays: a random number that nothing else names after leaving"
@@ -94,6 +95,9 @@ person = Table(
     _column("lent", Integer, EMPTIED, nullable=False, default=0),
     _column("version", Integer, EMPTIED, nullable=False, default=0),
     _column("created", Instant, EMPTIED),
+    _slot("kept_key", KEPT),
+    _column("kept_box", LargeBinary, KEPT),  # a browser's number, then places as in box
+    _column("kept_count", Integer, EMPTIED),
 )
 credential = Table(
     "credential",
@@ -311,7 +315,7 @@ PATHS = {
 """Every path of a state folder, as a pattern, with its rule."""
 
 
-CHANGES = ("lend", "unshare", "erase", "leave", "dropped")
+CHANGES = ("lend", "contribute", "unshare", "erase", "leave", "dropped")
 """Kinds of events after which what is served is not what is lent any more."""
 
 

@@ -13,6 +13,7 @@ from fastapi.openapi.utils import get_openapi
 from rescind.service import (
     agents,
     chores,
+    contributions,
     entry,
     logged,
     operator,
@@ -36,6 +37,7 @@ ROUTERS = (
     plain.router,
     entry.router,
     people.router,
+    contributions.router,
     agents.router,
     operator.router,
     witnesses.router,

@@ -111,6 +111,28 @@ class Lend(Body):
     items: Items
 
 
+class Part(Body):
+    """Items that one person keeps, and the weight of each pair of them: round(4096 / sqrt(n))."""
+
+    items: Annotated[list[Item], Field(max_length=MOST_ITEMS)]
+    weight: Annotated[int, Field(ge=0, le=4096, strict=True)]
+
+
+class Difference(Body):
+    """What the sum has of a browser (`minus`), and what it shall have (`plus`)."""
+
+    device: Annotated[str, StringConstraints(pattern="^[0-9a-f]{32}$")]
+    minus: Part
+    plus: Part
+
+
+class KeptPart(BaseModel):
+    """What a browser keeps and has sent to the sum; `device` names the browser."""
+
+    items: list[str]
+    device: str | None
+
+
 class Acknowledgement(BaseModel):
     """A change as the log holds it, and what opens its entry."""
 

@@ -78,7 +78,12 @@ class Service:
         said += [INSTANT] * self.ledger.options.instant + [INSECURE] * self.settings.insecure
         promise = self.ledger.releases.noising.promise()
         said += [promise["says"]] if promise else []
-        return {"instant": self.ledger.options.instant, "demo": self.settings.demo, "said": said}
+        return {
+            "instant": self.ledger.options.instant,
+            "demo": self.settings.demo,
+            "contribute": not self.ledger.options.noise,
+            "said": said,
+        }
 
     def readiness(self) -> dict[str, bool]:
         """Return what must be true before people are sent here."""

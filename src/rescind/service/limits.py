@@ -28,6 +28,7 @@ RATES: dict[str, Rate] = {
     "read": Rate(120, 60),
     "change": Rate(120, 60),
     "erase": Rate(120, 60),
+    "contribute": Rate(30, 60),  # a difference is up to 5,000 records, and a page sends few
 }
 BY_ADDRESS = frozenset({"sign-in", "account"})
 """Counted before anybody is known, so a new session does not start the count anew."""

@@ -122,6 +122,7 @@ def exported(service: Service, person: bytes, form: str = "json") -> Response:
     body = {
         "account": {**found.account, "created": moment(found.account["created"])},
         "loans": found.items,
+        "contribution": found.kept,
         "requests": [statuses.for_person(service, row) for row in found.requests],
         "history": history,
     }
@@ -245,20 +246,25 @@ def requests(
     return reply({"requests": shown, "next": more, "total": len(rows)})
 
 
-def _own(service: Service, caller: Caller, name: str) -> Any:
+def _own(service: Service, caller: Caller, name: str, waiting: bool = False) -> Any:
+    """Return a request of the caller.
+
+    waiting: or one that waits for the word of whoever got its address, which nobody can guess
+    """
     try:
         row = service.ledger.reading.request(name)
     except NotThere:
-        row = None
-    if row is None or row.person is None or bytes(row.person) != caller.id:
+        raise problems.not_there() from None
+    mine = row.person is not None and bytes(row.person) == caller.id
+    if not mine and not (waiting and row.reason == agency.NEED_USER_VERIFICATION):
         raise problems.not_there()
     return row
 
 
 @router.at("GET /v1/me/requests/{id}", bodies.Status)
 def one_request(name: bodies.RequestId, service: TheService, caller: TheCaller) -> Response:
-    """Tell where a request stands."""
-    return reply(statuses.for_person(service, _own(service, caller, name)))
+    """Tell where a request stands. One that an agent sent and that waits for your word, too."""
+    return reply(statuses.for_person(service, _own(service, caller, name, waiting=True)))
 
 
 @router.at("GET /v1/me/requests/{id}/receipt", bodies.Anything)

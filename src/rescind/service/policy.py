@@ -31,7 +31,7 @@ SCOPES: dict[Role, frozenset[str]] = {
 }
 """What an operator's routes ask for. A token has some of them; a session all of its role."""
 
-Limit = Literal["none", "read", "change", "sign-in", "account", "erase"]
+Limit = Literal["none", "read", "change", "sign-in", "account", "erase", "contribute"]
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,8 @@ POLICY: dict[str, Rule] = {
     "GET /v1/me/lines": _rule(_P),
     "GET /v1/me/recommendations": _rule(_P),
     "POST /v1/me/loans": _rule(_P, limit="change", once=True),
+    "GET /v1/me/contribution": _rule(_P),
+    "POST /v1/me/contribution": _rule(_P, limit="contribute", once=True),
     "GET /v1/me/requests": _rule(_P),
     "POST /v1/me/requests": _rule(_P, limit="erase", once=True),
     "GET /v1/me/requests/{id}": _rule(_P),

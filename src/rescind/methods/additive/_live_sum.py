@@ -95,8 +95,8 @@ class LiveSum:
     gone: dict[bytes, Items] = field(init=False, default_factory=dict)
     """What each person took back since `settle`: an audit of the next release asks for it. In
     memory only, so a start begins with nothing."""
-    watch: list[Callable[[Items, Items], None]] = field(init=False, default_factory=list)
-    """Called with what a person lent before and lends now, after every change."""
+    watch: list[Callable[[bytes, Items, Items], None]] = field(init=False, default_factory=list)
+    """Called with a person, what they lent before and lend now, after every change."""
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock, repr=False)
 
     def __post_init__(self) -> None:
@@ -143,7 +143,7 @@ class LiveSum:
             self.sums.people = len(self.loans)
             self._note(person, known, new)
         for look in self.watch:
-            look(known, new)
+            look(person, known, new)
 
     def _note(self, person: bytes, old: Items, new: Items) -> None:
         """Remember what was taken back, and forget what was lent again."""

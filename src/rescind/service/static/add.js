@@ -17,7 +17,7 @@ export function Add ({ model }) {
     setSays(`${counted(fresh, 'record is', 'records are')} new here.` +
       (had ? ` ${counted(had, 'was', 'were')} here already.` : '') +
       (unknown ? ` ${counted(unknown, 'line names', 'lines name')} nothing that this service knows.` : '') +
-      ' Nothing was sent.')
+      (model.helping.on ? ' What stays here helps the model.' : ' Nothing was sent.'))
   }
   const read = async file => {
     setOpen(null)
@@ -37,7 +37,7 @@ export function Add ({ model }) {
     <div class="ways">
       <div><label for="file">Add from a file</label>
         <input id="file" type="file" accept=".csv,.tsv,.txt,.inter,.data,.dat,.json" onChange=${event => { read(event.target.files[0]); event.target.value = '' }} />
-        <p class="note">Drop it anywhere in this box: CSV, .inter, u.data or JSON. It is read here and sent nowhere.</p></div>
+        <p class="note">Drop it anywhere in this box: CSV, .inter, u.data or JSON. The file is read here${model.helping.on ? '. Titles that stay here help the model' : ' and sent nowhere'}.</p></div>
       <${Pick} model=${model} />
     </div>
     ${open && html`<${Whose} users=${open.users} chosen=${user => add(open.rows.filter(row => row.user === user))} />`}

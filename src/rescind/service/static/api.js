@@ -32,6 +32,9 @@ export function newKey () {
   return hex(crypto.getRandomValues(new Uint8Array(16)))
 }
 
+/** Return a new key of a receipt: 64 hexadecimal digits. */
+export const newSecret = () => hex(crypto.getRandomValues(new Uint8Array(32)))
+
 /** @param {Uint8Array} bytes */
 export function hex (bytes) {
   return Array.from(bytes, byte => byte.toString(16).padStart(2, '0')).join('')

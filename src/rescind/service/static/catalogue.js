@@ -8,9 +8,12 @@ export class Catalogue {
   constructor (items) {
     this.items = items
     this.place = new Map(items.map((item, n) => [item.id, n]))
-    this.byTitle = new Map(items.map(item => [plain(item.title), item.id]))
-    this.searched = items.map(item => plain(item.title))
   }
+
+  /** Titles as they are compared, made when somebody first looks for one: no list waits for them. */
+  get searched () { return (this.plain ??= this.items.map(item => plain(item.title))) }
+
+  get byTitle () { return (this.found ??= new Map(this.items.map((item, n) => [this.searched[n], item.id]))) }
 
   /** @param {string} id */
   title (id) { return this.items[this.place.get(id)]?.title ?? id }

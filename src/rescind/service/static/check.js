@@ -7,9 +7,9 @@
  */
 const utf8 = new TextEncoder()
 const hexBytes = text => Uint8Array.from(text.match(/../g) ?? [], pair => parseInt(pair, 16))
-const same = (a, b) => a.length === b.length && a.every((byte, n) => byte === b[n])
+export const same = (a, b) => a.length === b.length && a.every((byte, n) => byte === b[n])
 const sha256 = async (...parts) => new Uint8Array(await crypto.subtle.digest('SHA-256', join(...parts)))
-const node = (left, right) => sha256([1], left, right)
+export const node = (left, right) => sha256([1], left, right)
 
 /** @param {...(Uint8Array | number[])} parts */
 export function join (...parts) {
@@ -54,26 +54,6 @@ export async function rootOf (leaf, index, size, path) {
     ;[here, last] = [Math.floor(here / 2), Math.floor(last / 2)]
   }
   return last ? null : root
-}
-
-/** Whether a log of `size` leaves begins with the `old` ones (RFC 9162, 2.1.4.2). */
-export async function growsFrom (old, oldRoot, size, root, path) {
-  if (!(old > 0 && old < size)) return path.length === 0 && (old === 0 || (old === size && same(oldRoot, root)))
-  const proof = Number.isInteger(Math.log2(old)) ? [oldRoot, ...path] : [...path]
-  if (!proof.length) return false
-  let [here, last] = [old - 1, size - 1]
-  while (here % 2) [here, last] = [Math.floor(here / 2), Math.floor(last / 2)]
-  let [first, second] = [proof[0], proof[0]]
-  for (const one of proof.slice(1)) {
-    if (!last) return false
-    if (here % 2 || here === last) {
-      first = await node(one, first)
-      second = await node(one, second)
-      while (here % 2 === 0 && here) [here, last] = [Math.floor(here / 2), Math.floor(last / 2)]
-    } else second = await node(second, one)
-    ;[here, last] = [Math.floor(here / 2), Math.floor(last / 2)]
-  }
-  return !last && same(first, oldRoot) && same(second, root)
 }
 
 /** Read NAME+ID+KEY, the public key of a log (kind 1) or of a witness (kind 4). */

@@ -42,7 +42,7 @@ function Line ({ model, line, rank, open, toggle }) {
 
 function Reason ({ model, rank, reason }) {
   const { id, title, share, without } = reason
-  const lent = model.lent.has(id) && !model.waiting.has(id)
+  const lent = model.counts(id) && !model.waiting.has(id)
   const moved = without === rank ? 'it would still be' : 'it would be'
   return html`<li><span>${Math.round(100 * share)} % of the reasons: <strong>${title}</strong>.
       ${without != null && ` Without it, ${moved} ${ordinal(without)}.`}</span>

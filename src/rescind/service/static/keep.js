@@ -1,7 +1,8 @@
 /**
  * What this browser keeps (IndexedDB). Two databases: one of the person, one of the device.
  *
- * person   records    {id, title, at, added}: what they have, whether it is lent or not
+ * person   records    {id, title, at, added}: what they have, whether it is lent or not; `away`: it was
+ *                     lent or taken back once, `unused`: it is left out of lists
  *          outbox     changes that the service has not acknowledged yet
  *          requests   acknowledgements, links and keys of receipts, by request
  * device   facts      catalogue, release, pinned keys, the last checkpoint of the log
@@ -35,6 +36,13 @@ export async function addRecords (db, records) {
   for (const one of fresh) tx.store.put(one)
   await tx.done
   return fresh.length
+}
+
+/** Note that records were lent or taken back once: they do not leave again by themselves. @param {Set<string>} ids */
+export async function markAway (db, ids) {
+  const tx = db.transaction('records', 'readwrite')
+  for (const one of await tx.store.getAll()) if (ids.has(one.id) && !one.away) tx.store.put({ ...one, away: true })
+  await tx.done
 }
 
 /** @param {string[]} ids */

@@ -1,7 +1,6 @@
 /** Leaving: one button, one confirmation with the passkey, one link that stays. */
-import { once } from './api.js'
+import { newSecret, once } from './api.js'
 import { html, useEffect, useRef, useState } from './html.js'
-import { newSecret } from './model.js'
 import { sign } from './passkey.js'
 import { save } from './save.js'
 import { counted } from './words.js'
@@ -22,7 +21,7 @@ export function Leave ({ model, close }) {
       await model.settle()
       const key = newSecret()
       const { body } = await once('POST', '/v1/me/requests', { kind: 'leave', items: 'everything', receipt_key: key })
-      await model.leftWith({ ...body, receipt_key: key, items: [...model.lent] }, here)
+      await model.leftWith({ ...body, receipt_key: key, items: model.helping.everything }, here)
     } catch (error) {
       model.leaving = false
       setSays(error.message)
@@ -31,7 +30,7 @@ export function Leave ({ model, close }) {
   }
   return html`<dialog ref=${box} aria-labelledby="leave" onClose=${close} onCancel=${close}>
     <h2 id="leave">Leave this service?</h2>
-    <p>${counted(model.lent.size, 'lent record becomes', 'lent records become')} unreadable at once, and your account ends. You get a link to your
+    <p>Everything that we have of you (${counted(model.helping.everything.length, 'record')}) becomes unreadable at once, and your account ends. You get a link to your
       receipt. It works for 60 days, without an account.</p>
     <label class="check"><input type="checkbox" checked=${here} onChange=${event => setHere(event.target.checked)} />
       Also delete the ${counted(model.records.length, 'record')} kept in this browser</label>

@@ -4,7 +4,9 @@ import { Catalogue } from './catalogue.js'
 import { html, render } from './html.js'
 import { openDevice } from './keep.js'
 import { Papers, Request } from './taken.js'
+import { when } from './words.js'
 
+const TIME = /\d{4}-\d\d-\d\dT[\d:.]+Z/g
 const page = document.getElementById('page')
 const path = location.pathname
 page.replaceChildren()
@@ -14,7 +16,7 @@ try {
   const mine = left?.request_id === request.request_id ? left : undefined
   const items = (await device.get('facts', 'catalogue'))?.items ?? []
   render(html`<main><h1>What you took back</h1>
-    <p class="lead">${request.processing_details}</p>
+    <p class="lead">${request.processing_details.replace(TIME, when)}</p>
     <div class="card"><${Request} request=${request} mine=${mine} device=${device} path=${path} catalogue=${new Catalogue(items)} /></div>
     <${Papers} /></main>`, page)
 } catch (error) {

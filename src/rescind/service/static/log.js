@@ -6,12 +6,13 @@
  * @typedef {{state: 'new' | 'same' | 'grown' | 'fork' | 'keys' | 'unknown', says: string, evidence?: any, size?: number}} Seen
  */
 import { Unanswered, bytes, get } from './api.js'
-import { growsFrom, openNote } from './check.js'
+import { canCheck, node, openNote, same } from './check.js'
 
 const TILE = 256
 const POINT = 'checkpoint'
 const FORK = 'fork'
 const KEYS = 'keys'
+export const CANNOT = 'This browser cannot check signatures of this kind (Ed25519).'
 
 /** Return the keys that this browser trusted when it first came here. */
 export async function pinnedKeys (device) {
@@ -25,6 +26,7 @@ export async function pinnedKeys (device) {
 export async function look (device) {
   const known = await device.get('facts', FORK)
   if (known) return known
+  if (!await canCheck()) return { state: 'unknown', says: `${CANNOT} So it does not watch the log.` }
   const { pinned, now } = await pinnedKeys(device)
   if (pinned.log !== now.log || pinned.receipts !== now.receipts) {
     const says = 'This service signs with other keys than when you first came here. Ask its operator why, from another source.'
@@ -59,6 +61,26 @@ async function compared (kept, note, key) {
   }
   const more = now.size - before.size
   return { state: more ? 'grown' : 'same', size: now.size, says: `The log has ${now.size.toLocaleString()} entries, ${more.toLocaleString()} more than at your last visit, and its past has not changed.` }
+}
+
+/** Whether a log of `size` leaves begins with the `old` ones (RFC 9162, 2.1.4.2). */
+export async function growsFrom (old, oldRoot, size, root, path) {
+  if (!(old > 0 && old < size)) return path.length === 0 && (old === 0 || (old === size && same(oldRoot, root)))
+  const proof = Number.isInteger(Math.log2(old)) ? [oldRoot, ...path] : [...path]
+  if (!proof.length) return false
+  let [here, last] = [old - 1, size - 1]
+  while (here % 2) [here, last] = [Math.floor(here / 2), Math.floor(last / 2)]
+  let [first, second] = [proof[0], proof[0]]
+  for (const one of proof.slice(1)) {
+    if (!last) return false
+    if (here % 2 || here === last) {
+      first = await node(one, first)
+      second = await node(one, second)
+      while (here % 2 === 0 && here) [here, last] = [Math.floor(here / 2), Math.floor(last / 2)]
+    } else second = await node(second, one)
+    ;[here, last] = [Math.floor(here / 2), Math.floor(last / 2)]
+  }
+  return !last && same(first, oldRoot) && same(second, root)
 }
 
 /** The proof that the log of `size` leaves begins with the first `old`, from its tiles. */
@@ -105,17 +127,9 @@ function hashes (size) {
       return (await tile(level, Math.floor(place / TILE))).slice(from, from + 32)
     }
     const middle = start + left(count)
-    return pair(await over(start, middle), await over(middle, end))
+    return node(await over(start, middle), await over(middle, end))
   }
   return over
-}
-
-async function pair (one, other) {
-  const data = new Uint8Array(65)
-  data.set([1])
-  data.set(one, 1)
-  data.set(other, 33)
-  return new Uint8Array(await crypto.subtle.digest('SHA-256', data))
 }
 
 /** Where a tile is served; a tile at the edge is named with its width. */

@@ -3,8 +3,8 @@
  * for, and that the log is the one this browser saw before.
  */
 import { bytes } from './api.js'
-import { canCheck, check, growsFrom, leafHash, openNote, rootOf } from './check.js'
-import { consistencyPath, inclusionPath, pinnedKeys } from './log.js'
+import { canCheck, check, leafHash, openNote, rootOf } from './check.js'
+import { CANNOT, consistencyPath, growsFrom, inclusionPath, pinnedKeys } from './log.js'
 import { when } from './words.js'
 
 const utf8 = new TextEncoder()
@@ -25,12 +25,12 @@ export async function entryOf ({ kind, time, seq, opening }, items) {
 /**
  * @param {any} device @param {string} path of the request or its link
  * @param {{acknowledgement: any, items: string[]} | undefined} mine
- * @returns {Promise<{good: boolean, lines: string[], not: string[]}>}
+ * @returns {Promise<{good: boolean | null, lines: string[], not: string[]}>}
  */
 export async function checkHere (device, path, mine, place) {
   if (!await canCheck()) {
-    const says = 'This browser cannot check signatures of this kind (Ed25519). Save the checker below and open it in a newer browser, or use “rescind verify”.'
-    return { good: false, lines: [says], not: [] }
+    const says = 'Save the checker below and open it in a newer browser, or use “rescind verify”.'
+    return { good: null, lines: [CANNOT, says], not: [] }
   }
   const lines = []
   try {

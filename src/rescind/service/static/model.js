@@ -2,15 +2,15 @@
  * What the person's page knows: records of this browser, what the ledger says is lent, changes that
  * are on their way, requests, the release. Components read it; `moved` draws them again.
  */
-import { Refused, Unanswered, get, hex } from './api.js'
+import { Refused, Unanswered, get, newSecret } from './api.js'
 import { loadCatalogue } from './catalogue.js'
+import { Helping } from './helping.js'
 import { addRecords, openDevice, openPerson, removeRecords } from './keep.js'
 import { loadRelease, ranked } from './lists.js'
 import { look } from './log.js'
-import { Outbox } from './outbox.js'
+import { Outbox, parts } from './outbox.js'
 import { signOut } from './passkey.js'
 
-const MOST = 5000 // items of one request
 const LOANS = '/v1/me/loans'
 const REQUESTS = '/v1/me/requests'
 
@@ -35,6 +35,7 @@ export class Model {
     this.online = navigator.onLine
     this.leaving = false
     this.reading = Promise.resolve()
+    this.helping = new Helping(this)
   }
 
   /** Find out who is here and show what they have. */
@@ -50,13 +51,15 @@ export class Model {
     }
     this.db = await openPerson(this.me.name)
     this.outbox = new Outbox(this.db, this.me.name, {
+      sending: change => change.again || this.helping.away(change.items),
       answered: (change, answer) => this.answered(change, answer),
       refused: (change, error) => this.refused(change, error),
       moved: () => this.readOutbox(),
       signIn: () => this.signedOut()
     })
     this.catalogue = await loadCatalogue(this.device)
-    await Promise.all([this.readLoans(), this.readRequests(), this.readOutbox()])
+    await this.helping.open()
+    await Promise.all([this.readLoans(), this.helping.read(), this.readRequests(), this.readOutbox()])
     this.become('in')
     this.listen()
     await this.lookAtLog()
@@ -113,9 +116,12 @@ export class Model {
   async readAll (send) {
     if (this.state !== 'in' || this.leaving) return
     try {
-      await Promise.all([this.readLoans(), this.readRequests(), this.readOutbox()])
+      await Promise.all([this.readLoans(), this.helping.read(), this.readRequests(), this.readOutbox()])
       await this.readRelease()
-      if (send) await this.outbox.send()
+      if (send) {
+        await this.outbox.send()
+        await this.helping.follow()
+      }
     } catch (error) {
       if (error instanceof Refused && error.status === 401) this.signedOut()
       else if (!(error instanceof Unanswered) && !error.later) this.say(error.message)
@@ -137,10 +143,12 @@ export class Model {
       found.push(...page.items)
       next = page.next
     }
+    const before = this.lent
     this.lent = new Set(found.map(one => one.id))
     // What is lent and not known here came from another device: it is the person's, so it is shown.
     const added = new Date().toISOString()
     await addRecords(this.db, found.map(({ id, title }) => ({ id, title, at: '', added })))
+    if (found.some(one => !before.has(one.id))) await this.helping.away(this.lent)
     await this.readRecords()
   }
 
@@ -162,18 +170,23 @@ export class Model {
   async readOutbox () {
     const changes = await this.outbox.waiting()
     this.waiting = new Map(changes.flatMap(({ items, kind }) => items.map(id => [id, kind])))
+    this.helping.waiting = changes.some(({ kind }) => kind === 'contribute')
     this.draw()
   }
 
   async readRelease () {
     this.due = await get('/v1/release')
-    this.release = await loadRelease(this.device, this.due)
+    this.release = await loadRelease(this.device, this.due, this.release)
     this.makeList()
     this.draw()
   }
 
+  /** Make the list, unless it would be the same: most refreshes change nothing. */
   makeList () {
-    if (this.release) this.list = ranked(this.release, this.catalogue, this.records, this.lent)
+    if (!this.release) return
+    const from = JSON.stringify([this.release, this.records, [...this.lent]], (name, one) => name === 'weights' ? undefined : one)
+    if (from !== this.listed) this.list = ranked(this.release, this.catalogue, this.records, this.lent)
+    this.listed = from
   }
 
   async lookAtLog () {
@@ -187,17 +200,19 @@ export class Model {
 
   // ---------------------------------------------------------------- what the person does
 
-  /** @param {string[]} ids */
   async lend (ids) {
     for (const items of parts(ids.filter(id => !this.lent.has(id) && !this.waiting.has(id)))) {
       await this.change({ kind: 'lend', items, path: LOANS, body: { items } })
     }
   }
 
-  /** @param {string[]} ids @param {'unshare' | 'erase'} kind */
-  async takeBack (ids, kind = 'unshare') {
-    for (const items of parts(ids.filter(id => this.lent.has(id) && !this.waiting.has(id)))) {
-      await this.change({ kind, items, path: REQUESTS, body: { kind, items, receipt_key: newSecret() } })
+  /** Whether the sum has a record of this person. @param {string} id */
+  counts (id) { return this.lent.has(id) || this.helping.sent.has(id) }
+
+  /** @param {string[]} ids @param {'unshare' | 'erase'} kind @param {boolean} [again] whether they may help again */
+  async takeBack (ids, kind = 'unshare', again = false) {
+    for (const items of parts(ids.filter(id => this.counts(id) && !this.waiting.has(id)))) {
+      await this.change({ kind, items, again, path: REQUESTS, body: { kind, items, receipt_key: newSecret() } })
     }
   }
 
@@ -210,6 +225,7 @@ export class Model {
   }
 
   async answered (change, answer) {
+    await this.helping.answered(change)
     for (const id of change.items) change.kind === 'lend' ? this.lent.add(id) : this.lent.delete(id)
     if (answer.body.request_id) {
       const { request_id, acknowledgement, link } = answer.body
@@ -222,8 +238,8 @@ export class Model {
   }
 
   async refused (change, error) {
-    this.notice = `${error.message} ${error.problem.next}`
-    await this.readLoans()
+    if (change.kind !== 'contribute' || error.status !== 412) this.notice = `${error.message} ${error.problem.next}`
+    await Promise.all([this.readLoans(), this.helping.read()])
   }
 
   /** The account has ended: keep what leads to the receipt, and show it. */
@@ -260,12 +276,15 @@ export class Model {
     const count = await addRecords(this.db, records.map(one => ({ ...one, added })))
     await this.readRecords()
     this.tabs.postMessage('moved')
+    await this.helping.follow()
     return count
   }
 
-  /** Delete records that are only here. @param {string[]} ids */
+  /** Delete records that are not lent; if the sum counts one, take it back first. @param {string[]} ids */
   async remove (ids) {
-    await removeRecords(this.db, ids.filter(id => !this.lent.has(id) && !this.waiting.has(id)))
+    const gone = ids.filter(id => !this.lent.has(id) && !this.waiting.has(id))
+    await this.takeBack(gone)
+    await removeRecords(this.db, gone)
     await this.readRecords()
     this.tabs.postMessage('moved')
   }
@@ -277,12 +296,4 @@ export class Model {
     await this.readRecords()
     this.tabs.postMessage('moved')
   }
-}
-
-export const newSecret = () => hex(crypto.getRandomValues(new Uint8Array(32)))
-
-function parts (ids) {
-  const out = []
-  for (let n = 0; n < ids.length; n += MOST) out.push(ids.slice(n, n + MOST))
-  return out
 }

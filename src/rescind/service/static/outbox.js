@@ -6,11 +6,20 @@
  */
 import { Refused, call, newKey, pauseAfter } from './api.js'
 
+const MOST = 5000 // items of one request
+
+/** Split ids into what one request may name. @param {string[]} ids */
+export function parts (ids) {
+  const out = []
+  for (let n = 0; n < ids.length; n += MOST) out.push(ids.slice(n, n + MOST))
+  return out
+}
+
 export class Outbox {
   /**
    * @param {any} db the person's database
    * @param {string} who
-   * @param {{answered: (change: Change, answer: any) => any, refused: (change: Change, error: Refused) => any, moved: () => any, signIn: (error: Refused) => any}} tell
+   * @param {{sending: (change: Change) => any, answered: (change: Change, answer: any) => any, refused: (change: Change, error: Refused) => any, moved: () => any, signIn: (error: Refused) => any}} tell
    */
   constructor (db, who, tell) {
     this.db = db
@@ -48,6 +57,7 @@ export class Outbox {
   /** @param {Change} change @returns {Promise<boolean>} whether the next one may be sent */
   async sendOne (change) {
     try {
+      await this.tell.sending(change)
       const answer = await call('POST', change.path, { body: change.body, key: change.key })
       this.tries = 0
       await this.tell.answered(change, answer)

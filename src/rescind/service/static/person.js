@@ -2,6 +2,7 @@
 import { Confirm } from './confirm.js'
 import { Entry } from './entry.js'
 import { ForYou } from './foryou.js'
+import { Help } from './help.js'
 import { html, render, useEffect, useReducer, useState } from './html.js'
 import { Leave, Left } from './leave.js'
 import { LogState } from './logstate.js'
@@ -35,6 +36,7 @@ function Page () {
       <${Confirm} model=${model} />
       <${Records} model=${model} />
       <${ForYou} model=${model} />
+      <${Help} model=${model} />
       <${Taken} model=${model} />
       <${LogState} log=${model.log} />
     </main>

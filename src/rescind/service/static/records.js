@@ -5,24 +5,26 @@ import { plain } from './catalogue.js'
 import { Rows } from './rows.js'
 import { counted } from './words.js'
 
-const SHOWN = [['all', 'all'], ['lent', 'lent'], ['here', 'only here'], ['waiting', 'not sent yet']]
+const SHOWN = [['all', 'all'], ['lent', 'lent'], ['here', 'only here'], ['helps', 'helping'], ['waiting', 'not sent yet']]
 
 /** @param {{model: any}} props */
 export function Records ({ model }) {
-  const { records, lent, waiting } = model
+  const { records, lent, waiting, helping } = model
   const [words, setWords] = useState('')
   const [shown, setShown] = useState('all')
   const known = useMemo(() => new Map(records.map(one => [one.id, plain(one.title)])), [records])
   const wanted = plain(words)
   const found = records.filter(({ id }) => known.get(id).includes(wanted) && (
-    shown === 'all' || (shown === 'waiting' ? waiting.has(id) : lent.has(id) === (shown === 'lent'))))
+    shown === 'all' || { waiting: waiting.has(id), lent: lent.has(id), helps: helping.sent.has(id), here: !model.counts(id) }[shown]))
   const here = found.filter(({ id }) => !lent.has(id) && !waiting.has(id)).map(one => one.id)
-  const out = found.filter(({ id }) => lent.has(id) && !waiting.has(id)).map(one => one.id)
+  const out = found.filter(({ id }) => model.counts(id) && !waiting.has(id)).map(one => one.id)
+  const there = { waiting: waiting.size || shown === 'waiting', helps: helping.sent.size || shown === 'helps' }
   const all = found.length === records.length ? 'all' : `these ${found.length}`
   return html`<section aria-labelledby="records">
     <h2 id="records">My records</h2>
     ${records.length > 0 && html`<p class="lead">${counted(records.length, 'record is', 'records are')} on this device.
       ${' '}<strong>${counted(lent.size, 'is lent', 'are lent')}.</strong>
+      ${helping.on && html` ${counted(helping.sent.size, 'helps', 'help')} the model.`}
       ${waiting.size > 0 && html` <span class="badge open">${waiting.size} not sent yet</span>`}</p>
     <progress max=${records.length} value=${lent.size} aria-label="Part of your records that is lent"></progress>`}
     <${Add} model=${model} />
@@ -31,7 +33,7 @@ export function Records ({ model }) {
       <div class="find"><label for="find">Find</label>
         <input id="find" type="search" value=${words} onInput=${event => setWords(event.target.value)} /></div>
       <fieldset class="choice"><legend>Show</legend>
-        ${SHOWN.filter(([name]) => name !== 'waiting' || waiting.size || shown === name).map(([name, label]) => html`<label key=${name}>
+        ${SHOWN.filter(([name]) => there[name] ?? true).map(([name, label]) => html`<label key=${name}>
           <input type="radio" name="shown" checked=${shown === name} onChange=${() => setShown(name)} /> <span>${label}</span></label>`)}
       </fieldset>
       <div class="pair">
@@ -45,16 +47,17 @@ export function Records ({ model }) {
 
 function Record ({ model, item }) {
   const asked = model.waiting.get(item.id)
-  const lent = asked ? asked === 'lend' : model.lent.has(item.id)
-  const state = lent ? 'lent' : 'only here'
+  const helps = !asked && model.helping.sent.has(item.id)
+  const lent = asked ? asked === 'lend' : model.counts(item.id)
+  const state = helps ? 'helps the model' : lent ? 'lent' : 'only here'
   return html`
     <span class="title" title=${item.title}>${item.title}</span>
     <span class="day">${item.at}</span>
-    <span class=${`state ${lent ? 'is-lent' : ''}`}>${state}${asked && html` <span class="badge open">not sent yet</span>`}
+    <span class=${`state ${helps ? 'is-helping' : lent ? 'is-lent' : ''}`}>${state}${asked && html` <span class="badge open">not sent yet</span>`}
       ${item.unused && html` <button class="plain" onClick=${single(() => model.use(item.id, true))}
         aria-label=${`Use ${item.title} for my lists again`}>use again</button>`}</span>
     <span class="act">
-      ${!lent && !asked && html`<button class="plain" aria-label=${`Delete ${item.title} from this device`} title="Delete from this device"
+      ${(helps || !lent) && !asked && html`<button class="plain" aria-label=${`Delete ${item.title} from this device`} title="Delete from this device"
         onClick=${single(() => model.remove([item.id]))}>×</button>`}
       <button class="switch" aria-disabled=${Boolean(asked)} aria-label=${`${lent ? 'Take back' : 'Lend'} ${item.title}`}
         onClick=${single(() => !asked && (lent ? model.takeBack([item.id]) : model.lend([item.id])))}>${lent ? 'take back' : 'lend'}</button>

@@ -39,9 +39,7 @@ export function read (data) {
  */
 export function recommend (weights, own, k = 20) {
   if (own.length < FEWEST) return popular(weights, own, k)
-  const score = scores(weights, own)
-  for (const item of own) score[item] = -Infinity
-  const best = bestOf(score, k)
+  const { score, best } = bestFor(weights, own, k)
   const parts = summands(weights, own, best)
   const ordered = score.slice().sort()
   const lines = best.map((item, row) => ({
@@ -64,6 +62,13 @@ export function popular (weights, own, k) {
     if (!has.has(item)) found.push({ item, because: [] })
   }
   return found
+}
+
+/** The best items for somebody who owns these, and all scores. */
+function bestFor (weights, own, k) {
+  const score = scores(weights, own)
+  for (const item of own) score[item] = -Infinity
+  return { score, best: bestOf(score, k) }
 }
 
 function scores ({ first, target, weight }, own) {
@@ -147,6 +152,9 @@ function firstAbove (ordered, value) {
  * @param {Weights} weights @param {number[]} lent places, sorted @param {number} k
  */
 export function worthOfLending (weights, lent, k = 20) {
+  if (lent.length < FEWEST) return 0
   const plain = new Set(popular(weights, lent, k).map(line => line.item))
-  return recommend(weights, lent, k).filter(line => !plain.has(line.item)).length
+  const { best } = bestFor(weights, lent, k)
+  const rest = popular(weights, [...lent, ...best], k - best.length).map(line => line.item)
+  return [...best, ...rest].filter(item => !plain.has(item)).length
 }

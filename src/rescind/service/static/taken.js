@@ -69,8 +69,9 @@ function coming (due) {
 }
 
 function Checked ({ found }) {
-  return html`<div class=${`summary ${found.good ? 'good' : 'bad'}`} data-checked=${found.good}>
-    <p><strong>${found.good ? 'Checked here: it is genuine.' : 'It does not verify.'}</strong></p>
+  const [look, says] = { true: ['good', 'Checked here: it is genuine.'], false: ['bad', 'It does not verify.'] }[found.good] ?? ['open', 'It was not checked.']
+  return html`<div class=${`summary ${look}`} data-checked=${String(found.good)}>
+    <p><strong>${says}</strong></p>
     <ul>${found.lines.map(line => html`<li key=${line}>${line}</li>`)}</ul>
     ${found.not.length > 0 && html`<details><summary>What it does not cover</summary>
       <ul>${found.not.map(line => html`<li key=${line}>${line}</li>`)}</ul></details>`}
