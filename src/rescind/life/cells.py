@@ -12,6 +12,7 @@ from pathlib import Path
 from rescind.core.files import write_atomically
 from rescind.errors import ConfigError
 from rescind.life.lines import Cell, read_line, run_cell
+from rescind.life.peers import PEERS
 from rescind.life.rows import ROWS
 from rescind.life.run import Progress
 
@@ -98,7 +99,7 @@ def collect(folder: Path, home: Path) -> list[str]:
         mine = [line for line in lines if line["dataset"] == dataset]
         path = home / "recipes" / "life" / f"{dataset}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
-        place = {name: number for number, name in enumerate(ROWS)}
+        place = {name: number for number, name in enumerate(ROWS | PEERS)}
         mine.sort(key=lambda one: (place.get(one["row"], len(place)), one["row"], one["seed"]))
         text = "".join(json.dumps(line) + "\n" for line in mine)
         write_atomically(path, text.encode())

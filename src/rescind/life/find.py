@@ -16,6 +16,7 @@ from typing import Any
 
 from rescind.errors import ConfigError, suggest
 from rescind.life.entry import Entry, Setting
+from rescind.life.peers import PEERS
 from rescind.life.rows import ROUNDS, ROWS
 
 GROUP = "rescind.methods"
@@ -31,6 +32,8 @@ class Found:
     code: str
     file: Path | None = None
     spare: Callable[[Setting, int], Entry] | None = None
+    ours: bool = False
+    """A row of this package, whose code may change while its lines stay true."""
 
 
 def find(name: str) -> Found:
@@ -38,16 +41,14 @@ def find(name: str) -> Found:
     if name.endswith(".py"):
         path = Path(name)
         return Found(path.stem, build_of(_chosen(_module(path), name)), file_digest(path), path)
-    if name in ROWS:
-        return Found(name, ROWS[name].build, own_code(), spare=ROWS[name].spare)
+    if row := (ROWS | PEERS).get(name):
+        return Found(name, row.build, own_code(), spare=row.spare, ours=True)
     for point in entry_points(group=GROUP):
         if point.name == name:
             made = point.load()
             return Found(name, build_of(made), file_digest(_file_of(made)))
-    others = [point.name for point in entry_points(group=GROUP)]
-    raise ConfigError(
-        f"there is no method '{name}': {suggest(name, [*ROWS, *others])} A file ends in .py."
-    )
+    known = [*ROWS, *PEERS, *(point.name for point in entry_points(group=GROUP))]
+    raise ConfigError(f"there is no method '{name}': {suggest(name, known)} A file ends in .py.")
 
 
 def build_of(what: Any) -> Callable[[Setting, int], Entry]:

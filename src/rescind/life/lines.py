@@ -144,7 +144,7 @@ def verify(text: str, file: str | None = None, story: Story | None = None) -> li
     for name, mine in {"story": story.digest, "data": story.about["data"]}.items():
         if line[name] != mine:
             wrong.append(f"{name}: the line says {line[name]}, here it is {mine}")
-    if line["code"] != found.code and found.file is not None:
+    if line["code"] != found.code and not found.ours:
         wrong.append(f"code: the line says {line['code']}, the file has {found.code}")
     settings = found.make(Setting(story.users, story.items, cell.task), cell.seed).settings()
     if json.loads(json.dumps(settings)) != line["settings"]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rescind.core.files import write_atomically
+from rescind.life.peers import PEERS
 from rescind.life.quality import K
 from rescind.life.rows import ROWS
 from rescind.life.run import BACK, LATER
@@ -58,7 +59,7 @@ def section(dataset: str, lines: Lines) -> str:
 
 def by_row(lines: Lines) -> dict[str, list[Line]]:
     """Return the lines of each row, in the order of the benchmark; strangers come last."""
-    names = [*(n for n in ROWS if any(line["row"] == n for line in lines))]
+    names = [*(n for n in ROWS | PEERS if any(line["row"] == n for line in lines))]
     names += sorted({str(line["row"]) for line in lines} - set(names))
     return {name: [line for line in lines if line["row"] == name] for name in names}
 
