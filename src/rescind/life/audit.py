@@ -123,8 +123,10 @@ class Verdict:
 class Auditor:
     """Lives of the same method, with and without what was forgotten, made when they are needed."""
 
-    def __init__(self, make: Make, seed: int, spare: Make | None = None) -> None:
-        self.make, self.spare = make, spare or make
+    def __init__(
+        self, make: Make, seed: int, spare: Make | None = None, probe: Callable[..., Any] = Probe.of
+    ) -> None:
+        self.make, self.spare, self.probe = make, spare or make, probe
         self.seed, self.clock = seed, Clock(seed)
         self.told: list[Arrival] = []
         """Everything that ever arrived, as it arrived."""
@@ -160,7 +162,7 @@ class Auditor:
 
     def distance(self, entry: Entry, pairs: Sequence[Pair], ledger: Ledger) -> float | None:
         """Return |ranks - never-there| / |no-op - never-there|; None if the no-op is the same."""
-        probe = Probe.of(pairs, ledger, self.clock)
+        probe = self.probe(pairs, ledger, self.clock)
         if probe is None:
             return None
         never = probe.ranks(self.never_there(ledger))
@@ -169,7 +171,7 @@ class Auditor:
 
     def judge(self, entry: Entry, pairs: Sequence[Pair], ledger: Ledger) -> Verdict:
         """Judge what is left of some forgotten records."""
-        probe = Probe.of(pairs, ledger, self.clock)
+        probe = self.probe(pairs, ledger, self.clock)
         if probe is None:
             return Verdict("POWERLESS")
         told = np.array([probe.ranks(self.with_everything(n + 1)) for n in range(WITH)])
