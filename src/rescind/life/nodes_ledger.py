@@ -28,7 +28,10 @@ class NodeLedger:
     """Plain dictionaries, like the ledger of items. It shares no code with the federations."""
 
     def __init__(self, graph: GraphDataset) -> None:
+        from scipy.sparse import csr_matrix
+
         self.graph, self.home = graph, published_parts(graph)
+        self.features = csr_matrix(graph.features)
         low, high = np.unique(np.sort(graph.edge_index, axis=0), axis=1)
         real = (low != high) & (self.home[low] == self.home[high])
         self.edges: list[Pair] = list(zip(low[real].tolist(), high[real].tolist(), strict=True))
@@ -135,7 +138,7 @@ class NodeLedger:
         none = np.zeros(len(item), dtype=np.int64)
         return NodeArrival(
             block, self.home[item], item, none, none.astype(np.bool_),
-            np.array(label, dtype=np.int64), _columns(edges), self.graph.features[item],
+            np.array(label, dtype=np.int64), _columns(edges), self.features[item],
         )  # fmt: skip
 
     def asked(self, events: Iterable[Event]) -> NodeAsked:
