@@ -246,9 +246,3 @@ def test_a_finished_cell_is_not_played_again(
     mine.unlink()  # it could not be played again
     run_job(job)
     assert file_of(job).read_bytes() == written
-
-
-def test_a_graph_has_no_story_of_items(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rescind.data.load", lambda name: object())
-    with pytest.raises(DataError, match="is a graph"):
-        lines.story_of("a graph", "ranking", 0, 4)

@@ -23,7 +23,7 @@ app = typer.Typer(
 def command(
     ctx: typer.Context,
     dataset: Annotated[
-        str, Option(help="ml-100k, ml-1m, lastfm-2k, or any with times.")
+        str, Option(help="ml-100k, ml-1m, lastfm-2k, cora, or any with times.")
     ] = "ml-100k",
     method: Annotated[
         str | None,
@@ -53,7 +53,7 @@ def command(
         typer.echo(f"{len(made.steps)} steps, {made.digest}\nWritten: {story}")
         return
     if method is not None:
-        find(method)  # fail before anything long begins
+        find(method, DATASETS.get(dataset, "ranking"))  # fail before anything long begins
     jobs = [
         Job(cell, out) for cell in cells_of([dataset], range(seeds), blocks, method and [method])
     ]
@@ -94,12 +94,12 @@ class _BlockBar(Bar):
 
 def _print(files: list[Path]) -> None:
     from rescind.life.lines import read_line
-    from rescind.life.page import COSTS, FORGETTING, by_row
+    from rescind.life.page import COSTS, by_row, forgetting
 
     lines = [read_line(path.read_text(encoding="utf-8")) for path in files]
     for name, mine in by_row(lines).items():
         typer.echo(f"\n{name} (seeds {', '.join(str(line['seed']) for line in mine)})")
-        for title, column in {**FORGETTING, **COSTS}.items():
+        for title, column in {**forgetting(mine[0]["task"]), **COSTS}.items():
             typer.echo(f"  {title}: {column(mine)}")
     typer.echo(f"\nWritten: {len(files)} lines below {files[0].parent}")
     typer.echo("Check one: rescind life verify FILE    More: docs/life.md")

@@ -33,7 +33,11 @@ class Refit(Entry):
         self.held: Arrival | None = None
 
     def settings(self) -> dict[str, Any]:
-        return {"how": "Refit", "model": getattr(self.make, "__name__", repr(self.make))}
+        """Return the name of the model, and what a `partial` gives it."""
+        made = getattr(self.make, "func", self.make)
+        given = [*getattr(self.make, "args", ()), *getattr(self.make, "keywords", {}).items()]
+        name = getattr(made, "__name__", type(made).__name__)
+        return {"how": "Refit", "model": name, **({"given": repr(given)} if given else {})}
 
     def arrive(self, arrival: Arrival) -> None:
         self._fit(joined([arrival] if self.held is None else [self.held, arrival]))
@@ -55,7 +59,9 @@ class Refit(Entry):
                 f"{self.make!r} makes {type(self.model).__name__}, which has no fit. Give a class "
                 "or a function that returns a model with fit and recommend. See docs/life.md."
             )
-        self.model.fit(self._matrix(held.user, held.item, self.setting.users))
+        takes = inspect.signature(self.model.fit).parameters
+        quiet = {"show_progress": False} if "show_progress" in takes else {}
+        self.model.fit(self._matrix(held.user, held.item, self.setting.users), **quiet)
 
     def _matrix(self, user: Ints, item: Ints, people: int) -> Any:
         from scipy.sparse import csr_matrix

@@ -11,7 +11,10 @@ from pathlib import Path
 
 from rescind.core.files import write_atomically
 from rescind.errors import ConfigError
+from rescind.life.find import rows_of
 from rescind.life.lines import Cell, read_line, run_cell
+from rescind.life.nodes_rows import NODE_ROWS
+from rescind.life.peers import PEERS
 from rescind.life.rows import ROWS
 from rescind.life.run import Progress
 
@@ -20,6 +23,7 @@ DATASETS = {
     "ml-1m": "ranking",
     "lastfm-2k": "ranking",
     "amazon-video-games-2018-5core": "next",
+    "cora": "nodes",
 }
 """Datasets of the benchmark, and the task on each."""
 SLOW = ("FRU", "FedEraser", "FedShare + unlearner", "SeqGram", "FedShare + retraining", "Gram")
@@ -45,8 +49,13 @@ def cells_of(
         Cell(name, dataset, DATASETS.get(dataset, "ranking"), seed, blocks)
         for dataset in datasets
         for seed in seeds
-        for name in rows or ROWS
+        for name in rows or _default(DATASETS.get(dataset, "ranking"))
     ]
+
+
+def _default(task: str) -> Iterable[str]:
+    """Return the rows that are played if none is named: not those of other libraries."""
+    return [name for name in rows_of(task) if name not in PEERS]
 
 
 def longest_first(jobs: Sequence[Job]) -> list[Job]:
@@ -98,7 +107,7 @@ def collect(folder: Path, home: Path) -> list[str]:
         mine = [line for line in lines if line["dataset"] == dataset]
         path = home / "recipes" / "life" / f"{dataset}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
-        place = {name: number for number, name in enumerate(ROWS)}
+        place = {name: number for number, name in enumerate(ROWS | PEERS | NODE_ROWS)}
         mine.sort(key=lambda one: (place.get(one["row"], len(place)), one["row"], one["seed"]))
         text = "".join(json.dumps(line) + "\n" for line in mine)
         write_atomically(path, text.encode())

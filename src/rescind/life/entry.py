@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rescind.data.arrays import Ints, Mask
 
-Kind = Literal["unshare", "erase", "withdraw"]
+Kind = Literal["unshare", "erase", "withdraw", "edges", "labels"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,9 @@ class Setting:
     """People are numbered from 0 to below this."""
     items: int
     task: str = "ranking"
-    """"ranking" or "next": of the next item, the order in time counts."""
+    """"ranking", "next" (the order in time counts) or "nodes"."""
+    classes: int = 0
+    """Of nodes."""
 
 
 @dataclass(frozen=True)

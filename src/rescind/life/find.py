@@ -16,7 +16,9 @@ from typing import Any
 
 from rescind.errors import ConfigError, suggest
 from rescind.life.entry import Entry, Setting
-from rescind.life.rows import ROUNDS, ROWS
+from rescind.life.nodes_rows import NODE_ROWS
+from rescind.life.peers import PEERS
+from rescind.life.rows import ROUNDS, ROWS, Row
 
 GROUP = "rescind.methods"
 """The group of entry points in which an installed package names its methods."""
@@ -31,23 +33,28 @@ class Found:
     code: str
     file: Path | None = None
     spare: Callable[[Setting, int], Entry] | None = None
+    ours: bool = False
+    """A row of this package, whose code may change while its lines stay true."""
 
 
-def find(name: str) -> Found:
+def rows_of(task: str) -> dict[str, Row]:
+    """Return the rows of this package for a task, by name."""
+    return NODE_ROWS if task == "nodes" else ROWS | PEERS
+
+
+def find(name: str, task: str = "ranking") -> Found:
     """Return the method of this name or file."""
     if name.endswith(".py"):
         path = Path(name)
         return Found(path.stem, build_of(_chosen(_module(path), name)), file_digest(path), path)
-    if name in ROWS:
-        return Found(name, ROWS[name].build, own_code(), spare=ROWS[name].spare)
+    if row := rows_of(task).get(name):
+        return Found(name, row.build, own_code(), spare=row.spare, ours=True)
     for point in entry_points(group=GROUP):
         if point.name == name:
             made = point.load()
             return Found(name, build_of(made), file_digest(_file_of(made)))
-    others = [point.name for point in entry_points(group=GROUP)]
-    raise ConfigError(
-        f"there is no method '{name}': {suggest(name, [*ROWS, *others])} A file ends in .py."
-    )
+    known = [*rows_of(task), *(point.name for point in entry_points(group=GROUP))]
+    raise ConfigError(f"there is no method '{name}': {suggest(name, known)} A file ends in .py.")
 
 
 def build_of(what: Any) -> Callable[[Setting, int], Entry]:

@@ -15,8 +15,9 @@ from rescind.data import Dataset
 from rescind.errors import ConfigError, DataError
 from rescind.life import summary
 from rescind.life.authors import write_story
-from rescind.life.entry import Entry, Setting
+from rescind.life.entry import Entry
 from rescind.life.find import Found, find
+from rescind.life.nodes_story import write_node_story
 from rescind.life.run import Facts, Progress, play, setting_of
 from rescind.life.story import Story
 from rescind.storage.provenance import versions
@@ -54,13 +55,15 @@ def story_of(dataset: str, task: str, seed: int, blocks: int) -> Story:
 
     data = load(dataset)
     if not isinstance(data, Dataset):
-        raise DataError(f"'{dataset}' is a graph; stories of items need people and items.")
+        if task != "nodes":
+            raise DataError(f"'{dataset}' is a graph, whose task is 'nodes'; got '{task}'.")
+        return write_node_story(data, seed, blocks)
     return write_story(data, seed, blocks, task)
 
 
 def run_cell(cell: Cell, story: Story | None = None, progress: Progress = lambda *_: None) -> Facts:
     """Play one cell and return its result line."""
-    found = find(cell.row)
+    found = find(cell.row, cell.task)
     story = story or story_of(cell.dataset, cell.task, cell.seed, cell.blocks)
     setting = setting_of(story)
     spare = found.spare
@@ -139,14 +142,14 @@ def verify(text: str, file: str | None = None, story: Story | None = None) -> li
     wrong = list(_inside(line))
     about = (line[name] for name in ("dataset", "task", "seed", "blocks"))
     cell = Cell(_named(line, file), *about)
-    found = find(cell.row)
+    found = find(cell.row, cell.task)
     story = story or story_of(cell.dataset, cell.task, cell.seed, cell.blocks)
     for name, mine in {"story": story.digest, "data": story.about["data"]}.items():
         if line[name] != mine:
             wrong.append(f"{name}: the line says {line[name]}, here it is {mine}")
-    if line["code"] != found.code and found.file is not None:
+    if line["code"] != found.code and not found.ours:
         wrong.append(f"code: the line says {line['code']}, the file has {found.code}")
-    settings = found.make(Setting(story.users, story.items, cell.task), cell.seed).settings()
+    settings = found.make(setting_of(story), cell.seed).settings()
     if json.loads(json.dumps(settings)) != line["settings"]:
         wrong.append(f"settings: the line says {line['settings']}, here they are {settings}")
     if wrong:  # a run could not be compared

@@ -9,9 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from rescind.core.files import write_atomically
+from rescind.life.nodes_audit import ACCURACY
+from rescind.life.nodes_rows import NODE_ROWS
+from rescind.life.peers import PEERS
 from rescind.life.quality import K
 from rescind.life.rows import ROWS
 from rescind.life.run import BACK, LATER
+from rescind.life.summary import main
 
 Line = Mapping[str, Any]
 Lines = Sequence[Line]
@@ -49,7 +53,7 @@ def section(dataset: str, lines: Lines) -> str:
     return "\n".join(
         [
             f"## {dataset}\n", about, "",
-            "### Quality and forgetting\n", table(rows, FORGETTING), "",
+            "### Quality and forgetting\n", table(rows, forgetting(first["task"])), "",
             "### Costs\n", table(rows, COSTS), "",
             f"![Quality and what is left, block by block](images/life-{dataset}.svg)", "",
         ]
@@ -58,7 +62,7 @@ def section(dataset: str, lines: Lines) -> str:
 
 def by_row(lines: Lines) -> dict[str, list[Line]]:
     """Return the lines of each row, in the order of the benchmark; strangers come last."""
-    names = [*(n for n in ROWS if any(line["row"] == n for line in lines))]
+    names = [*(n for n in ROWS | PEERS | NODE_ROWS if any(line["row"] == n for line in lines))]
     names += sorted({str(line["row"]) for line in lines} - set(names))
     return {name: [line for line in lines if line["row"] == name] for name in names}
 
@@ -124,6 +128,18 @@ FORGETTING: dict[str, Column] = {
     **{f"back after {n}": verdicts("back", str(n)) for n in LATER},
     "answered in time": mean("in_time", digits=2),
 }
+
+
+def metric_of(task: str) -> str:
+    """Return what quality is measured in."""
+    return ACCURACY if task == "nodes" else NDCG
+
+
+def forgetting(task: str) -> dict[str, Column]:
+    """Return the columns about quality and forgetting, as they are called for a task."""
+    return {name.replace(NDCG, metric_of(task)): made for name, made in FORGETTING.items()}
+
+
 COSTS: dict[str, Column] = {
     "CPU s to learn": mean("cpu", "learn", digits=1),
     "CPU s to forget": mean("cpu", "forget", digits=1),
@@ -140,7 +156,8 @@ def draw(dataset: str, lines: Lines, folder: Path) -> None:
     from rescind.reporting import charts
 
     made, axes = charts.figure(3, width=4.6)
-    titles = (f"{NDCG}, new block", f"{NDCG}, old blocks", "share of influence left")
+    metric = metric_of(lines[0]["task"])
+    titles = (f"{metric}, new block", f"{metric}, old blocks", "share of influence left")
     for ax, title, read in zip(axes, titles, (_new, _old, _left), strict=True):
         for number, (name, mine) in enumerate(by_row(lines).items()):
             curve = [
@@ -170,11 +187,11 @@ def over(lines: Lines, block: int, read: Read) -> float | None:
 
 
 def _new(block: Mapping[str, Any]) -> float | None:
-    return block.get("new", {}).get(NDCG)
+    return main(block.get("new", {}))
 
 
 def _old(block: Mapping[str, Any]) -> float | None:
-    return block.get("old", {}).get(NDCG)
+    return main(block.get("old", {}))
 
 
 def _left(block: Mapping[str, Any]) -> float | None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from rescind.core.clock import Clock
-from rescind.life.audit import Auditor, Make
+from rescind.life.audit import Auditor, Make, Probe
 from rescind.life.entry import Asked, Cost, Setting
 from rescind.life.ledger import Ledger, Pair
 from rescind.life.quality import quality
@@ -46,7 +46,26 @@ def play(
 
 def setting_of(story: Story) -> Setting:
     """Return what methods know before the first block."""
-    return Setting(story.users, story.items, str(story.about["task"]))
+    classes = story.graph.num_classes if story.graph else 0
+    return Setting(story.users, story.items, str(story.about["task"]), classes)
+
+
+@dataclass(frozen=True)
+class _World:
+    """What depends on the task: the ledger, the quality and the probe of an audit."""
+
+    ledger: Callable[[Story], Any]
+    quality: Callable[[Any, Any, Clock], Facts]
+    probe: Callable[..., Any]
+
+    @classmethod
+    def of(cls, story: Story) -> _World:
+        if story.graph is None:
+            return cls(lambda _: Ledger(), quality, Probe.of)
+        from rescind.life.nodes_audit import NodeProbe, node_quality
+        from rescind.life.nodes_ledger import NodeLedger
+
+        return cls(lambda story: NodeLedger(story.graph), node_quality, NodeProbe.of)  # type: ignore[arg-type]
 
 
 @dataclass
@@ -56,13 +75,14 @@ class _Game:
     seed: int
     progress: Progress
     spare: Make | None = None
-    ledger: Ledger = field(default_factory=Ledger)
     was_equal: bool = True
     """Whether the entry was equal to never-there after the requests of the last block."""
 
     def __post_init__(self) -> None:
+        self.world = _World.of(self.story)
+        self.ledger = self.world.ledger(self.story)
         self.entry = self.make(self.seed)
-        self.auditor = Auditor(self.make, self.seed, self.spare)
+        self.auditor = Auditor(self.make, self.seed, self.spare, self.world.probe)
         self.clock = Clock(int(self.story.about["seed"]))
 
     def block(self, number: int) -> Facts:
@@ -71,7 +91,7 @@ class _Game:
         self.entry.cost = Cost()  # of this block
         facts: Facts = {"block": number, "learn": self._learn(number, learn)}
         self.progress(number, self.story.blocks, "learn")
-        facts |= quality(self.entry, self.ledger, self.clock)
+        facts |= self.world.quality(self.entry, self.ledger, self.clock)
         equal = self.equal()
         facts["equal"] = equal
         facts["back"] = self._back(number, equal)

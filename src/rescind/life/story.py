@@ -13,6 +13,7 @@ from typing import Any
 from rescind.core.files import write_atomically
 from rescind.core.labels import Labels
 from rescind.core.records import Event
+from rescind.data import GraphDataset
 from rescind.errors import DataError
 from rescind.storage.events import event_named, named_event
 
@@ -44,6 +45,8 @@ class Story:
     """dataset, digest of the data, task, seed, blocks, users, items."""
     steps: tuple[Step, ...]
     labels: Labels = field(repr=False)
+    graph: GraphDataset | None = field(default=None, repr=False)
+    """The graph, if the story is of nodes."""
 
     @property
     def users(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from rescind.life.nodes_audit import ACCURACY
 from rescind.life.quality import K
 from rescind.life.run import LATER
 
@@ -17,9 +18,9 @@ def of(measured: Sequence[Block]) -> dict[str, Any]:
     steps = [step for block in measured for step in block["steps"]]
     asked = max(1, len(steps))
     return {
-        "new": _mean(b["new"][NDCG] for b in measured if "new" in b),
-        "old": _mean(b["old"][NDCG] for b in measured if "old" in b),
-        "last": measured[-1].get("old", {}).get(NDCG),
+        "new": _mean(main(b["new"]) for b in measured if "new" in b),
+        "old": _mean(main(b["old"]) for b in measured if "old" in b),
+        "last": main(measured[-1].get("old", {})),
         "steps": len(steps),
         "equal": sum(step["equal"] is True for step in steps),
         "equal_blocks": sum(block["equal"] is True for block in measured),
@@ -41,6 +42,11 @@ def of(measured: Sequence[Block]) -> dict[str, Any]:
             "forget": round(sum(step["mb"] for step in steps), 3),
         },
     }
+
+
+def main(metrics: Mapping[str, float]) -> Any:
+    """Return NDCG of items, or accuracy of nodes; None if there was nothing to ask."""
+    return metrics.get(NDCG, metrics.get(ACCURACY))
 
 
 def _later(measured: Sequence[Block], blocks: int) -> Iterable[str]:
