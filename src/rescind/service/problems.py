@@ -107,6 +107,16 @@ def confirm_first() -> Problem:
     )
 
 
+def say_what() -> Problem:
+    """A request to take back that names nothing."""
+    return Problem(
+        422,
+        "items is missing: nothing was taken back.",
+        'Name them, such as "items": ["50", "172"], or say "items": "everything".',
+        kind="items-missing",
+    )
+
+
 def too_many(seconds: int) -> Problem:
     """A limit is reached."""
     return Problem(
