@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from rescind.service import agents, chores, entry, logged, operator, pages, people, plain, witnesses
+from rescind.service import (
+    agents,
+    chores,
+    entry,
+    logged,
+    operator,
+    pages,
+    people,
+    plain,
+    tokens,
+    witnesses,
+)
 from rescind.service.bodies import ProblemBody
 from rescind.service.context import Service
 from rescind.service.doors import Doors
@@ -27,6 +38,7 @@ ROUTERS = (
     people.router,
     agents.router,
     operator.router,
+    tokens.router,
     witnesses.router,
 )
 
