@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 
 import pytest
@@ -168,9 +169,35 @@ def test_a_token_has_its_scope_and_its_end(house: House) -> None:
     assert made.status_code == 201, made.text
     script = house.caller(bearer=made.json()["token"])
     assert script.get("/v1/operator/overview").status_code == 200
-    assert script.post("/v1/operator/releases").status_code == 404
+    narrow = script.post("/v1/operator/releases")
+    assert narrow.status_code == 403
+    assert "it has read" in narrow.json()["detail"]
+    assert "scope release" in narrow.json()["next"]
+    assert script.get("/v1/me").json()["next"] == "This is for people, not tokens."
     house.clock.go(days=31)
-    assert script.get("/v1/operator/overview").status_code == 401
+    ended = script.get("/v1/operator/overview")
+    assert ended.status_code == 401
+    assert "token is not known here" in ended.json()["detail"]
+    assert "Nobody is signed in" in house.caller().get("/v1/me").json()["detail"]
+
+
+def test_tokens_are_listed_and_revoked_but_not_made_by_tokens(house: House) -> None:
+    operator, script = house.operator(), house.script("read")
+    keeper = house.script("tokens", "read")
+    made = operator.post("/v1/operator/tokens", {"name": "cron", "scope": ["read"]}).json()
+    listed = keeper.get("/v1/operator/tokens").json()["tokens"]
+    assert [(one["name"], one["scope"]) for one in listed][-1] == ("cron", ["read"])
+    assert made["token"] not in json.dumps(listed)
+    cron = house.caller(bearer=made["token"])
+    assert cron.get("/v1/operator/overview").status_code == 200
+    headers = {"Idempotency-Key": "k" * 16}
+    path = f"/v1/operator/tokens/{listed[-1]['id']}"
+    assert keeper.call("DELETE", path, headers=headers).json() == {"revoked": listed[-1]["id"]}
+    assert cron.get("/v1/operator/overview").status_code == 401
+    assert script.get("/v1/operator/overview").status_code == 200, "control: another one lives"
+    body = {"name": "more", "scope": ["read"]}
+    refused = keeper.post("/v1/operator/tokens", body)
+    assert (refused.status_code, "passkey" in refused.json()["detail"]) == (403, True)
 
 
 def test_a_token_gives_no_more_than_its_maker_has(house: House) -> None:

@@ -24,7 +24,7 @@ def crowd(house: House, people: int = 12) -> None:
 def test_a_chosen_generation_serves_until_somebody_takes_something_back(house: House) -> None:
     crowd(house)
     operator, person = house.operator(), house.person((1, 4, 7, 10, 13, 16))
-    assert operator.post("/v1/operator/releases", {}).status_code == 202
+    assert house.release(operator).status_code == 202
     job = made(house.ledger, list(house.ledger.live.loans))
     # control: nobody chose it, so the release is served
     assert person.get("/v1/me/recommendations").json()["kind"] == "release"

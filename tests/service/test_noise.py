@@ -23,7 +23,7 @@ def test_epsilon_stands_on_the_page_and_releases_stop(tmp_path: Path) -> None:
         refused = operator.post("/v1/operator/serving", {"generation": job})
         assert refused.status_code == 400
         assert "epsilon would not hold" in refused.json()["detail"]
-        assert operator.post("/v1/operator/releases", {}).status_code == 202
+        assert house.release(operator).status_code == 202
         told = person.post("/v1/me/requests", {"kind": "unshare", "items": ["item-3"]}).json()
         assert "budget of this service is spent" in told["processing_details"]
         spent = operator.post("/v1/operator/releases", {})

@@ -3,21 +3,54 @@
 from __future__ import annotations
 
 import struct
+import threading
 from pathlib import Path
 
 from doors import House, opened
+from rescind.errors import DataError
 from rescind.service.policy import SCOPES, Role
 
 
 def test_only_open_requests_are_listed_if_asked(house: House) -> None:
     operator, person = house.operator(), house.person((1, 2, 3))
     person.post("/v1/me/requests", {"kind": "unshare", "items": ["item-1"]})
-    operator.post("/v1/operator/releases", {})
+    house.release(operator)
     person.post("/v1/me/requests", {"kind": "unshare", "items": ["item-2"]})
     everything = operator.get("/v1/operator/requests").json()["requests"]
     assert sorted(one["status"] for one in everything) == ["fulfilled", "in_progress"]
     waiting = operator.get("/v1/operator/requests?open=true").json()["requests"]
     assert [one["status"] for one in waiting] == ["in_progress"]
+
+
+def test_a_release_is_asked_for_and_looked_at(house: House, monkeypatch) -> None:
+    operator, begin = house.operator(), threading.Event()
+    real = house.ledger.releases.make
+    assert operator.get("/v1/operator/releases").json()["asked"] is None
+
+    def slowly(ledger) -> object:
+        assert begin.wait(60)
+        return real(ledger)
+
+    monkeypatch.setattr(house.ledger.releases, "make", slowly)
+    answer = operator.post("/v1/operator/releases", {})  # it comes before the release is made
+    assert (answer.status_code, answer.json()["look"]) == (202, "/v1/operator/releases")
+    assert operator.get("/v1/operator/releases").json()["asked"] == {"state": "making"}
+    begin.set()
+    house.runner.run(house.service.release_now.settled())
+    found = operator.get("/v1/operator/releases").json()
+    assert (found["asked"]["state"], found["asked"]["number"]) == ("made", 1)
+    assert [one["number"] for one in found["releases"]] == [1]
+
+
+def test_a_release_that_failed_says_why(house: House, monkeypatch) -> None:
+    def fail(_: object) -> None:
+        raise DataError("the sum is not that of the loans.")
+
+    monkeypatch.setattr(house.ledger.releases, "make", fail)
+    operator = house.operator()
+    assert house.release(operator).status_code == 202
+    asked = operator.get("/v1/operator/releases").json()["asked"]
+    assert (asked["state"], asked["why"]) == ("failed", "the sum is not that of the loans.")
 
 
 def test_the_overview_says_what_its_reader_may_do(house: House) -> None:

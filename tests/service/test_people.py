@@ -152,7 +152,7 @@ def test_a_link_ends_after_60_days(house: House) -> None:
     [
         {"kind": "leave"},
         {"kind": "erase", "items": "everything"},
-        {"kind": "unshare"},
+        {"kind": "unshare", "items": "everything"},
     ],
 )
 def test_everything_and_leaving_need_a_fresh_confirmation(house: House, body) -> None:
@@ -164,6 +164,19 @@ def test_everything_and_leaving_need_a_fresh_confirmation(house: House, body) ->
     assert house.ledger.live.of(person.id).tolist() == [1, 2]
     some = person.post("/v1/me/requests", {"kind": "unshare", "items": ["item-1"]})
     assert some.status_code == 202
+
+
+@pytest.mark.parametrize("kind", ["unshare", "erase"])
+def test_a_forgotten_field_takes_nothing_back(house: House, kind: str) -> None:
+    person = house.person((1, 2))
+    for body in ({"kind": kind}, {"kind": kind, "items": None}):
+        answer = person.post("/v1/me/requests", body)
+        assert answer.status_code == 422
+        assert '"items": "everything"' in answer.json()["next"]
+    assert house.ledger.live.of(person.id).tolist() == [1, 2]
+    # The control: said in full, it is done.
+    said = person.post("/v1/me/requests", {"kind": kind, "items": "everything"})
+    assert (said.status_code, said.json()["n"]) == (202, 2)
 
 
 def test_after_leaving_the_link_is_all_that_is_left(house: House) -> None:

@@ -29,6 +29,8 @@ ODD: tuple[tuple[str, str, bytes | None, dict[str, str]], ...] = (
     ("POST", LOANS, b'{"items": ["1"]}', {**JSON, "if-match": '"77"'}),
     ("POST", LOANS, b'{"items": ["1"]}', {**JSON, "if-match": "no version"}),
     ("POST", REQUESTS, b"{}", JSON),
+    ("POST", REQUESTS, b'{"kind": "unshare"}', JSON),
+    ("POST", REQUESTS, b'{"kind": "erase", "items": null}', JSON),
     ("POST", REQUESTS, b'{"kind": "lose", "items": ["1"]}', JSON),
     ("POST", REQUESTS, b'{"kind": ["erase"], "items": ["1"]}', JSON),
     ("POST", REQUESTS, b'{"kind": "erase", "items": "all"}', JSON),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -195,6 +196,29 @@ def test_a_request_to_erase_is_slowed_and_never_refused(limited: House, monkeypa
     assert slowed == [1.0, 1.0]
 
 
+def test_open_requests_are_measured_with_their_deadline(house: House) -> None:
+    person = house.person((1, 2))
+    person.post("/v1/me/requests", {"kind": "erase", "items": ["item-1"]})
+    due = house.ledger.reading.open_requests()[0].expected_by
+
+    def measured() -> dict[str, float]:
+        lines = house.caller().get("/metrics").text.splitlines()
+        return {a: float(b) for a, b in (one.split() for one in lines if "_requests_" in one
+                                         and "http" not in one and one[0] != "#")}  # fmt: skip
+
+    first = {"open": 1, "overdue": 0, "next_due_seconds": round(due.timestamp())}
+    assert {k: round(measured()[f"rescind_requests_{k}"]) for k in first} == first
+    house.clock.at = due + timedelta(seconds=1)
+    assert measured()["rescind_requests_overdue"] == 1
+
+
+def test_behind_a_proxy_measures_need_their_scope(tmp_path) -> None:
+    with opened(tmp_path / "state", behind_proxy=True) as house:
+        assert house.caller().get("/metrics").status_code == 401
+        assert house.script("read", role="officer").get("/metrics").status_code == 403
+        assert house.script("metrics", role="officer").get("/metrics").status_code == 200
+
+
 def test_nothing_that_is_written_down_names_a_person_or_an_item(house: House, caplog) -> None:
     """Logs and measures, after a story with refusals and a failure."""
     with caplog.at_level(logging.DEBUG):
@@ -206,7 +230,7 @@ def test_nothing_that_is_written_down_names_a_person_or_an_item(house: House, ca
         person.get("/item-23")
         person.get("/v1/me/recommendations")
     measured = house.caller().get("/metrics").text
-    assert "rescind_requests_total" in measured
+    assert "rescind_http_requests_total" in measured
     assert 'route="/v1/me/requests/{id}"' in measured
     ours = [one.getMessage() for one in caplog.records if not one.name.startswith("http")]
     for written in ("\n".join(ours), measured):

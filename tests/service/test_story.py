@@ -38,7 +38,7 @@ def check(house: House, told: dict, receipt: bytes, proof: str) -> None:
 def test_from_lending_to_a_receipt_with_proof(house: House) -> None:
     crowd(house)
     operator, person = house.operator(), house.person((1, 4, 7, 10, 13, 16))
-    assert operator.post("/v1/operator/releases", {}).status_code == 202
+    assert house.release(operator).status_code == 202
     listed = person.get("/v1/me/recommendations").json()
     assert (listed["kind"], listed["release"]) == ("release", 1)
     assert any(one["because"] for one in listed["items"])
@@ -46,8 +46,7 @@ def test_from_lending_to_a_receipt_with_proof(house: House) -> None:
     told = person.post("/v1/me/requests", {"kind": "erase", "items": ["item-7"]}).json()
     assert person.get("/v1/me/recommendations").json()["release"] == 1
     key = "release-" + "k" * 16
-    first = operator.post("/v1/operator/releases", {}, key)
-    again = operator.post("/v1/operator/releases", {}, key)
+    first, again = house.release(operator, key), house.release(operator, key)
     assert again.headers["Idempotent-Replay"] == "true"
     assert again.json() == first.json()
     assert house.ledger.releases.current.number == 2  # asked for twice, made once

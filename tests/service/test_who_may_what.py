@@ -10,6 +10,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 
 from doors import Agent, Browser, House, opened
 from rescind.errors import ConfigError
-from rescind.ledger import agency
+from rescind.ledger import accounts, agency
 from rescind.ledger.jobs import EndJob, StartJob
 from rescind.ledger.lending import TakeBack
 from rescind.proof.notes import WITNESS, Key
@@ -43,6 +44,7 @@ EXPECTED: list[tuple[str, dict[str, int]]] = [
     (r".* /v1/events", {"anonymous": 401, "agent": 404}),
     (r"POST /drp/v1/agent/", {}),
     (r".* /drp/", {"anonymous": 401, "person": 403, "officer": 403, "operator": 403}),
+    (r".* /v1/operator/tokens", {"anonymous": 401, "person": 404, "agent": 404, "officer": 404}),
     (r"GET (/v1/operator/|/metrics)", {"anonymous": 401, "person": 404, "agent": 404}),
     (r".* /v1/operator/.*/extend", {"anonymous": 401, "person": 404, "agent": 404}),
     (r".* /v1/operator/", {"anonymous": 401, "person": 404, "agent": 404, "officer": 404}),
@@ -141,6 +143,13 @@ class Village:
         self.house.service.log.witnesses.admit(key, None)
         return key.id.hex()
 
+    def token(self) -> str:
+        """A token of somebody."""
+        digest = secrets.token_bytes(32)
+        until = self.house.clock() + timedelta(days=1)
+        self.house.do(accounts.MakeToken(digest, "x", Role.OFFICER, ("read",), until))
+        return accounts.token_name(digest)
+
     def job(self) -> str:
         """A generation that has ended."""
         begun = str(self.house.do(StartJob("FedShare", 1, lambda *_: None)).body["job"])
@@ -228,6 +237,8 @@ def path_for(village: Village, line: str, caller: Browser, role: str, owner: str
         return path.replace("{id}", village.job())
     if path.startswith("/v1/operator/witnesses"):
         return path.replace("{id}", village.witness())
+    if path.startswith("/v1/operator/tokens"):
+        return path.replace("{id}", village.token())
     if path.startswith("/v1/operator/people"):
         return path.replace("{id}", village.house.person().id.hex())
     mine = owner == "own" and role == Role.PERSON
@@ -327,7 +338,7 @@ def test_measures_are_open_to_this_machine_and_closed_elsewhere(village: Village
     assert far.get("/metrics").status_code == 401
     script = replace_address(village.house.script("metrics", role="officer"))
     assert script.get("/metrics").status_code == 200
-    assert script.get("/v1/operator/overview").status_code == 404
+    assert script.get("/v1/operator/overview").status_code == 403
 
 
 def test_every_change_needs_an_idempotency_key(village: Village) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -160,6 +161,50 @@ def test_the_metrics_count_what_waits_and_what_is_overdue(queue):
     assert f"rescind_requests_next_due_seconds {due:.0f}\n" in text
     early = metrics_text(folder, done, now - timedelta(days=20))
     assert "rescind_requests_overdue 0\n" in early, "control"
+
+
+@pytest.mark.parametrize("text", ['{"withdraw":', '{"take_back": "u0318"}', "[]"])
+def test_an_unreadable_request_is_open_and_becomes_overdue(queue, text):
+    folder, run = queue
+    path = folder / "e.json"
+    path.write_text(text)
+    came = datetime(2026, 1, 1, tzinfo=UTC)
+    os.utime(path, (came.timestamp(), came.timestamp()))
+    for _ in range(2):  # told once, counted always
+        done = work_through(folder, run, "none")
+        text = metrics_text(folder, done, came + timedelta(days=29))
+        assert "rescind_requests_open 1\n" in text
+        assert "rescind_requests_overdue 0\n" in text, "control: there is time left"
+        late = metrics_text(folder, done, came + timedelta(days=31))
+        assert "rescind_requests_overdue 1\n" in late
+        due = (came + timedelta(days=30)).timestamp()
+        assert f"rescind_requests_next_due_seconds {due:.0f}\n" in late
+
+
+def test_a_wrong_request_keeps_the_deadline_that_it_names(queue):
+    folder, run = queue
+    ask(folder, "e", take_back="u0318", due="2026-01-05")
+    ask(folder, "f", withdraw="3", due="soon", received="2026-01-01")
+    due = {one.name: one.due for one in work_through(folder, run, "none").waiting}
+    assert due == {
+        "e": datetime(2026, 1, 5, tzinfo=UTC),
+        "f": datetime(2026, 1, 31, tzinfo=UTC),
+    }
+
+
+def test_refusals_are_counted_while_they_stand(queue):
+    folder, run = queue
+    wrong = [ask(folder, name, withdraw="4711") for name in ("anna", "ben", "cem")]
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def refused() -> str:
+        text = metrics_text(folder, work_through(folder, run, "none"), now)
+        return next(line for line in text.splitlines() if line.startswith("rescind_requests_ref"))
+
+    assert refused() == "rescind_requests_refused 3"
+    ask(folder, "anna", withdraw="3")  # mended, so it is answered
+    wrong[1].unlink()  # withdrawn by the operator
+    assert refused() == "rescind_requests_refused 1"
 
 
 def test_the_command_for_cron(queue, monkeypatch, capsys, tmp_path):

@@ -185,7 +185,7 @@ def append_rows(
     time: ColumnName = None,
     separator: Annotated[str | None, Option(help="The character between cells.")] = None,
     no_header: Annotated[bool, Option("--no-header", help=_NO_HEADER)] = False,
-    time_unit: Annotated[str, Option(help="s or ms.")] = "s",
+    time_unit: Annotated[str | None, Option(help="s or ms.")] = None,
     text_ids: Annotated[bool, Option("--text-ids", help=_TEXT_IDS)] = False,
     ignore: Annotated[
         list[str] | None, Option(metavar="COLUMN", help="Leave this column out; repeatable.")
@@ -197,20 +197,24 @@ def append_rows(
 ) -> None:
     """Add new interactions to imported data. The same file given again adds nothing.
 
-    Rows that were erased stay away, also if the file has them.
+    The file is read as the import was: the same columns, separator and units, unless you say. Rows
+    that were erased stay away, also if the file has them.
 
     Example: rescind data append mine today.csv
     """
     from rescind.data.importing import append_file
 
     roles = {"user": user, "item": item, "rating": rating, "time": time}
+    said = {
+        "separator": separator,
+        "header": False if no_header else None,
+        "time_unit": time_unit,
+        "text_ids": text_ids or None,
+        "ignore": ignore,
+    }
     settings: dict[str, Any] = {
         "columns": {role: column for role, column in roles.items() if column is not None},
-        "separator": separator,
-        "header": not no_header,
-        "time_unit": time_unit,
-        "text_ids": text_ids,
-        "ignore": ignore or (),
+        **{name: value for name, value in said.items() if value is not None},
         "drop_bad_rows": drop_bad_rows,
         "tell": lambda text: typer.echo(text, err=True),
     }

@@ -29,7 +29,8 @@ def rotate(
 ) -> None:
     """Make a new signing key and destroy the old one; both sign a statement to publish.
 
-    Receipts that were signed before stay valid with the old public key, which the statement names.
+    Receipts that were signed before stay valid with the old public key, which the statement names:
+    here `rescind verify` reads it from the folder of keys. By cron, give --yes.
     The erasure key is never replaced: lists of erased records depend on it.
     """
     from datetime import UTC, datetime

@@ -162,7 +162,9 @@ def _pinned(given: list[str]) -> dict[str, str]:
     if given:
         return {keys.public_key(one): "the key you gave" for one in given}
     own = keys.own_public_key()
-    return {} if own is None else {own: "your own key"}
+    earlier = keys.earlier_public_keys()
+    trusted = {key: f"your own key until {day}" for key, day in earlier.items()}
+    return trusted if own is None else {own: "your own key", **trusted}
 
 
 def _logged(data: bytes, proof: bytes, log_key: str | None, witness: list[str]) -> list[Check]:

@@ -102,7 +102,18 @@ def import_file(
     )
     if items is not None:
         dataset = with_facts(dataset, partial(open_table, Path(items), encoding=encoding), tell)
-    return store(name, replace_fields(dataset, terms=terms), Path(path).name)
+    roles = {role: column for role, column in (columns or {}).items() if role not in FACTS}
+    read_as = {
+        "columns": roles,
+        "separator": separator,
+        "header": header,
+        "encoding": encoding,
+        "time_unit": time_unit,
+        "text_ids": text_ids,
+        "ignore": sorted(ignore),
+    }
+    named = replace_fields(dataset, terms=terms)
+    return store(name, named, Path(path).name, read_as=read_as)
 
 
 def dataset_of(
@@ -130,7 +141,7 @@ def dataset_of(
 def append_file(name: str, path: str | Path, **settings: Any) -> Appended:
     """Add the interactions of a file to an imported dataset. The same file again adds nothing.
 
-    settings: those of `import_file` about columns and cells
+    settings: those of `import_file` about columns and cells. Default: those of the import
     """
     if name not in imported_names():
         raise ConfigError(f"'{name}' is not an imported dataset; {suggest(name, imported_names())}")
@@ -140,7 +151,9 @@ def append_file(name: str, path: str | Path, **settings: Any) -> Appended:
         mark = _mark(path)
         if mark in about["appended"]:
             return Appended(old, 0)
-        new = _opened(path, name, settings)
+        before = about["read_as"]
+        columns = {**before.get("columns", {}), **(settings.get("columns") or {})}
+        new = _opened(path, name, {**before, **settings, "columns": columns})
         for what in ("rating", "split", "time"):
             there = [
                 d.has_time if what == "time" else getattr(d, what) is not None for d in (old, new)
@@ -151,7 +164,7 @@ def append_file(name: str, path: str | Path, **settings: Any) -> Appended:
                     f"{'one' if there[0] else 'none'}. Both must have it, or neither "
                     f"(--ignore COLUMN)."
                 )
-        both = store(name, joined(old, new), about["file"], (*about["appended"], mark))
+        both = store(name, joined(old, new), about["file"], (*about["appended"], mark), before)
     return Appended(both, len(new))
 
 
@@ -191,10 +204,16 @@ def _opened(path: Path, name: str, settings: dict[str, Any]) -> Dataset:
     )  # fmt: skip
 
 
-def store(name: str, dataset: Dataset, file: str, appended: Sequence[str] = ()) -> Dataset:
+def store(
+    name: str,
+    dataset: Dataset,
+    file: str,
+    appended: Sequence[str] = (),
+    read_as: Mapping[str, Any] | None = None,
+) -> Dataset:
     """Store an import without rows that were erased before; return what is stored.
 
-    appended: marks of files that were added later
+    appended: marks of files that were added later    read_as: how its file was read, for those
     """
     listed = Blocklist.of_dataset(name)
     left = listed.left_of(dataset)
@@ -206,7 +225,7 @@ def store(name: str, dataset: Dataset, file: str, appended: Sequence[str] = ()) 
     facts = {name: texts for name, texts in known.items() if texts is not None}
     stored = Canonical(rows, {"source_id": left.items, **facts}, left.users)
     about = {"file": file, "terms": left.terms, "digest": left.digest, "size": left.size}
-    about["appended"] = list(appended)
+    about |= {"appended": list(appended), "read_as": dict(read_as or {})}
     canonical.write_folder(imported_folder() / name, stored, about)
     return left
 
@@ -231,7 +250,7 @@ def erase_imported(name: str, users: Sequence[str], items: Sequence[str] = ()) -
         named = dataset.users[rows.user].tolist(), dataset.items[rows.item].tolist()
         # The list first: whatever happens next, nobody learns these rows again.
         Blocklist().with_erased(*named).add_to_dataset(name)
-        left = store(name, dataset, about["file"], about["appended"])
+        left = store(name, dataset, about["file"], about["appended"], about["read_as"])
         for old in imported_folder().glob(f".{name}-*"):  # of a command that was killed
             shutil.rmtree(old, ignore_errors=True)
     again = load_imported(name)
@@ -271,7 +290,8 @@ def about_imported(name: str) -> dict[str, Any]:
         about = json.loads(path.read_text(encoding="utf-8"))
         size = {key: int(about["size"][key]) for key in ("users", "items", "rows")}
         words = {key: str(about[key]) for key in ("file", "terms", "digest")}
-        return words | {"size": size, "appended": list(about.get("appended", ()))}
+        later = {"appended": list(about.get("appended", ()))}
+        return words | {"size": size, **later, "read_as": dict(about.get("read_as", {}))}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path}: not readable ({error}). Import again with --replace.") from error
 

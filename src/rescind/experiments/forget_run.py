@@ -30,6 +30,7 @@ from rescind.forgetting.succession import (
     begin,
     commit,
     draft,
+    last_receipt,
     moved_request,
     settle,
 )  # fmt: skip
@@ -109,7 +110,7 @@ def answer(
         new = out or _next(run)
         if new.exists() and any(new.iterdir()):
             raise ConfigError(f"{new} is not empty. Choose another folder with --out.")
-        previous = (run / RECEIPT).read_bytes() if (run / RECEIPT).is_file() else None
+        previous = last_receipt(run)
         fed.apply(event)  # fail before any output if the request is invalid
         on_start(fed, event, request.count)
         watched = replace(fed, watch=(*fed.watch, *watch))

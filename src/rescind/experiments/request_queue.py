@@ -17,6 +17,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
@@ -37,21 +38,37 @@ DAYS = 30
 ANSWERED, REFUSED, LOG, ABOUT = "answered", "refused", "log.jsonl", "about.json"
 _TAKEN = "another request of this name was answered. Give the file another name."
 _KEYS = ("withdraw", "erase", "received", "due")
+_EXAMPLE = '{"withdraw": "7"} or {"erase": {"user": "7", "items": ["50"]}}'
+Times = tuple[datetime, datetime]
+"""When a request came, and when it is due."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A request in the queue."""
+class Waiting:
+    """A file in the queue, readable or not: somebody waits for its answer."""
 
     path: Path
-    kind: Kind
-    source: Source
     received: datetime
     due: datetime
 
     @property
     def name(self) -> str:
         return self.path.stem
+
+
+@dataclass(frozen=True)
+class Unreadable(Waiting):
+    """A file that holds no request that can be read. Its clock runs all the same."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Asked(Waiting):
+    """A request in the queue."""
+
+    kind: Kind
+    source: Source
 
     @property
     def digest(self) -> str:
@@ -67,7 +84,8 @@ class Pass:
     refused: tuple[str, ...]
     failed: tuple[str, ...]
     """Answered, but the audit was FAIL or VOID."""
-    waiting: tuple[Asked, ...]
+    waiting: tuple[Waiting, ...]
+    """Not answered yet, unreadable files, too."""
     run: Path
     """The run that stands now."""
 
@@ -88,8 +106,7 @@ def work_through(folder: Path, run: Path, audits: Audits = "standard", workers: 
         _tidy(folder)
         asked, wrong = _read_all(folder)
         asked, taken = _not_answered(folder, asked)
-        wrong += [(one.path, _TAKEN) for one in taken]
-        for path, why in wrong:
+        for path, why in [(x.path, x.why) for x in wrong] + [(x.path, _TAKEN) for x in taken]:
             refused += _refuse(folder, path, why)
         for one in sorted(asked, key=lambda one: (one.due, one.name))[:most]:
             try:
@@ -100,7 +117,8 @@ def work_through(folder: Path, run: Path, audits: Audits = "standard", workers: 
             verdict = _hand_over(folder, one, done, now or datetime.now(UTC))
             answered.append(one.name)
             failed += [one.name] if verdict in FAILED else []
-        left = tuple(_read_all(folder)[0])
+        asked, wrong = _read_all(folder)
+        left = (*asked, *wrong)
     return Pass(tuple(answered), tuple(refused), tuple(failed), left, current(run))
 
 
@@ -171,6 +189,7 @@ def _hand_over(folder: Path, one: Asked, done: Answer, now: datetime) -> str:
     sync_folder(place.parent)
     _log(folder, {"event": "answered", **about})
     one.path.unlink()
+    (folder / REFUSED / one.path.name).unlink(missing_ok=True)
     return receipt.verdict
 
 
@@ -195,7 +214,13 @@ def _log(folder: Path, line: dict[str, Any]) -> None:
 
 
 def _tidy(folder: Path) -> None:
-    """Finish what a kill left: half a folder, half a line, an answer without a line in the log."""
+    """Finish what a kill left: half a folder, half a line, an answer without a line in the log.
+
+    A note about a request whose file is gone goes, too: it may name a user, and nobody waits.
+    """
+    for note in (folder / REFUSED).glob("*.json"):
+        if not (folder / note.name).exists():
+            note.unlink()
     log = folder / LOG
     text = log.read_bytes() if log.is_file() else b""
     if text and not text.endswith(b"\n"):
@@ -215,39 +240,55 @@ def log_lines(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
 
 
-def _read_all(folder: Path) -> tuple[list[Asked], list[tuple[Path, str]]]:
+def _read_all(folder: Path) -> tuple[list[Asked], list[Unreadable]]:
     asked, wrong = [], []
     for path in sorted(folder.glob("*.json")):
+        table: Any = None
         try:
-            asked.append(_read(path))
+            table = _json(path)
+            asked.append(_read(path, table))
         except DataError as error:
-            wrong.append((path, str(error)))
+            wrong.append(Unreadable(path, *_times_of(path, table), str(error)))
     return asked, wrong
 
 
-def _read(path: Path) -> Asked:
-    """Read the file of a request; raise `DataError` with what it must hold."""
-    example = '{"withdraw": "7"} or {"erase": {"user": "7", "items": ["50"]}}'
+def _json(path: Path) -> Any:
     try:
-        table = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not JSON ({error}). Write {example}.") from None
+        raise DataError(f"{path} is not JSON ({error}). Write {_EXAMPLE}.") from None
+
+
+def _read(path: Path, table: Any) -> Asked:
+    """Read a request; raise `DataError` with what it must hold."""
     kinds = [k for k in ("withdraw", "erase") if isinstance(table, dict) and k in table]
     if len(kinds) != 1 or not table.keys() <= set(_KEYS):
-        raise DataError(f"{path} must have one of withdraw and erase. Write {example}.")
+        raise DataError(f"{path} must have one of withdraw and erase. Write {_EXAMPLE}.")
     if kinds == ["withdraw"]:
         kind: Kind = "withdraw"
         source: Source = str(table["withdraw"])
     else:
         given = table["erase"]
         if not isinstance(given, dict) or not given.get("user") or not given.get("items"):
-            raise DataError(f"{path}: erase needs a user and items. Write {example}.")
+            raise DataError(f"{path}: erase needs a user and items. Write {_EXAMPLE}.")
         kind, source = "erase", NamedRecords(str(given["user"]), tuple(map(str, given["items"])))
-    received = _date(path, table.get("received")) or datetime.fromtimestamp(
-        path.stat().st_mtime, UTC
-    )
-    due = _date(path, table.get("due")) or received + timedelta(days=DAYS)
-    return Asked(path, kind, source, received, due)
+    received, due = (_date(path, table.get(name)) for name in ("received", "due"))
+    return Asked(path, *_deadline(path, received, due), kind, source)
+
+
+def _deadline(path: Path, received: datetime | None, due: datetime | None) -> Times:
+    """Return when a request came and is due; without words of its own, by the file's time."""
+    since = received or datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    return since, due or since + timedelta(days=DAYS)
+
+
+def _times_of(path: Path, table: Any) -> Times:
+    """Return both for a file that is wrong: of what can be read in it, else by the file's time."""
+    found = {}
+    for name in ("received", "due"):
+        with suppress(DataError):
+            found[name] = _date(path, table.get(name) if isinstance(table, dict) else None)
+    return _deadline(path, found.get("received"), found.get("due"))
 
 
 def _date(path: Path, text: Any) -> datetime | None:

@@ -13,6 +13,7 @@ command on either folder calls it. Needs no torch.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -36,6 +37,8 @@ from rescind.storage.run_folder import (
 if TYPE_CHECKING:  # what signs is imported where it is used: every command settles its run first
     from rescind.forgetting.receipt import Receipt
 
+log = logging.getLogger(__name__)
+
 RECEIPT, PAGE, KEY = "receipt.json", "receipt.html", "receipt.key"
 PROOF = "receipt.tlog-proof"
 REPORT, WITHHELD = "report.html", "withheld.json"
@@ -43,6 +46,8 @@ LEFT = ("run.json", WITHHELD, MOVED, RECEIPT, PROOF, PAGE, KEY, REPORT)
 """Files that stay in the folder of a run after forgetting: no records and no model. The key of an
 earlier requester stays until it is handed over."""
 OLD = "from.json"
+LAST = "receipt-last.json"
+"""In a run that was trained anew: the newest receipt before it, so that the next one follows it."""
 
 
 def partial(new: Path) -> Path:
@@ -113,6 +118,7 @@ def rerunning(run: Path) -> Iterator[None]:
         raise DataError(f"{why}. Choose another with --out.") from None
     settle(run)
     with locked(run):
+        _keep_last(run)
         (run / MOVED).unlink(missing_ok=True)
         if (run / RECEIPT).is_file():
             number = 1 + sum(1 for _ in run.glob("receipt-before-*.json"))
@@ -126,6 +132,30 @@ def rerunning(run: Path) -> Iterator[None]:
                     kept = name.replace("receipt", f"receipt-before-{number}")
                     os.replace(run / name, run / kept)
         yield
+
+
+def last_receipt(run: Path) -> bytes | None:
+    """Return the receipt that the next one of this run follows, or None."""
+    found = [run / name for name in (RECEIPT, LAST) if (run / name).is_file()]
+    return found[0].read_bytes() if found else None
+
+
+def _keep_last(run: Path) -> None:
+    """Keep the newest receipt of what stood here, which the runs that replaced it have."""
+    newest = run
+    while (newest / MOVED).is_file():
+        new = Path(os.path.normpath(newest / str(_read(newest / MOVED)["to"])))
+        if not new.is_dir():
+            break
+        newest = new
+    last = last_receipt(newest)
+    if last is not None:
+        write_atomically(run / LAST, last)
+    if newest != run and has_model(newest):
+        log.warning(
+            "%s is an earlier model, with its records; later requests do not reach it. "
+            "Delete it when this run is done and its receipts are handed over.", newest
+        )  # fmt: skip
 
 
 def moved_request(run: Path) -> str:

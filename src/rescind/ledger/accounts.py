@@ -276,6 +276,28 @@ class MakeToken:
 
 
 @dataclass(frozen=True)
+class RevokeToken:
+    """A token or an invitation ends before its time. `name`: the first half of its digest, hex."""
+
+    name: str
+    person: bytes | None = None
+
+    def carry_out(self, batch: Batch) -> Answer:
+        """Delete it."""
+        digests = batch.tx.scalars(select(tables.token.c.digest))
+        found = [one for one in digests if token_name(bytes(one)) == self.name]
+        if not found:
+            raise NotThere("there is no such token. List them: they may have ended.")
+        batch.tx.execute(delete(tables.token).where(tables.token.c.digest == found[0]))
+        return Answer(200, {"revoked": self.name})
+
+
+def token_name(digest: bytes) -> str:
+    """Return by what a token is told apart: a part of its digest, which opens nothing."""
+    return digest[:16].hex()
+
+
+@dataclass(frozen=True)
 class OpenOperator:
     """An invited operator registers a passkey; the invitation is spent."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,8 +38,14 @@ class Note:
     """Records nothing but its answer. For work that takes longer than a transaction may."""
 
     what: str
+    look: str
+    """The route that tells what becomes of it."""
+    check: Callable[[], None] = lambda: None
+    """Raises where it cannot be done."""
     person: bytes | None = None
 
     def carry_out(self, batch: Batch) -> Answer:
         """Answer 202: it was asked for now."""
-        return Answer(202, {"asked": self.what, "at": batch.now.isoformat()})
+        self.check()
+        about = {"asked": self.what, "at": batch.now.isoformat(), "look": self.look}
+        return Answer(202, about)

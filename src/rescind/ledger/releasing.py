@@ -182,12 +182,17 @@ class Releasing:
 
     # -- making ------------------------------------------------------------------------------------
 
-    def make(self, ledger: Any = None) -> Release:
-        """Make a release now, and issue what it fulfils. Not from the writer's thread."""
+    def check_possible(self) -> None:
+        """Refuse where no release can be made: the instant form, a budget that is spent."""
         if self._parts.options.instant:
             raise ConfigError(
                 "in the instant form every change is served at once: there is no release to make."
             )
+        self.noising.next()
+
+    def make(self, ledger: Any = None) -> Release:
+        """Make a release now, and issue what it fulfils. Not from the writer's thread."""
+        self.check_possible()
         with self._making:
             noise = self.noising.next()
             copy, seq, loans = self._copy()

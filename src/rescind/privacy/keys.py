@@ -113,6 +113,20 @@ def own_public_key() -> str | None:
     return public_text(_signing(place, read_private(place))) if place.exists() else None
 
 
+def earlier_public_keys() -> dict[str, str]:
+    """Return the keys that this user's key has replaced, each with the day: receipts stay valid.
+
+    Only keys of one chain count, from the key of now backwards, each signed by the next.
+    """
+    own, found = own_public_key(), dict[str, str]()
+    statements = [check_rotation(path.read_bytes()) for path in folder().glob("rotated-*.json")]
+    by_new = {new: (old, date) for old, new, date in statements}
+    while own in by_new and by_new[own][0] not in found:
+        own, date = by_new[own]
+        found[own] = date
+    return found
+
+
 def erasure_key() -> bytes:
     """Return the 32 secret bytes for digests of erased records, made on first use.
 

@@ -54,7 +54,7 @@ def moment(at: datetime | None) -> str | None:
 _WORDS = {
     400: "A setting or the Idempotency-Key is wrong.",
     401: "Nobody is signed in, or a confirmation is needed.",
-    403: "Another site's page sent it, or it is another agent's.",
+    403: "Another site's page sent it, it is another agent's, or the token has other scopes.",
     404: "Not there, or not yours.",
     409: "The ledger does not allow it, or the first request still runs.",
     411: "No stated length.",
@@ -78,7 +78,7 @@ def refusals(method: str, path: str) -> dict[int | str, dict[str, Any]]:
     if rule.limit not in {"none", "erase"}:
         statuses.add(429)
     if Role.ANONYMOUS not in rule.who:
-        statuses |= {401, rule.denied}
+        statuses |= {401, 403, rule.denied}
     if "{" in path:
         statuses.add(404)
     if method == "GET" and rule.limit != "none":

@@ -21,6 +21,7 @@ from rescind.service import (
     people,
     plain,
     rostered,
+    tokens,
     witnesses,
 )
 from rescind.service.bodies import ProblemBody
@@ -40,6 +41,7 @@ ROUTERS = (
     contributions.router,
     agents.router,
     operator.router,
+    tokens.router,
     witnesses.router,
     rostered.router,
 )

@@ -141,10 +141,13 @@ class Acknowledgement(BaseModel):
 
 
 class TakeBack(Body):
-    """What to take back. `leave` and "everything" need a fresh confirmation."""
+    """What to take back: `items`, or "everything". `leave` is always everything, so it needs none.
+
+    Leaving and "everything" need a fresh confirmation.
+    """
 
     kind: Literal["unshare", "erase", "leave"]
-    items: Items | Literal["everything"] = "everything"
+    items: Items | Literal["everything"] | None = None
     receipt_key: Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")] | None = None
 
 

@@ -13,6 +13,7 @@ from rescind.ledger.public_log import PublicLog
 from rescind.service.arriving import Arriving
 from rescind.service.callers import Callers
 from rescind.service.events import EVERYBODY, OPERATORS, Events
+from rescind.service.learning import ReleaseNow
 from rescind.service.limits import Limits, Probing
 from rescind.service.measures import Measures
 from rescind.service.passkeys import Ceremonies
@@ -39,6 +40,7 @@ class Service:
         self.ceremonies, self.callers = Ceremonies(settings), Callers(ledger)
         self.entrances: dict[bytes, bytes] = {}
         """One-time sign-in links of the demonstration: digest of the code, person."""
+        self.release_now = ReleaseNow()
         self.ending = False
         items = ledger.catalogue
         self.names = [

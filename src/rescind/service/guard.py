@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rescind.errors import ConfigError, ConsentError, RescindError
 from rescind.service import policy, problems
 from rescind.service.callers import Caller, Sent
-from rescind.service.policy import POLICY, Rule
+from rescind.service.policy import POLICY, Role, Rule
 from rescind.service.problems import Problem
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ async def admit(service: Service, rule: Rule, request: Request) -> Caller:
     status = policy.verdict(rule, caller.role, caller.scopes)
     if status == 200 or (rule.scope == "metrics" and service.is_local(request)):
         return caller
-    raise _refused(status)
+    raise _refused(status, rule, caller, b"authorization" in headers)
 
 
 def first_of(request: Request) -> Sent:
@@ -115,9 +115,13 @@ def first_of(request: Request) -> Sent:
     return dict(reversed(request.scope["headers"]))
 
 
-def _refused(status: int) -> Problem:
+def _refused(status: int, rule: Rule, caller: Caller, bearer: bool) -> Problem:
+    """Say what is at fault; whoever sends a token knows the routes, so it is told about it."""
+    if bearer and caller.role in (Role.OFFICER, Role.OPERATOR):
+        return problems.scope_missing(rule.scope, caller.scopes)
     if status == 401:
-        return problems.not_signed_in()
+        unknown = bearer and caller.role is Role.ANONYMOUS
+        return problems.bad_token() if unknown else problems.not_signed_in()
     if status == 403:
         return Problem(403, "This token may not do that.", "Use the token of the right agent.")
     return problems.not_there()

@@ -17,13 +17,13 @@ class Measures:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._requests = Counter(
-            "rescind_requests",
-            "Requests answered.",
+            "rescind_http_requests",
+            "HTTP requests answered.",
             ("method", "route", "status"),
             registry=self.registry,
         )
         self._seconds = Histogram(
-            "rescind_request_seconds",
+            "rescind_http_request_seconds",
             "Seconds until the answer began.",
             ("route",),
             buckets=BUCKETS,

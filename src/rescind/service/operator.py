@@ -16,13 +16,10 @@ from rescind.ledger.jobs import job_row
 from rescind.ledger.noted import Note, Scanned, last_scan
 from rescind.ledger.quarantine import Quarantine
 from rescind.ledger.reading import OPEN
-from rescind.service import bodies, learning, problems, recommending, statuses
+from rescind.service import bodies, learning, recommending, statuses
 from rescind.service.answers import moment, reply, told
-from rescind.service.callers import new_secret
 from rescind.service.context import Service
 from rescind.service.doors import Doors, TheCaller, TheService, once, place
-from rescind.service.policy import SCOPES, Role
-from rescind.service.problems import Problem
 
 router = Doors()
 PersonId = Annotated[str, Path(alias="id", pattern="^[0-9a-f]{32}$")]
@@ -90,11 +87,12 @@ def requests(
 def releases(
     service: TheService, cursor: bodies.Cursor = None, size: bodies.PageSize = 100
 ) -> Response:
-    """List releases, the newest first."""
+    """List releases, the newest first. `asked` is what became of the last one asked for."""
     table = tables.release
     rows, more = _page(service, table, table.c.number.desc(), cursor, size)
     names = ("number", "seq", "people", "sum_digest", "weights_digest", "audit", "leaf")
-    return reply({"releases": [_row(row, names) for row in rows], "next": more})
+    shown = [_row(row, names) for row in rows]
+    return reply({"releases": shown, "next": more, "asked": service.release_now.state()})
 
 
 @router.at("GET /v1/operator/jobs", bodies.Page)
@@ -172,10 +170,15 @@ async def extend(
 async def release_now(
     request: Request, key: bodies.IdempotencyKey, service: TheService
 ) -> Response:
-    """Make a release now. Its receipts say how few people it mixed."""
-    answer = await service.submit(Note("release"), await once(request, key))
+    """Begin to make a release. Its receipts say how few people it mixed.
+
+    GET /v1/operator/releases tells in `asked` whether it is being made, was made, or why not.
+    """
+    possible = service.ledger.releases.check_possible
+    note = Note("release", "/v1/operator/releases", possible)
+    answer = await service.submit(note, await once(request, key))
     if not answer.replayed:
-        await run_in_threadpool(learning.make_release, service)
+        service.release_now.start(service)
     return told(answer)
 
 
@@ -231,28 +234,4 @@ async def admit_agent(
 ) -> Response:
     """Admit an agent of the Data Rights Protocol, by its key."""
     operation = accounts.AddAgent(body.id, body.name, body.verify_key.lower())
-    return told(await service.submit(operation, await once(request, key)))
-
-
-@router.at("POST /v1/operator/tokens", bodies.Token, 201)
-async def make_token(
-    request: Request,
-    body: bodies.NewToken,
-    key: bodies.IdempotencyKey,
-    service: TheService,
-    caller: TheCaller,
-) -> Response:
-    """Make a token for a script. Its digest is kept; whoever sends the same key again sees it."""
-    wrong = sorted(set(body.scope) - caller.scopes)
-    if wrong:
-        allowed = ", ".join(sorted(caller.scopes))
-        raise Problem(422, f"scope: {wrong[0]} is not yours to give.", f"Allowed: {allowed}.")
-    if not caller.confirmed:
-        raise problems.confirm_first()
-    narrow = set(body.scope) <= SCOPES[Role.OFFICER]
-    role = Role.OFFICER if narrow else Role.OPERATOR
-    text, digest = new_secret()
-    until = service.ledger.clock() + timedelta(days=body.days)
-    scope = tuple(sorted(set(body.scope)))
-    operation = accounts.MakeToken(digest, body.name, role, scope, until, text)
     return told(await service.submit(operation, await once(request, key)))

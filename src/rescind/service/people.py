@@ -197,7 +197,9 @@ async def take_back(
     if_match: bodies.IfMatch = None,
 ) -> Response:
     """Take items back: unreadable and out of the sum with the answer."""
-    items = None if body.items == "everything" else body.items
+    if body.items is None and body.kind != "leave":  # a forgotten field is not the largest wish
+        raise problems.say_what()
+    items = body.items if isinstance(body.items, list) else None
     asked = Change(key, items, if_match, body.kind, body.receipt_key)
     return await _take(request, service, caller, asked)
 

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from rescind.service import bodies, pages, recommending
 from rescind.service.answers import reply
+from rescind.service.context import Service
 from rescind.service.doors import Doors, TheService
 
 router = Doors()
@@ -52,12 +53,24 @@ async def readyz(service: TheService) -> Response:
 def metrics(service: TheService) -> Response:
     """Count for Prometheus. From this machine, or with a token of the scope `metrics`."""
     counts: dict[str, Any] = dict(service.ledger.reading.overview())
+    counts |= _waiting(service, counts.pop("open"))
     release, due = recommending.served(service), service.due()
     counts["release"] = release.number if release else 0
     counts["people_until_release"] = due.people_left if due else 0
     counts["listeners"] = service.events.listeners
     text = service.measures.text({name: float(value) for name, value in counts.items()})
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _waiting(service: Service, number: int) -> dict[str, float]:
+    """Return what `rescind requests run --metrics` tells, too, under the same names."""
+    now = service.ledger.clock()
+    due = [row.expected_by for row in service.ledger.reading.open_requests()] if number else []
+    return {
+        "requests_open": number,
+        "requests_overdue": sum(at < now for at in due),
+        "requests_next_due_seconds": min(due).timestamp() if due else 0.0,
+    }
 
 
 def text_of(description: dict[str, Any]) -> str:

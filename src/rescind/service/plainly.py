@@ -60,7 +60,8 @@ async def taking_back(request: Request) -> Change | None:
     body, headers = await _body(request), _headers(request)
     if headers is None or not {"kind"} <= body.keys() <= {"kind", "items", "receipt_key"}:
         return None
-    items, secret = body.get("items", "everything"), body.get("receipt_key")
+    all_of_it = "everything" if body["kind"] == "leave" else None
+    items, secret = body.get("items", all_of_it), body.get("receipt_key")
     right = body["kind"] in KINDS and (items == "everything" or _are_items(items))
     if not right or not (secret is None or (type(secret) is str and _SECRET.fullmatch(secret))):
         return None

@@ -119,6 +119,7 @@ POLICY: dict[str, Rule] = {
     "GET /v1/operator/audits": _rule(_F, _O, scope="read"),
     "GET /v1/operator/storage": _rule(_F, _O, scope="read"),
     "GET /v1/operator/witnesses": _rule(_F, _O, scope="read"),
+    "GET /v1/operator/tokens": _rule(_F, _O, scope="tokens"),
     "POST /v1/operator/requests/{id}/extend": _rule(
         _F, _O, limit="change", scope="extend", once=True
     ),
@@ -135,6 +136,7 @@ POLICY: dict[str, Rule] = {
     ),
     "POST /v1/operator/agents": _rule(_F, _O, limit="change", scope="agents", once=True),
     "POST /v1/operator/tokens": _rule(_F, _O, limit="change", scope="tokens", once=True),
+    "DELETE /v1/operator/tokens/{id}": _rule(_F, _O, limit="change", scope="tokens", once=True),
     # the log, for witnesses and everybody
     "GET /log/checkpoint": _rule(*EVERYBODY),
     "GET /log/tile/{path}": _rule(*EVERYBODY, limit="none"),

@@ -11,7 +11,7 @@ import json
 import logging
 import secrets
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -104,6 +104,46 @@ def confirm_first() -> Problem:
         "This needs a fresh confirmation with your passkey.",
         "POST /v1/session/begin, then /v1/session/confirm, then send this again within 5 minutes.",
         kind="confirm-first",
+    )
+
+
+def bad_token() -> Problem:
+    """A bearer token that opens nothing."""
+    return Problem(
+        401,
+        "This token is not known here: it was mistyped, has ended, or was revoked.",
+        "Make another one: rescind tokens make SCOPES, or POST /v1/operator/tokens as an operator.",
+        kind="bad-token",
+    )
+
+
+def scope_missing(needed: str, scopes: Collection[str]) -> Problem:
+    """A token that is known, and may do other things."""
+    return Problem(
+        403,
+        f"This token may not do that: it has {', '.join(sorted(scopes)) or 'no scope'}.",
+        f"Use a token with the scope {needed}." if needed else "This is for people, not tokens.",
+        kind="scope-missing",
+    )
+
+
+def needs_passkey() -> Problem:
+    """A token wants to make a token."""
+    return Problem(
+        403,
+        "A token cannot make a token: this needs an operator's passkey.",
+        "Sign in at /operator, or stop the service and give: rescind tokens make SCOPES.",
+        kind="passkey-needed",
+    )
+
+
+def say_what() -> Problem:
+    """A request to take back that names nothing."""
+    return Problem(
+        422,
+        "items is missing: nothing was taken back.",
+        'Name them, such as "items": ["50", "172"], or say "items": "everything".',
+        kind="items-missing",
     )
 
 
