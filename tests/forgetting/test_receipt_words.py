@@ -13,6 +13,7 @@ from rescind.core.claims import NEXT, RELEASE
 from rescind.forgetting.receipt import LEVELS, Asked, Done, Receipt, issue
 from rescind.forgetting.receipt_html import page
 from rescind.forgetting.receipt_pictures import CHECKED, INFLUENCE, lines, steps
+from rescind.forgetting.receipt_terms import TERMS
 from rescind.forgetting.receipt_words import badges, sentences, tone, would_have_noticed
 
 DAY = datetime(2026, 11, 15, 21, 4, 7, tzinfo=UTC)
@@ -59,14 +60,16 @@ def test_the_example_of_a_pass():
     exact, stranger = receipts(*seven, BLIND)
     assert sentences(exact) == (
         "85 people asked to erase 3,930 records.",
-        "On 15 November 2026 the model was trained again without them.",
-        "Nobody could tell it from one that never saw them, by 7 checks that would have noticed.",
+        "The operator states: on 15 November 2026 the model was trained again without them.",
+        "7 checks that would have noticed a model that forgot nothing could not tell it from "
+        "models that never saw them, at this sample size (1 more passed, for which that is not "
+        "known).",
     )
     # A stranger sees neither the counts nor the controls, so less is claimed.
     assert sentences(stranger) == (
         "10 to 99 people asked to erase 1,000 to 9,999 records.",
-        "On 15 November 2026 the model was trained again without them.",
-        "It could not be told from one that never saw them, by 8 checks that passed.",
+        "The operator states: on 15 November 2026 the model was trained again without them.",
+        "8 checks could not tell it from models that never saw them.",
     )
     assert tone(exact) == tone(stranger) == "good"
 
@@ -88,8 +91,9 @@ def test_a_check_would_have_noticed_only_if_its_control_lies_outside_the_margin(
 
 def test_a_pass_without_a_check_that_would_have_noticed_does_not_say_so():
     assert "would have noticed" not in told(BLIND)
-    assert "by 1 check that passed" in told(BLIND)
-    assert "by 1 check that would have noticed" in told(BLIND, NOTICES)
+    assert "1 check could not tell it" in told(BLIND)
+    assert "1 check that would have noticed" in told(BLIND, NOTICES)
+    assert "more passed" not in told(NOTICES), "control: all of them would have noticed"
 
 
 def test_a_fail_says_how_many_checks_and_what_is_not_shown():
@@ -114,12 +118,38 @@ def test_a_fail_of_an_exact_answer_is_called_a_contradiction():
 def test_without_a_verdict_only_the_level_speaks(finding, says, level):
     said = told(finding, level=level)
     assert says in said
-    assert "Nobody could tell" not in said
+    assert "could not tell it" not in said
     assert ("not from a measurement" in said) is (level == "L3")
     assert ("It is not shown" in said) is (level == "L1")
     assert ("cannot be repeated may be left" in said) is (level == "L2")
     assert ("nothing more is claimed" in said) is (level == "L0")
     assert tone(receipts(finding, level=level)[0]) != "good", "nothing was measured"
+
+
+@pytest.mark.parametrize("level", ["L2", "L3"])
+def test_a_level_without_a_measurement_is_the_operators_word(level):
+    exact = receipts(NONE, level=level)[0]
+    assert [badge.tone for badge in badges(exact)][1] == "open"
+    assert badges(exact)[1].word.endswith("as stated")
+    assert "The operator states" in sentences(exact)[1]
+    assert f"The operator states the level {level}" in page(exact)
+    assert "sign good" not in steps(exact).partition("Influence")[0].rpartition("<li>")[2]
+    passed = receipts(NOTICES, level=level)[0]
+    assert [badge.tone for badge in badges(passed)] == ["good", "good"], "control: measured"
+
+
+def test_records_are_deleted_from_the_run_and_copies_stand_below():
+    assert "Records deleted from this run" in steps(receipts(NONE)[0])
+    assert "Copies elsewhere stand below" in steps(receipts(NONE)[0])
+    served = receipts(NONE, claims={RELEASE: "12"})[0]
+    assert "Records deleted from this service" in steps(served)
+
+
+def test_words_that_a_page_uses_are_explained_there():
+    shown = page(receipts(NOTICES)[0])
+    assert TERMS["no-op"] in shown
+    assert TERMS["Jaccard"] not in shown, "only those that are used"
+    assert TERMS["no-op"] not in page(receipts(NONE)[0])
 
 
 def test_a_pass_below_l2_keeps_its_reservation():

@@ -24,7 +24,7 @@ from rescind.forgetting.receipt_log import (
 )
 from rescind.forgetting.verify import verify as verified
 from rescind.privacy import keys
-from rescind.proof.log_folder import CHANGE, ENTRIES, LogFolder, entry_of
+from rescind.proof.log_folder import CHANGE, ENTRIES, RECEIPT, LogFolder, entry_of
 from rescind.proof.notes import LOG, WITNESS, Key
 from rescind.proof.witness import Witness, request_body
 
@@ -133,14 +133,55 @@ def test_the_command_line_checks_a_proof_offline(
     assert verify(*given, "--log-key", str(log)) == 1
 
 
+def script_of_the_page() -> str:
+    told = (Path(__file__).parents[2] / "docs" / "proof.md").read_text()
+    script = told.split("### A proof, without this program")[1].split("```bash\n")[1]
+    return script.split("```")[0]
+
+
+@pytest.mark.parametrize(
+    ("size", "place"), [(1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2)], ids=str
+)
+def test_the_script_of_the_page_holds_for_the_first_receipts_of_a_log(
+    receipt: Path, witness: Witness, tmp_path: Path, size: int, place: int
+) -> None:
+    if not all(map(which, ("openssl", "bash", "sha256sum", "base64"))):
+        pytest.skip("openssl, bash, sha256sum or base64 is not installed")
+    log = open_log()
+    for number in range(size):
+        if number == place:
+            log_receipt(receipt, log)
+        else:
+            log.append([entry_of(CHANGE, bytes([number]))], keys.log_key())
+    cosign(log, witness)
+    log_receipt(receipt, log)
+    assert (log.checkpoint.size, log.proof(entry_of(RECEIPT, receipt.read_bytes())).index) == (
+        size,
+        place,
+    )
+    names = {**os.environ, "LOG_KEY": str(key_of(log)), "WITNESS_KEY": str(witness.key)}
+
+    def checked() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "-c", script_of_the_page()], cwd=tmp_path, capture_output=True, check=False,
+            env=names, text=True,
+        )  # fmt: skip
+
+    done = checked()
+    assert done.returncode == 0, done.stderr
+    assert "In the log, and seen by the witness" in done.stdout
+    receipt.write_bytes(receipt.read_bytes().replace(b"L3", b"L2"))
+    refused = checked()
+    assert refused.returncode != 0, "control: a changed receipt"
+    assert "In the log" not in refused.stdout
+
+
 def test_the_page_tells_how_to_check_with_openssl_and_sha256sum(
     receipt: Path, witness: Witness, tmp_path: Path
 ) -> None:
     if not all(map(which, ("openssl", "bash", "sha256sum", "base64"))):
         pytest.skip("openssl, bash, sha256sum or base64 is not installed")
-    told = (Path(__file__).parents[2] / "docs" / "proof.md").read_text()
-    script = told.split("### A proof, without this program")[1].split("```bash\n")[1]
-    script = script.split("```")[0]
+    script = script_of_the_page()
     data, proof, log, seen_by = logged(receipt, witness)
     names = {**os.environ, "LOG_KEY": str(log), "WITNESS_KEY": str(seen_by)}
 

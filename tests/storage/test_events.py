@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
+from rescind.core.labels import Labels
 from rescind.core.records import (
     Anew,
     Arrive,
@@ -72,6 +75,31 @@ def test_the_text_of_a_request_is_that_of_version_0_1() -> None:
         '{"kind": "Erase", "client": [1, 2], "item": [3, 4], "time": [5, 6]}\n'
     )
     assert event_text(Withdraw(7)) == '{"kind": "Withdraw", "client": 7}\n'
+
+
+NAMES = Labels(users=("anna", "ben", "cem"), items=("film a", "film b", "c", "d", "e"))
+RATED = Records.of([1, 2], [3, 4], [1, 2], torch.tensor([4.5, 1.0]))
+
+
+@pytest.mark.parametrize("labels", [None, NAMES], ids=["indices", "original ids"])
+@pytest.mark.parametrize(
+    "event", [Erase(RATED), Unshare(RATED), EraseEdges(RATED), Withdraw(2)], ids=str
+)
+def test_a_request_with_ratings_survives_its_text(event: Event, labels: Labels | None) -> None:
+    text = event_text(event, labels)
+    assert read_event(text).digest(b"key") == event.digest(b"key")
+    assert "rating" not in text, "no digest covers it"
+
+
+def test_a_request_names_users_and_items_as_people_know_them() -> None:
+    table = json.loads(event_text(EraseEdges(RATED), NAMES))
+    assert (table["user"], table["item"], table["to"]) == (
+        ["ben", "cem"], ["d", "e"], ["film b", "c"],
+    )  # fmt: skip
+    assert json.loads(event_text(Withdraw(2), NAMES))["user"] == "cem"
+    for wrong in ({**table, "item": ["d"]}, {**table, "more": 1}, {**table, "inner": [1]}):
+        with pytest.raises(DataError, match="not a request"):
+            read_event(json.dumps(wrong))
 
 
 def test_what_is_not_an_event_is_refused() -> None:

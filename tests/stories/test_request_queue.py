@@ -107,6 +107,9 @@ def test_killed_between_two_writes_a_request_is_answered_once(queue, monkeypatch
     assert sorted(one["request"] for one in log_lines(folder)) == ["anna", "ben"]
     assert sorted(p.name for p in (folder / "answered").iterdir()) == ["anna", "ben"]
     assert list(folder.glob("*.json")) == []
+    for name, user in (("anna", "3"), ("ben", "4")):
+        given = json.loads((folder / "answered" / name / "request.json").read_text())
+        assert given["user"] == user, "the user can check the receipt, also after a kill"
     assert members(run) == 18
     assert current(run).name == "run-forgot-2", "two requests, two new runs, no third"
 
@@ -137,6 +140,7 @@ def test_what_cannot_be_answered_is_refused_and_the_others_are_not(queue):
     ask(folder, "good", withdraw="3")
     done = work_through(folder, run, "none")
     assert done.answered == ("good",)
+    assert not list((folder / "answered").glob(".*")), "nothing of a refused request"
     assert sorted(done.refused) == ["both", "broken", "nobody", "when"]
     told = json.loads((folder / "refused" / "when.json").read_text())["why"]
     assert "'soon' is not a date" in told

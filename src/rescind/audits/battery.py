@@ -203,9 +203,9 @@ STANDARD: tuple[Check, ...] = (
     Check(
         "Q1 population",
         membership.population,
-        note="One threshold for all records: a smoke test; U-LiRA is the strong form.",
+        note="One limit for all records, a simple attack; a full audit has a stronger one (Q3).",
     ),
-    Check("Q1 tail", membership.tail, note="TPR at 1 % FPR."),
+    Check("Q1 tail", membership.tail, note="Share of records found, at 1 % false alarms."),
     Check(
         "kept",
         state_attacks.kept,
@@ -221,7 +221,12 @@ STANDARD: tuple[Check, ...] = (
         ranking=True,
         note="Pairs of items that only requesting users had together; the public table alone.",
     ),
-    Check("people", people.known_people, ranking=True, note="Shadow-free, lists of 100."),
+    Check(
+        "people",
+        people.known_people,
+        ranking=True,
+        note="From lists of 100 items; no other models are trained for it.",
+    ),
     Check(
         "Q4 lists",
         difference.by_lists,
@@ -232,11 +237,23 @@ STANDARD: tuple[Check, ...] = (
     Check("Q8 exposed", bystanders.exposed, kind="harm", note="Records of the other users."),
     Quality("Q8 quality", bystanders.quality, kind="harm", ranking=True, note="NDCG@20, tenths."),
     Check("Q4 scores", difference.by_scores, kind="shown", ranking=True, note="With scores."),
-    Check("stale", state_attacks.stale, kind="shown", ranking=True, note="Old rows, new table."),
-    Check("stale, carried", state_attacks.carried, kind="shown", ranking=True, note="Rotated."),
+    Check("stale", state_attacks.stale, kind="shown", ranking=True, note="Old values, new table."),
+    Check(
+        "stale, carried",
+        state_attacks.carried,
+        kind="shown",
+        ranking=True,
+        note="Old values, fitted to the new table.",
+    ),
     Check("Q6 tables", distance.tables, kind="shown", note="Relative distance of parameters."),
-    Check("Q6 lists", distance.jaccard, kind="shown", ranking=True, note="Jaccard@20."),
-    Check("Q6 scores", distance.divergence, kind="shown", ranking=True, note="KL to retrains."),
+    Check("Q6 lists", distance.jaccard, kind="shown", ranking=True, note="Lists of 20 (Jaccard)."),
+    Check(
+        "Q6 scores",
+        distance.divergence,
+        kind="shown",
+        ranking=True,
+        note="Distance of scores (KL).",
+    ),
 )
 """The checks of every audit. They take seconds and train nothing beyond the retrains."""
 

@@ -153,8 +153,8 @@ def _answer(
             typer.echo(f"{kind}: {count:,} records. {emptied}")
             asked.append((event, fed.labels))
             if request is not None:
-                write_atomically(request, event_text(event).encode())
-                request.chmod(0o600)
+                text = event_text(event, fed.labels).encode()
+                write_atomically(request, text, private=True)
             rounds = fed.now.state.round if how is None else None
             bars.append(stack.enter_context(RoundBar(f"forgetting ({kind})", rounds)))
 
@@ -188,7 +188,7 @@ def write_parts(folder: Path, asked: tuple[Event, Labels], key: bytes) -> None:
     for client, proof in proofs(event, key):
         user = labels.user_id(client)
         path = folder / f"{quote(user, safe='')}.json"
-        write_atomically(path, proof_text(proof, user).encode(), private=True)
+        write_atomically(path, proof_text(proof, user, labels).encode(), private=True)
         count += 1
     typer.echo(f"Written: {count} proofs in {folder}, each for one user only")
 

@@ -3,7 +3,8 @@
     requests/
       anna.json            {"withdraw": "7", "received": "2026-11-16"}
       ben.json             {"erase": {"user": "9", "items": ["50", "172"]}, "due": "2026-12-01"}
-      answered/anna/       receipt.json, receipt.key and receipt.html for the user; about.json
+      answered/anna/       receipt.json, receipt.html, receipt.key, request.json: for the user
+                           about.json: for the operator
       refused/x.json       why a request could not be answered
       log.jsonl            one line per answer or refusal, without ids of users
 
@@ -24,18 +25,23 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from rescind.core.federation import Federation
 from rescind.core.files import locked, make_folder, sync_folder, write_atomically
+from rescind.core.records import Event
 from rescind.errors import DataError, RescindError
 from rescind.experiments.forget_run import Answer, answer, request_digest
 from rescind.experiments.read_request import Kind, NamedRecords, Source
 from rescind.forgetting.forget import Audits
 from rescind.forgetting.succession import KEY, PAGE, PROOF, RECEIPT, moved_request, settle
 from rescind.privacy.keys import erasure_key
+from rescind.storage.events import event_text
 from rescind.storage.run_folder import MOVED, check_finished
 
 DAYS = 30
 """Days until a request is due, if it does not say: one month, GDPR Art. 12(3)."""
 ANSWERED, REFUSED, LOG, ABOUT = "answered", "refused", "log.jsonl", "about.json"
+REQUEST = "request.json"
+"""The exact request, with which the user can check that the receipt is about it."""
 _TAKEN = "another request of this name was answered. Give the file another name."
 _KEYS = ("withdraw", "erase", "received", "due")
 _EXAMPLE = '{"withdraw": "7"} or {"erase": {"user": "7", "items": ["50"]}}'
@@ -110,8 +116,9 @@ def work_through(folder: Path, run: Path, audits: Audits = "standard", workers: 
             refused += _refuse(folder, path, why)
         for one in sorted(asked, key=lambda one: (one.due, one.name))[:most]:
             try:
-                done = _answer(run, one, audits, workers)
+                done = _answer(folder, run, one, audits, workers)
             except RescindError as error:
+                _exact_request(folder, one.name).unlink(missing_ok=True)
                 refused += _refuse(folder, one.path, str(error))
                 continue
             verdict = _hand_over(folder, one, done, now or datetime.now(UTC))
@@ -153,13 +160,23 @@ def _links(run: Path) -> Iterator[Path]:
         run = new
 
 
-def _answer(run: Path, one: Asked, audits: Audits, workers: int) -> Answer:
+def _answer(folder: Path, run: Path, one: Asked, audits: Audits, workers: int) -> Answer:
     """Answer a request, or return its answer if some run of the chain gave it."""
+
+    def keep(fed: Federation, event: Event, _: int) -> None:
+        text = event_text(event, fed.labels).encode()
+        write_atomically(_exact_request(folder, one.name), text, private=True)
+
     for link in _links(run):
         last = link
         if one.digest == moved_request(link):
             break
-    return answer(last, one.kind, one.source, None, audits, workers=workers)
+    return answer(last, one.kind, one.source, None, audits, workers=workers, on_start=keep)
+
+
+def _exact_request(folder: Path, name: str) -> Path:
+    """Return where the exact request waits for its answer: a kill must not lose it."""
+    return folder / ANSWERED / f".{name}.request"
 
 
 def _hand_over(folder: Path, one: Asked, done: Answer, now: datetime) -> str:
@@ -184,10 +201,14 @@ def _hand_over(folder: Path, one: Asked, done: Answer, now: datetime) -> str:
     for name in (RECEIPT, KEY, PAGE, PROOF):
         if (done.folder / name).is_file():
             shutil.copy2(done.folder / name, hidden / name)
+    exact = _exact_request(folder, one.name)
+    if exact.is_file():  # not if rescind forget answered it before the queue did
+        shutil.copy2(exact, hidden / REQUEST)
     write_atomically(hidden / ABOUT, json.dumps(about, indent=2).encode())
     os.replace(hidden, place)
     sync_folder(place.parent)
     _log(folder, {"event": "answered", **about})
+    exact.unlink(missing_ok=True)
     one.path.unlink()
     (folder / REFUSED / one.path.name).unlink(missing_ok=True)
     return receipt.verdict
@@ -228,6 +249,10 @@ def _tidy(folder: Path) -> None:
     logged = {one.get("request") for one in log_lines(folder) if one.get("event") == "answered"}
     for hidden in (folder / ANSWERED).glob(".*.partial"):
         shutil.rmtree(hidden, ignore_errors=True)
+    for exact in (folder / ANSWERED).glob(".*.request"):
+        name = exact.name[1 : -len(".request")]
+        if (folder / ANSWERED / name).is_dir() or not (folder / f"{name}.json").is_file():
+            exact.unlink()
     for about in sorted((folder / ANSWERED).glob(f"*/{ABOUT}")):
         if about.parent.name not in logged:
             _log(folder, {"event": "answered", **json.loads(about.read_text(encoding="utf-8"))})

@@ -20,6 +20,7 @@ from rescind.errors import ConsentError, DataError
 from rescind.privacy.keys import SECRET_BYTES
 
 if TYPE_CHECKING:
+    from rescind.core.labels import Labels
     from rescind.core.records import Event
 
 PEOPLE = "people"
@@ -125,13 +126,13 @@ def _way(levels: list[list[str]], at: int) -> Iterator[tuple[str, str]]:
         at //= 2
 
 
-def proof_text(proof: Proof, user: str) -> str:
-    """Return a proof as JSON, for this person only."""
+def proof_text(proof: Proof, user: str, labels: Labels | None = None) -> str:
+    """Return a proof as JSON, for this person only. labels: to name items by original ids, too"""
     from rescind.storage.events import event_text
 
     table = {
-        "user": user, "request": json.loads(event_text(proof.part)), "key": proof.key.hex(),
-        "way": [list(step) for step in proof.way],
+        "user": user, "request": json.loads(event_text(proof.part, labels)),
+        "key": proof.key.hex(), "way": [list(step) for step in proof.way],
     }  # fmt: skip
     return json.dumps(table, indent=1) + "\n"
 

@@ -15,6 +15,7 @@ from rescind.forgetting import receipt_pictures as pictures
 from rescind.forgetting import receipt_words as words
 from rescind.forgetting.receipt import LEVELS, Receipt, canonical, digest, opened
 from rescind.forgetting.receipt_check import how_to_check
+from rescind.forgetting.receipt_terms import explained
 from rescind.forgetting.sealing import BOUND, shown
 from rescind.reporting.html import Badge, Page
 
@@ -32,6 +33,7 @@ SUMMARY = {
     "VOID": "The controls of a check gave wrong results, so its measurement is not valid.",
     "UNAUDITED": "Nothing was measured on the model.",
 }
+ROLES = {"requester": "devices of those who asked", "others": "devices of others"}
 FOR_THE_REQUESTER = (
     "This page has the exact numbers and is for the requester. Strangers who have the same data "
     "could find out from them whose records these were; receipt.json shows them bands only."
@@ -71,6 +73,10 @@ def page(
         out.table(["what", "bytes", "why it may stay"], rows, "What is kept")
     with out.folded("Settings of the method"):
         out.facts({name: str(value) for name, value in receipt.done.method.items()})
+    terms = explained("".join(out.parts))
+    if terms:
+        with out.folded("Words on this page", words.records(len(terms), "word")):
+            out.facts(terms)
     _digests(out, issued, receipt)
     return out.html()
 
@@ -82,7 +88,8 @@ def _first(out: Page, receipt: Receipt) -> None:
         words.sentences(receipt),
         words.badges(receipt),
         words.tone(receipt),
-        f"{level}: {LEVELS[level]}. {SUMMARY.get(receipt.verdict, '')}",
+        f"The operator states the level {level}: {LEVELS[level]}. The verdict of the checks is "
+        f"{receipt.verdict}: {SUMMARY.get(receipt.verdict, '')}",
     )
     out.parts.append(pictures.steps(receipt))
     drawn = pictures.lines(receipt.findings)
@@ -103,7 +110,7 @@ def _asked_and_done(out: Page, receipt: Receipt) -> None:
             "a key that only the requester has, so others cannot test which records it is about.",
             note=True,
         )
-        online = ", ".join(f"{role}: {shown(count)}" for role, count in done.online.items())
+        online = ", ".join(f"{ROLES.get(r, r)}: {shown(n)}" for r, n in done.online.items())
         rounds, client_rounds = shown(done.rounds), shown(done.client_rounds)
         out.facts(
             {

@@ -10,6 +10,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from rescind.audits.finding import UNCHANGED, Finding, question
+from rescind.core.claims import RELEASE
 from rescind.forgetting.receipt import Receipt
 from rescind.forgetting.receipt_words import would_have_noticed
 from rescind.reporting import charts
@@ -27,11 +28,12 @@ SIGNS = {"good": "M4 9.5 8 13.5 15 5.5", "open": "M5 9.5h9", "bad": "M5 5l9 9M14
 INFLUENCE = {
     "L0": ("open", "Not claimed: the records are hidden and no longer used."),
     "L1": ("open", "Not shown."),
-    "L2": ("good", "Approximately."),
-    "L3": ("good", "Exactly: the model is one that never had them."),
+    "L2": ("good", "The operator states: approximately."),
+    "L3": ("good", "The operator states: exactly. The model is one that never had them."),
 }
+ELSEWHERE = "Copies elsewhere stand below."
 CHECKED = {
-    "PASS": "The checks found no trace.",
+    "PASS": "These checks found no trace, at this sample size.",
     "FAIL": "The checks found a trace.",
     "VOID": "The checks gave nothing: a control went wrong.",
     "INCONCLUSIVE": "The checks could not decide.",
@@ -42,13 +44,15 @@ CHECKED = {
 def steps(receipt: Receipt) -> str:
     """Return the three steps of a forgetting, each with a sign and a word on how far it came."""
     gone = receipt.done.level != "L0"
-    deleted = "Done." if gone else "Not claimed: the records are hidden."
+    deleted = f"The operator states: done. {ELSEWHERE}" if gone else "Not claimed: they are hidden."
     if gone and receipt.asked.kind == "Unshare":
-        deleted = "Done on the server; the device keeps its own copy."
+        deleted = f"The operator states: done; the device keeps its own copy. {ELSEWHERE}"
     tone, influence = INFLUENCE[receipt.done.level]
     verdict = receipt.verdict
+    here = "service" if RELEASE in receipt.claims else "run"
+    tone = tone if verdict == "PASS" else "open"  # a tick needs a measurement
     rows = (
-        ("good" if gone else "open", "Records deleted", deleted),
+        ("good" if gone else "open", f"Records deleted from this {here}", deleted),
         (tone, "Influence taken out of the model", influence),
         (TONES.get(verdict, "open"), "Measured", CHECKED.get(verdict, f"The verdict: {verdict}.")),
     )

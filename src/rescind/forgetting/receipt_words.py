@@ -33,17 +33,17 @@ DONE = {
 SHORT = {"L0": "hidden", "L1": "not shown", "L2": "approximate", "L3": "exact"}
 """The levels in a word."""
 OPEN_ENDS = {
-    "INCONCLUSIVE": "The checks could not decide whether it can be told from one that never saw "
-    "them.",
+    "INCONCLUSIVE": "It was measured, and the checks could not decide whether it can be told from "
+    "one that never saw them.",
     "VOID": "The audit is void, because a control got the wrong verdict: it shows nothing.",
-    "UNAUDITED": "No check was run.",
+    "UNAUDITED": "No check was run: nothing was measured.",
 }
 BY_LEVEL = {
     "L0": "The records are hidden and no longer used; nothing more is claimed.",
     "L1": "It is not shown that their influence is gone from the model.",
     "L2": "What the model learnt from them in rounds that cannot be repeated may be left.",
-    "L3": "That nothing of them is left follows from how the model was made, not from a "
-    "measurement.",
+    "L3": "That nothing of them is left is what the operator states, from how the model was made, "
+    "not from a measurement.",
 }
 """What a level means where no audit passed."""
 
@@ -56,7 +56,10 @@ def sentences(receipt: Receipt) -> tuple[str, str, str]:
 def badges(receipt: Receipt) -> list[Badge]:
     """Return the verdict and the level, as words."""
     level = receipt.done.level
-    return [Badge.of(receipt.verdict), Badge(f"{level}: {SHORT[level]}", _tone_of_level(level))]
+    stated = f"{level}: {SHORT[level]}" + (", as stated" if level in ("L2", "L3") else "")
+    # A level is green only beside a measurement: alone it is the operator's word.
+    tone = _tone_of_level(level) if receipt.verdict == "PASS" else "open"
+    return [Badge.of(receipt.verdict), Badge(stated, tone)]
 
 
 def tone(receipt: Receipt) -> str:
@@ -121,7 +124,7 @@ def _done(receipt: Receipt) -> str:
         what = f"{ALL_THAT_CAN} without them"
     if release is not None and release.isdecimal():
         what = f"release {int(release):,} was made without them: {what}"
-    return f"On {day(receipt.time)} {what}."
+    return f"The operator states: on {day(receipt.time)} {what}."
 
 
 def _shown(receipt: Receipt) -> str:
@@ -143,11 +146,17 @@ def _passed(findings: tuple[Finding, ...]) -> str:
     passed = [one for one in findings if one.verdict == "PASS"]
     noticing = sum(map(would_have_noticed, passed))
     if noticing:
-        checks = "1 check" if noticing == 1 else f"{noticing} checks"
-        told = f"by {checks} that would have noticed"
-        return f"Nobody could tell it from one that never saw them, {told}."
-    checks = "1 check" if len(passed) == 1 else f"{len(passed)} checks"
-    return f"It could not be told from one that never saw them, by {checks} that passed."
+        more = len(passed) - noticing
+        besides = f" ({more} more passed, for which that is not known)" if more else ""
+        return (
+            f"{_checks(noticing)} that would have noticed a model that forgot nothing could not "
+            f"tell it from models that never saw them, at this sample size{besides}."
+        )
+    return f"{_checks(len(passed))} could not tell it from models that never saw them."
+
+
+def _checks(count: int) -> str:
+    return "1 check" if count == 1 else f"{count} checks"
 
 
 def _failed(findings: tuple[Finding, ...], level: str) -> str:

@@ -38,6 +38,8 @@ KINDS: dict[str, type[Event]] = {
     )
 }  # fmt: skip
 REQUESTS = (Unshare, Erase, EraseLabels, EraseEdges, Withdraw)
+INNER = "inner"
+"""Where a request has the numbers by which a run knows users and items: digests are over them."""
 
 
 def pack_event(event: Event, rows: bool = True) -> Packed:
@@ -93,30 +95,69 @@ def unpack_events(name: str, tensors: Params, facts: Facts) -> list[Event]:
     ]
 
 
-def event_text(event: Event) -> str:
-    """Return a request as JSON for the requester. It is never kept with the receipt."""
+def event_text(event: Event, labels: Labels | None = None) -> str:
+    """Return a request as JSON for the requester. It is never kept with the receipt.
+
+    labels: to name users and items by their original ids, too. Without them the text is that of
+    version 0.1. Ratings are left out: no digest covers them
+    """
     tensors, facts = pack_event(event)
-    return json.dumps({**facts, **{name: value.tolist() for name, value in tensors.items()}}) + "\n"
+    lists = {name: value.tolist() for name, value in tensors.items() if name != "rating"}
+    kind, inner = facts.pop("kind"), {**facts, **lists}
+    if labels is None:
+        return json.dumps({"kind": kind, **inner}) + "\n"
+    table = {"kind": kind, **_original_ids(event, inner, labels), INNER: inner}
+    return json.dumps(table, indent=1) + "\n"
+
+
+def _original_ids(event: Event, inner: Mapping[str, Any], labels: Labels) -> dict[str, Any]:
+    """Return the users and items of a request as people know them."""
+    if isinstance(event, Withdraw):
+        return {"user": labels.user_id(inner["client"])}
+    named = {
+        "user": [labels.user_id(client) for client in inner["client"]],
+        "item": [labels.item_id(item) for item in inner["item"]],
+    }
+    if isinstance(event, EraseEdges):
+        named["to"] = [labels.item_id(node) for node in inner["time"]]
+    return named
 
 
 def read_event(text: str) -> Event:
+    """Read what `event_text` wrote, this version or an older one. Raises `DataError`."""
     kinds = {kind.__name__: kind for kind in REQUESTS}
     try:
         table = json.loads(text)
         kind = kinds[table["kind"]]
-        expected = {"kind", "client"} if kind is Withdraw else {"kind", "client", "item", "time"}
-        if set(table) != expected:
-            raise KeyError(*(set(table) ^ expected))
-        lists: dict[str, Any] = {n: v for n, v in table.items() if n != "kind"}
-        given: Any = lists["client"] if kind is Withdraw else Records.of(**lists)
+        inner = _inner_numbers(table, kind)
+        expected = {"client"} if kind is Withdraw else {"client", "item", "time"}
+        if set(inner) != expected:
+            raise KeyError(*(set(inner) ^ expected))
+        given: Any = inner["client"] if kind is Withdraw else Records.of(**inner)
         event: Event = kind(given)
         event.digest()
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise DataError(
             f"not a request ({error!r}). Expected JSON with kind (one of {', '.join(kinds)}) and "
-            f"client, item, time: lists of one length (for Withdraw: client, a number)."
+            f"client, item, time: lists of one length (for Withdraw: client, a number), by "
+            f"themselves or under {INNER}. Give the file that rescind forget --request wrote."
         ) from None
     return event
+
+
+def _inner_numbers(table: Mapping[str, Any], kind: type[Event]) -> dict[str, Any]:
+    """Return the numbers that the receipt's digest covers."""
+    if INNER not in table:  # ratings stood in requests of version 0.2
+        return {name: value for name, value in table.items() if name not in ("kind", "rating")}
+    inner = dict(table[INNER])
+    named = {name for name in table if name not in ("kind", INNER)}
+    expected = {"user"} if kind is Withdraw else {"user", "item"}
+    expected |= {"to"} if kind is EraseEdges else set()
+    if named != expected:
+        raise KeyError(*(named ^ expected))
+    if kind is not Withdraw and any(len(table[n]) != len(inner["client"]) for n in named):
+        raise ValueError(f"{', '.join(sorted(named))} and {INNER} differ in length")
+    return inner
 
 
 def named_event(event: Event, labels: Labels) -> dict[str, Any]:

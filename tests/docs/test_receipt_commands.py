@@ -1,0 +1,180 @@
+"""The commands of docs/receipts.md and of every receipt's page, typed as they are printed.
+
+The data has ratings, as most data has: no digest covers them, and they must not be in the way.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from typer.testing import CliRunner
+
+from page_blocks import blocks
+from rescind.cli import app
+from rescind.errors import RescindError
+from rescind.forgetting.receipt_log import key_of, log_receipt, open_log
+from rescind.privacy import keys
+from rescind.proof.witness import Witness, request_body
+from rescind.storage.federations import load_federation
+
+PAGE = "docs/receipts.md"
+USERS = [f"c{n:02d}" for n in range(12)]
+
+
+def rescind(line: str) -> tuple[int, str]:
+    """Type a command; return its exit code and what it said."""
+    words = shlex.split(line, comments=True)
+    assert words.pop(0) == "rescind", line
+    done = CliRunner().invoke(app, words)
+    if isinstance(done.exception, RescindError):
+        return 2, f"{done.output}error: {done.exception}"
+    if done.exception and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.exit_code, done.output
+
+
+def good(line: str) -> str:
+    code, said = rescind(line)
+    assert code == 0, f"{line}\n{said}"
+    return said
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A trained run, `runs/demo`, on imported data with ratings."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RESCIND_CACHE", str(tmp_path / "cache"))
+    rows = [
+        f"{user},p{(3 * n + 5 * k) % 23:02d},{1 + k % 5},{1000 * n + k}"
+        for n, user in enumerate(USERS)
+        for k in range(11)
+    ]
+    (tmp_path / "bought.csv").write_text("\n".join(["user,item,rating,timestamp", *rows]) + "\n")
+    good("rescind data import bought.csv --name shop")
+    good("rescind run --data shop --method Gram --out run")
+    (run,) = {path.parent for path in Path("run").rglob("run.json")}
+    Path("runs").mkdir()
+    shutil.move(run, "runs/demo")
+    records = load_federation(Path("runs/demo/model")).now.vault.holdings.records
+    assert records.rating is not None, "control: the records of this run have ratings"
+    return tmp_path
+
+
+def typed(page: str, heading: str, number: int = 0) -> list[str]:
+    """Return the commands of a block below a heading."""
+    from page_blocks import ROOT
+
+    rest = (ROOT / page).read_text("utf-8").split(f"\n{heading}\n")[1]
+    below = [b for b in blocks(page) if b.text in rest and b.language in ("bash", "sh")]
+    return below[number].commands
+
+
+def ask(name: str, *rows: str) -> None:
+    Path(name).write_text("\n".join(["user,item", *rows]) + "\n")
+
+
+def cosigned(folder: Path) -> None:
+    """Let a witness sign the log, and publish both keys."""
+    log = open_log()
+    Witness.start(folder / "witness")
+    private = Ed25519PrivateKey.generate()
+    witness = Witness(folder / "witness", "silo-0", private, [key_of(log)])
+    reply = witness.add_checkpoint(
+        request_body(0, log.tree.consistency(0, log.checkpoint.size), log.note)
+    )
+    log.cosigned(reply.body, witness.key)
+    Path("log.pub").write_text(f"{key_of(log)}\n")
+    Path("silo-0.pub").write_text(f"{witness.key}\n")
+
+
+def test_every_way_to_check_a_receipt_works_as_printed(folder: Path) -> None:
+    ask("request.csv", "c03,p09", "c03,p14")
+    (made,) = typed(PAGE, "## Make a receipt")
+    good(made)
+    good("rescind forget runs/demo-forgot-1 --withdraw c05")
+    good("rescind forget runs/demo-forgot-2 --withdraw c06")
+    for number, name in enumerate(("first", "second", "third"), 1):
+        shutil.copy(f"runs/demo-forgot-{number}/receipt.json", f"{name}.json")
+    for name in ("receipt.json", "receipt.key"):
+        shutil.copy(f"runs/demo-forgot-1/{name}", name)
+    shutil.copy(keys.folder() / "signing.pub", "signing.pub")
+    cosigned(folder)
+    log_receipt(Path("receipt.json"), open_log())
+    own = keys.own_public_key()
+    said = [
+        good(line.replace("ed25519:...", str(own))) for line in typed(PAGE, "## Check a receipt")
+    ]
+    assert len(said) == 6, "a command was added: say here what it must print"
+    assert "VALID" in said[0]
+    assert "it is about exactly the given Erase request" in said[1]
+    assert "the key opens its exact numbers" in said[2]
+    assert "2 earlier receipts are in order, back to the first" in said[3]
+    assert "3 receipts; no receipt has two successors" in said[4]
+    assert "silo-0 saw this log" in said[5]
+
+
+def test_the_commands_on_the_page_of_a_receipt_work_as_printed(folder: Path) -> None:
+    good("rescind forget runs/demo --user c03 --item p09 --request request.json")
+    for name in ("receipt.json", "receipt.key", "receipt.html"):
+        shutil.copy(f"runs/demo-forgot-1/{name}", name)
+    printed = re.findall(r"<pre[^>]*>(.*?)</pre>", Path("receipt.html").read_text("utf-8"), re.S)
+    lines = html.unescape(re.sub(r"<[^>]+>", "", printed[0])).replace("\\\n", " ").splitlines()
+    commands = [line for line in lines if line.startswith("rescind")]
+    assert len(commands) == 2
+    said = "".join(map(good, commands))
+    assert "it is about exactly the given Erase request" in said
+    table = json.loads(Path("request.json").read_text("utf-8"))
+    assert (table["user"], table["item"]) == (["c03"], ["p09"]), "as the user knows them"
+    for older in ({}, {"rating": [8]}):  # versions 0.1 and 0.2 wrote such files
+        flat = {"kind": table["kind"], **table["inner"], **older}
+        Path("request.json").write_text(json.dumps(flat), "utf-8")
+        assert "it is about exactly the given Erase request" in good(commands[1])
+    other = {**table, "inner": {**table["inner"], "item": [0]}}
+    Path("request.json").write_text(json.dumps(other), "utf-8")
+    code, refused = rescind(commands[1])
+    assert code == 1, "control: another request"
+    assert "not about the given request" in refused
+
+
+def test_one_person_of_many_checks_her_part_as_printed(folder: Path) -> None:
+    ask("asked.csv", "c03,p09", "c03,p14", "c07,p21")
+    lines = typed(PAGE, "## One person of many")
+    forget, verify = (line.replace("793", "c03") for line in lines)
+    good(forget)
+    for path in ("runs/demo-forgot-1/receipt.json", "parts/c03.json"):
+        shutil.copy(path, Path(path).name)
+    assert "Erase of 2 records of user 'c03' is part of what it is about" in good(verify)
+    part = json.loads(Path("c03.json").read_text("utf-8"))
+    assert part["request"]["user"] == ["c03", "c03"], "named as she knows herself"
+    assert part["request"]["item"] == ["p09", "p14"]
+    part["request"]["inner"]["item"][0] = 0
+    Path("c03.json").write_text(json.dumps(part), "utf-8")
+    code, refused = rescind(verify)
+    assert code == 1, "control: another part"
+    assert "is not part of what it is about" in refused
+
+
+def test_a_user_of_the_queue_gets_what_the_page_of_the_receipt_asks_for(folder: Path) -> None:
+    Path("requests").mkdir()
+    asked = {"erase": {"user": "c03", "items": ["p09", "p14"]}}
+    Path("requests/anna.json").write_text(json.dumps(asked), "utf-8")
+    good("rescind requests run requests --run runs/demo --audits none")
+    got = Path("requests/answered/anna")
+    assert {path.name for path in got.iterdir()} == {
+        "about.json", "receipt.html", "receipt.json", "receipt.key", "receipt.tlog-proof",
+        "request.json",
+    }  # fmt: skip
+    assert (got / "request.json").stat().st_mode & 0o777 == 0o600
+    said = good(
+        f"rescind verify {got}/receipt.json --event {got}/request.json "
+        f"--event-key {got}/receipt.key"
+    )
+    assert "it is about exactly the given Erase request" in said
+    assert not list(Path("requests/answered").glob(".*")), "no second copy is left"
