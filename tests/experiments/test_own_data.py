@@ -15,7 +15,7 @@ from rescind.experiments.cell import Cell, DataSettings, RunSettings, SharingSet
 from rescind.experiments.learning_run import run_cell
 from rescind.experiments.needs import Sizes, needed
 from rescind.experiments.recipe import read
-from rescind.methods.additive.gram import Gram
+from rescind.methods.additive.gram import DENSE_ITEMS, Gram, seconds_to_solve
 from rescind.methods.additive.local_gram import LocalGram
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
@@ -27,6 +27,7 @@ SMALL = DataSettings(name="synthetic", users=60, items=50, interactions=1200)
 @pytest.fixture
 def rescind(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RESCIND_CACHE", str(tmp_path / "cache"))
 
     def ask(*words: str) -> tuple[int, str]:
         monkeypatch.setattr(sys, "argv", ["rescind", *words])
@@ -46,8 +47,12 @@ def test_few_items_get_all_pairs_and_many_get_neighbours():
     many = advise(Sizes(1000, 17_632, 50_000, 10**7), False, 16 * GIGA)
     assert many.method == "LocalGram"
     assert "17,632 items are many" in " ".join(many.why)
-    tight = advise(Sizes(1000, 12_000, 50_000, 10**6), False, 2 * GIGA)
-    assert tight.method == "LocalGram", "all pairs of 12,000 items do not fit into 2 GB"
+    slow = advise(Sizes(1892, 12_517, 71_000, 10**7), False, 64 * GIGA)
+    assert slow.method == "LocalGram", "memory is there, but a solve takes more than 30 CPU s"
+    assert "about 59 CPU s to solve" in " ".join(slow.why)
+    assert seconds_to_solve(DENSE_ITEMS) == pytest.approx(30)
+    tight = advise(Sizes(1000, 9_000, 50_000, 10**6), False, 2 * GIGA)
+    assert tight.method == "LocalGram", "all pairs of 9,000 items do not fit into 2 GB"
 
 
 def test_times_and_thin_data_are_told():
@@ -111,6 +116,26 @@ def test_the_best_of_all_candidates_goes_to_the_end_and_its_recipe_reads_back(tm
     path.write_text(tuning.recipe_text(cell, found))
     tomllib.loads(path.read_text())
     assert read(path).cells[-1].method == found.best.method
+
+
+def test_a_tuned_recipe_is_of_the_data_that_was_tuned_on(rescind, tmp_path):
+    table = tmp_path / "listens.csv"
+    rows = [(u, (u * 7 + n * n) % 40) for u in range(40) for n in range(9)]
+    table.write_text("user,item\n" + "".join(f"u{u},i{i}\n" for u, i in sorted(set(rows))))
+    assert rescind("data", "import", str(table), "--name", "listens")[0] == 0
+    given = ("data.core=6", "sharing.part=0.5", "run.k=[10, 20]", "method.model.dim=4")
+    words = [word for one in given for word in ("--set", one)]
+    code, said = rescind("tune", "listens", "--method", "FedAvg", "--rounds", "3", *words)
+    assert code == 0, said
+    assert "item popularity: 0." in said
+    assert "data.core=6" in said, "it says that the recipe has the setting"
+    cells = read(tmp_path / "tuned-listens.toml").cells
+    assert {cell.data for cell in cells} == {DataSettings(name="listens", core=6)}
+    assert {cell.sharing for cell in cells} == {SharingSettings(part=0.5)}
+    assert {cell.run.k for cell in cells} == {(10, 20)}
+    assert cells[-1].method.model.dim == 4
+    assert "Gram" in {type(cell.method).__name__ for cell in cells}, "as rescind run would choose"
+    assert rescind("tune", "listens", "--rounds", "3")[0] == 2, "it does not overwrite"
 
 
 def test_what_cannot_be_tuned_is_told():

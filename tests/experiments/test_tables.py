@@ -12,7 +12,7 @@ import tomli_w
 
 from rescind.errors import ConfigError, DataError
 from rescind.experiments.recipe import Recipe, read
-from rescind.experiments.significance import differences
+from rescind.experiments.significance import ENOUGH, Difference, differences, on_few_seeds
 from rescind.experiments.sweeps import draw, sweeps
 from rescind.experiments.tables import _floor_of_print, collect, markdown, remarks
 
@@ -347,3 +347,36 @@ def test_printed_numbers_of_other_blocks_are_not_held_against_popularity_on_ours
     recipe = read(Path(__file__).parents[2] / "recipes/f3crec/table2-fedmf.toml")
     bounds = {c.data.name: _floor_of_print(c) for c in recipe.cells}
     assert bounds == {"ml-100k": None, "ml-latest-small": None, "lastfm-2k": -math.inf}
+
+
+def test_seeds_of_other_rows_of_the_data_are_named(tmp_path):
+    recipe = written(tmp_path, RECIPE, RESULTS)
+    lines = [json.loads(line) for line in recipe.results.read_text().splitlines()]
+    for line in lines:
+        line["data"] = "sha256:before"
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    recipe.results.write_text(text)
+    assert not collect(recipe).mixed, "the control: one version of the rows"
+    lines[4]["data"] = "sha256:after"  # ml-1m/FedAvg, seed 1
+    recipe.results.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (said,) = collect(recipe).mixed
+    assert "rows of 'ml-1m' were erased" in said
+    assert "1 are of other rows than the rest: ml-1m/FedAvg seed 1." in said
+    assert remarks(collect(recipe))[0] == said
+
+
+def test_a_table_of_ones_own_has_no_columns_of_a_paper(tmp_path):
+    own = RECIPE.split("[paper", maxsplit=1)[0]
+    head = markdown(collect(written(tmp_path, own, RESULTS))).splitlines()[0]
+    assert head == "| cell | seeds | HR@20 | NDCG@20 |"
+    (tmp_path / "other").mkdir()
+    control = markdown(collect(written(tmp_path / "other", RECIPE, RESULTS))).splitlines()[0]
+    assert "NDCG@20 paper" in control
+
+
+def test_few_seeds_are_told(tmp_path):
+    table = collect(written(tmp_path, RECIPE, RESULTS))
+    said = on_few_seeds(differences(table, "ml-1m/Popularity"))
+    assert "'no' means: not shown, by 2 seeds" in said
+    enough = Difference("a", "HR@20", (0.1,) * ENOUGH)
+    assert on_few_seeds([enough]) == ""

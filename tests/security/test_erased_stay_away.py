@@ -13,7 +13,7 @@ import pytest
 from rescind.cli import main
 from rescind.core.clock import Clock
 from rescind.data import load
-from rescind.data.blocklist import Blocklist
+from rescind.data.blocklist import Blocklist, place
 from rescind.data.importing import erase_imported, import_file, imported_folder
 from rescind.errors import DataError
 from rescind.experiments.forget_run import answer
@@ -124,6 +124,27 @@ def test_requests_that_are_drawn_for_experiments_are_not_remembered(
     run_cell(lending, tmp_path / "one")
     answer(tmp_path / "one", "erase", "draw:0.3", audits="none")
     assert not Blocklist.of_dataset("mine")
+
+
+def test_a_trial_leaves_other_runs_alone_and_says_so(table: Path, tmp_path: Path) -> None:
+    """Public data is as published unless somebody asks; private data only if told to."""
+    first = run_cell(CELL, tmp_path / "one")
+    done = answer(tmp_path / "one", "withdraw", CANARY, audits="none", everywhere=False)
+    assert not Blocklist.of_dataset("mine")
+    assert "may learn these rows again" in done.later_runs
+    assert "may be learnt by other runs" in " ".join(done.evidence.receipt.not_covered)
+    again = run_cell(CELL, tmp_path / "two")
+    assert again.facts["data"]["digest"] == first.facts["data"]["digest"]
+    public = replace(load("mine"), source="publisher")
+    run_cell(CELL, tmp_path / "public", dataset=public)
+    answer(tmp_path / "public", "withdraw", CANARY, audits="none")
+    assert not Blocklist.of_dataset("mine"), "public data stays as it was published"
+    asked = answer(tmp_path / "two", "withdraw", CANARY, audits="none")  # the control
+    assert Blocklist.of_dataset("mine")
+    assert str(place("mine")) in asked.later_runs, "where the list is, to undo it"
+    place("mine").unlink()
+    back = run_cell(CELL, tmp_path / "three")
+    assert back.facts["data"]["digest"] == first.facts["data"]["digest"], "undone as it says"
 
 
 def test_data_erase_deletes_the_bytes_and_later_imports_leave_them_out(table: Path) -> None:

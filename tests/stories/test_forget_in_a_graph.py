@@ -67,7 +67,7 @@ def facts(fed):
 @pytest.mark.parametrize("kind", ["nodes", "edges", "labels"])
 def test_what_is_erased_is_left_out_by_every_later_run(run, tmp_path, kind):
     before, asked = facts(load_federation(run / "model")), ask(run, kind)
-    done = answer(run, kind, asked, audits="none")
+    done = answer(run, kind, asked, audits="none", everywhere=True)
     left = facts(done.fed)
     assert left["sum"] != before["sum"]
     assert done.evidence.receipt.done.level == "L3"
@@ -94,8 +94,8 @@ def test_a_rerun_states_the_digest_of_what_is_left_of_the_graph(run, tmp_path):
 def test_parts_that_are_drawn_anew_leave_it_out_too(run, tmp_path):
     one, other = some_edge(run)
     node = int(ask(run, "labels"))
-    later = answer(run, "edges", f"{one}-{other}", audits="none").folder
-    answer(later, "nodes", str(node), audits="none")
+    later = answer(run, "edges", f"{one}-{other}", audits="none", everywhere=True).folder
+    answer(later, "nodes", str(node), audits="none", everywhere=True)
     together = replace(CELL, data=replace(DATA, clients=1))
     held = run_cell(together, tmp_path / "one", dataset=graph()).fed.now.vault.holdings.graph
     assert node not in held.index.tolist()
@@ -103,7 +103,7 @@ def test_parts_that_are_drawn_anew_leave_it_out_too(run, tmp_path):
 
 
 def test_a_client_that_left_stays_away_with_all_its_nodes(run, tmp_path):
-    done = answer(run, "withdraw", "2", audits="none")
+    done = answer(run, "withdraw", "2", audits="none", everywhere=True)
     again = run_cell(CELL, tmp_path / "again", dataset=graph()).fed
     assert facts(again) == facts(done.fed)
     assert not bool(again.world.members[2])

@@ -74,6 +74,15 @@ def command(
             "the user leaves, and the receipt states it (Gram).",
         ),
     ] = None,
+    everywhere: Annotated[
+        bool | None,
+        Option(
+            "--everywhere/--only-here",
+            help="Leave the rows out of every later run on this dataset, or of this run and its "
+            "successors alone (for trials). Default: everywhere if you imported the data, only "
+            "here if it is public.",
+        ),
+    ] = None,
     parts: Annotated[
         Path | None,
         Option(
@@ -96,9 +105,9 @@ def command(
     Examples: rescind forget runs/demo --withdraw 450; rescind forget runs/demo --erase records.csv;
     rescind forget runs/demo --user 793 --item 50 --item 172
 
-    Users and items go by their original ids. The old folder keeps its metrics and a page that links
-    to the new run. Give the receipt's key to the requester: only with it can the receipt be matched
-    with the records.
+    Users and items go by their original ids. The old run is emptied: its folder keeps its metrics
+    and a page that links to the new run. To keep a model from before, copy the folder first. Give
+    the receipt's key to the requester: only with it can the receipt be matched with the records.
 
     Exit code 1 if an audit was FAIL or VOID, as of rescind audit.
     """
@@ -123,7 +132,9 @@ def command(
     check_requests(run, kind, sources)
     verdicts = []
     for source in sources:  # the next request is to the run that the last one left
-        done = _answer(run, kind, source, how, audits, out, workers, away or (), request, parts)
+        done = _answer(
+            run, kind, source, how, audits, out, workers, away or (), request, parts, everywhere
+        )
         verdicts.append(_print(done))
         run = done.folder
     if any(verdict in FAILED for verdict in verdicts):
@@ -133,6 +144,7 @@ def command(
 def _answer(
     run: Path, kind: Kind, source: Source, how: Unlearner | None, audits: str, out: Path | None,
     workers: int, away: Sequence[str], request: Path | None, parts: Path | None,
+    everywhere: bool | None,
 ) -> Answer:  # fmt: skip
     """Answer one request, with a bar. request, parts: where to write them for the requesters"""
     from contextlib import ExitStack
@@ -149,7 +161,10 @@ def _answer(
     with ExitStack() as stack:
 
         def on_start(fed: Federation, event: Event, count: int) -> None:
-            emptied = "The old run is emptied when the new one is complete."
+            emptied = (
+                "The old run is emptied when the new one is complete (to keep a model from before, "
+                "stop now and copy the folder)."
+            )
             typer.echo(f"{kind}: {count:,} records. {emptied}")
             asked.append((event, fed.labels))
             if request is not None:
@@ -164,6 +179,7 @@ def _answer(
         done = answer(
             run, kind, source, how, audits, out, workers,  # type: ignore[arg-type]
             watch=(on_round,), on_retrain=count, on_start=on_start, away=away,
+            everywhere=everywhere,
         )  # fmt: skip
     if parts is not None:
         if not asked:
@@ -223,6 +239,8 @@ def _print(done: Answer) -> str:
         )
     typer.echo(f"\nWritten: {done.folder}/receipt.json and receipt.html; new run in {done.folder}")
     typer.echo(f"For the requester only: {done.key_file}, and receipt.html (exact numbers)")
+    if done.later_runs:
+        typer.echo(done.later_runs)
     _tell_proof(done.folder / RECEIPT)
     return receipt.verdict
 

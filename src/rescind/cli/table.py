@@ -93,7 +93,7 @@ def _read(path: Path) -> CellsOfRecipe:
 
 def _compare(paired: tuple[Difference, ...], against: str, shown: Callable[[str], str]) -> None:
     """Print paired differences and their number: some of many are significant by chance."""
-    from rescind.experiments.significance import markdown_differences, remark
+    from rescind.experiments.significance import markdown_differences, on_few_seeds, remark
 
     if not paired:
         typer.echo(f"\nNo cell on the data of '{against}' shares a seed with it yet.")
@@ -101,6 +101,8 @@ def _compare(paired: tuple[Difference, ...], against: str, shown: Callable[[str]
     typer.echo(f"\nDifferences to '{against}', paired by seed (the same seed is the same split)")
     typer.echo(shown(markdown_differences(paired, against)))
     typer.echo(remark(paired))
+    if few := on_few_seeds(paired):
+        typer.echo(few)
 
 
 def _plain(table: ResultTable, paired: tuple[Difference, ...]) -> dict[str, Any]:
@@ -128,6 +130,7 @@ def _plain(table: ResultTable, paired: tuple[Difference, ...]) -> dict[str, Any]
         "controls": list(table.controls),
         "differences": compared,
         "stale": table.stale,
+        "mixed_data": list(table.mixed),
     }
 
 

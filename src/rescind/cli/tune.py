@@ -45,7 +45,7 @@ def command(
     if target.exists():
         raise ConfigError(f"{target} exists. Delete it, or name another file with --out.")
     (cell,) = recipe_for(data, method, [f"run.rounds={rounds}", *(change or ())]).cells
-    cell = replace(cell, sharing=SharingSettings())
+    cell = replace(cell, sharing=cell.sharing or SharingSettings())
     with Steps(f"tuning {method} on {data}", "rounds") as steps:
         found = tune(cell, steps)
     target.write_text(recipe_text(cell, found), encoding="utf-8")
@@ -63,4 +63,5 @@ def command(
     typer.echo(f"item popularity: {found.popularity:.4f}")
     if found.best.value <= found.popularity:
         typer.echo(f"No setting lies above popularity. Next: rescind run --data {data}")
-    typer.echo(f"\nWritten: {target}\nNext: rescind run {target} --record")
+    told = "" if not change else f", with your --set ({', '.join(change)}) in it"
+    typer.echo(f"\nWritten: {target}{told}\nNext: rescind run {target} --record")

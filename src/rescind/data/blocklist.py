@@ -35,7 +35,8 @@ FILE = "withheld.json"
 LISTS = ("people", "erased", "unshared", "withdrawn", "graph")
 
 
-def _place(name: str) -> Path:
+def place(name: str) -> Path:
+    """Return the file with the list of a dataset, which may not be there."""
     return keys.folder() / "withheld" / f"{name}.json"  # not in the cache, which may be emptied
 
 
@@ -57,7 +58,7 @@ class Blocklist:
     @classmethod
     def of_dataset(cls, name: str) -> Blocklist:
         """Read the list of a dataset; empty if there is none."""
-        return cls._read(_place(name))
+        return cls._read(place(name))
 
     @classmethod
     def read(cls, folder: Path) -> Blocklist:
@@ -85,9 +86,9 @@ class Blocklist:
 
     def add_to_dataset(self, name: str) -> None:
         """Add the rows of this list to the list of a dataset."""
-        make_folder(_place(name).parent)
-        with locked(_place(name).parent):
-            (Blocklist.of_dataset(name) | self)._write(_place(name))
+        make_folder(place(name).parent)
+        with locked(place(name).parent):
+            (Blocklist.of_dataset(name) | self)._write(place(name))
 
     def _write(self, path: Path) -> None:
         table = {n: sorted(getattr(self, n)) for n in LISTS}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rescind.core.method import Method
 from rescind.core.settings import find
 from rescind.experiments.needs import Sizes, in_words, needed
-from rescind.methods.additive.gram import DENSE_ITEMS
+from rescind.methods.additive.gram import DENSE_ITEMS, seconds_to_solve
 from rescind.storage.kinds import METHODS
 
 COMPARED = ("Popularity", "Gram", "LocalGram", "FedAvg", "FedShare")
@@ -41,18 +41,17 @@ def advise(sizes: Sizes, timed: bool, free: int | None) -> Advice:
         f"{sizes.users:,} users, {sizes.items:,} items, {each:.0f} rows per user, "
         f"{100 * density:.2g} % of all pairs"
     ]
-    needs = memory_of_methods(sizes)
+    needs, seconds = memory_of_methods(sizes), seconds_to_solve(sizes.items)
+    dense = f"{in_words(needs['Gram'])}, about {max(seconds, 1):,.0f} CPU s to solve"
     fits = {name: free is None or need <= free for name, need in needs.items()}
     if sizes.items <= DENSE_ITEMS and fits["Gram"]:
         method = "Gram"
-        why.append(
-            f"all pairs of {sizes.items:,} items fit into memory ({in_words(needs['Gram'])})"
-        )
+        why.append(f"all pairs of {sizes.items:,} items are quick and fit into memory ({dense})")
     elif fits["LocalGram"]:
         method = "LocalGram"
         why.append(
             f"{sizes.items:,} items are many: neighbours alone, up to "
-            f"{in_words(needs['LocalGram'])}, not all pairs ({in_words(needs['Gram'])})"
+            f"{in_words(needs['LocalGram'])}, not all pairs ({dense})"
         )
     else:
         method = "FedAvg"

@@ -14,7 +14,7 @@ from rescind.core.method import Unlearner
 from rescind.core.params import digest, nbytes
 from rescind.core.records import Event, Unshare, Withdraw
 from rescind.core.request import Request
-from rescind.data.blocklist import Blocklist
+from rescind.data.blocklist import Blocklist, place
 from rescind.errors import ConfigError
 from rescind.experiments.counterfactual import open_run
 from rescind.experiments.read_request import DRAW, Kind, NamedRecords, Source, read_request
@@ -62,6 +62,8 @@ class Answer:
     """The new run."""
     key_file: Path
     """The requester's key."""
+    later_runs: str = ""
+    """What the request does to later runs on the same dataset, in a sentence."""
 
 
 def check_requests(run: Path, kind: Kind, sources: Sequence[Source]) -> None:
@@ -88,13 +90,15 @@ def answer(
     on_retrain: Callable[[int, int], Any] = lambda *_: None,
     on_start: Callable[[Federation, Event, int], Any] = lambda *_: None,
     away: Sequence[str] = (),
+    everywhere: bool | None = None,
 ) -> Answer:
     """Answer a request to a run: write a new run without the records, purge the old, sign.
 
     A request that was interrupted is finished first (`succession`); the same request again gives
     its answer. on_retrain: called with (finished, total) reference models    on_start: called with
     the run, the request and its number of records    away: ids of users whose devices cannot be
-    reached
+    reached    everywhere: also leave the rows out of every other run on this dataset from now on.
+    Default: of imported data, except for requests that were drawn
     """
     asked = request_digest(kind, source)
     done = settle(run)
@@ -111,6 +115,7 @@ def answer(
         if new.exists() and any(new.iterdir()):
             raise ConfigError(f"{new} is not empty. Choose another folder with --out.")
         previous = last_receipt(run)
+        listed = _is_listed(facts, source, everywhere)
         fed.apply(event)  # fail before any output if the request is invalid
         on_start(fed, event, request.count)
         watched = replace(fed, watch=(*fed.watch, *watch))
@@ -118,7 +123,7 @@ def answer(
             after, evidence = forget(
                 watched, event, method, audits,
                 previous=previous, data=_public_data(facts), folder=scratch, workers=workers,
-                progress=on_retrain, not_covered=_copies(facts, event),
+                progress=on_retrain, not_covered=_copies(facts, event, listed),
                 away=away,
             )  # fmt: skip
         after = replace(after, watch=())
@@ -126,8 +131,7 @@ def answer(
         save_federation(after, folder / "model")
         withheld = _withheld(fed, after, request)
         (Blocklist.read(run) | withheld).write(folder)
-        drawn = isinstance(source, str) and source.startswith(DRAW)
-        if _of_people(facts) and not drawn:
+        if listed:
             withheld.add_to_dataset(facts["data"]["name"])
         write_facts(folder, _facts(facts, after, evidence))
         write_keys(evidence.key, folder / RECEIPT)
@@ -135,7 +139,7 @@ def answer(
         shown = page(evidence.receipt, findings, key=evidence.key)
         draft(folder, run, new, evidence.receipt, shown.encode())
         commit(run, new)
-    return Answer(after, evidence, new, new / KEY)
+    return Answer(after, evidence, new, new / KEY, _later_runs(facts, listed))
 
 
 def _withheld(before: Federation, after: Federation, request: Request) -> Blocklist:
@@ -168,20 +172,47 @@ def _of_people(facts: dict[str, Any]) -> bool:
     return facts["data"].get("source", "") not in ("", "generated")
 
 
-def _copies(facts: dict[str, Any], event: Event) -> list[str]:
+def _is_listed(facts: dict[str, Any], source: Source, everywhere: bool | None) -> bool:
+    """Return whether other runs on the dataset must leave the rows out, too.
+
+    Imported data is private: its people asked for it. Public data stays as it was published, so
+    that a trial does not change the results of later runs.
+    """
+    if everywhere is not None:
+        return everywhere and _of_people(facts)
+    drawn = isinstance(source, str) and source.startswith(DRAW)
+    return facts["data"].get("source") == "imported" and not drawn
+
+
+def _later_runs(facts: dict[str, Any], listed: bool) -> str:
+    name = facts["data"]["name"]
+    if listed:
+        return (
+            f"From now on every load and every run of '{name}' on this machine leaves these rows "
+            f"out (list: {place(name)}). Results from before are of other data. Was it a trial? "
+            f"Next time give --only-here. To undo it, delete the list: it has all requests to "
+            f"'{name}'."
+        )
+    if not _of_people(facts):
+        return ""
+    return (
+        f"Other runs on '{name}' are as before and may learn these rows again. To leave the rows "
+        f"out of them, too, give --everywhere."
+    )
+
+
+def _copies(facts: dict[str, Any], event: Event, listed: bool) -> list[str]:
     """Name the copies of the data that this request does not delete."""
     data = facts["data"]
     if not _of_people(facts) or isinstance(event, Unshare):
         return []
+    later = "are left out of every run from now on" if listed else "may be learnt by other runs"
     if data["source"] == "imported":
         return [
-            f"The imported copy of '{data['name']}': its rows are left out of every run from now "
-            f"on, and `rescind data erase` deletes them. The file it was imported from."
+            f"The imported copy of '{data['name']}': its rows {later}, and `rescind data erase` "
+            f"deletes them. The file it was imported from."
         ]
-    return [
-        f"The published files of '{data['name']}' on this machine: their rows are left out of "
-        f"every run from now on."
-    ]
+    return [f"The published files of '{data['name']}' on this machine: their rows {later}."]
 
 
 def _answered(new: Path) -> Answer:

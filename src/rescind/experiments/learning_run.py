@@ -22,7 +22,7 @@ from rescind.core.records import Share
 from rescind.core.run_state import EarlyStop, RoundResult
 from rescind.data import Dataset, GraphDataset, k_core, load, min_user
 from rescind.data.arrays import Ints
-from rescind.data.blocklist import Blocklist
+from rescind.data.blocklist import Blocklist, place
 from rescind.data.partition import louvain, subgraphs
 from rescind.data.sequences import in_order, next_item
 from rescind.data.simulated_lending import GROUPS, draw_groups, draw_share, groups_of
@@ -160,9 +160,9 @@ def withheld_from(dataset: AnyData, folder: Path | None = None) -> Blocklist:
     found = own | Blocklist.of_dataset(dataset.name) if known else own
     if found != own:
         log.warning(
-            "users erased rows of '%s' on this machine: they are left out. The list is "
-            "withheld/%s.json in the folder of your keys; to undo a trial, delete it",
-            dataset.name, dataset.name,
+            "users erased rows of '%s' on this machine: they are left out. The list is %s; to undo "
+            "a trial, delete it",
+            dataset.name, place(dataset.name),
         )  # fmt: skip
     return found
 

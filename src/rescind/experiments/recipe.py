@@ -4,7 +4,7 @@
     [data]     name = "ml-1m"                      what `rescind data` knows; more keys below
     [sharing]  ratio = [1, 2, 7]  part = 0.3       optional: simulated people lend records
     [method]   name = "FedAvg"  negatives = 4      fields of the class, one to one; "auto": Gram,
-                                                   or LocalGram above 16,000 items; your own
+                                                   or LocalGram above 10,000 items; your own
                                                    file: name = "anchored.py"
     [method.model]  name = "LightGCN"
     [guards]   clip = 1.0  gaussian = 0.8          optional: fields of `GuardSettings`

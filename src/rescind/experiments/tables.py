@@ -6,13 +6,14 @@ import json
 import math
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rescind.data.catalogue import AUTHORS, ENTRIES
 from rescind.errors import DataError
+from rescind.experiments.cell import DataSettings
 from rescind.experiments.recipe import COLUMNS, Cell, Column, Recipe
 
 Newest = dict[tuple[str, int], dict[str, Any]]
@@ -22,6 +23,9 @@ RANKING = re.compile(r"^(?:HR|NDCG|Recall|Precision|MRR)@\d+$")
 
 Not of diagnostics, such as what is left of an old block for some of the users.
 """
+
+MOST_NAMED = 6
+"""Runs that a remark names."""
 
 POPULARITY = "Popularity"
 """The class of item popularity; its code is not needed here."""
@@ -106,6 +110,8 @@ class ResultTable:
     """Cells without training rounds, which a method has to beat."""
     floors: tuple[str, ...] = ()
     """The controls that are item popularity."""
+    mixed: tuple[str, ...] = ()
+    """A sentence for each dataset whose rows differ between the results."""
 
 
 def lines(recipe: Recipe) -> list[dict[str, Any]]:
@@ -198,7 +204,33 @@ def collect(
     # The additive learner has no random numbers either, but it is not a control.
     seedless = [n for n in recipe.names if cells[n].method.seedless]
     controls = tuple(n for n in seedless if cells[n].method.control)
-    return ResultTable(recipe, tuple(entries), stale, controls, tuple(floors))
+    mixed = mixed_data(newest, cells)
+    return ResultTable(recipe, tuple(entries), stale, controls, tuple(floors), mixed)
+
+
+def mixed_data(newest: Newest, cells: Mapping[str, Cell]) -> tuple[str, ...]:
+    """Tell which results are of other rows than most results with the same settings of data.
+
+    Rows may have been erased, added or imported again between two runs; a mean over such seeds is
+    of no dataset.
+    """
+    digests: dict[DataSettings, dict[str, list[str]]] = {}
+    for (name, seed), line in sorted(newest.items()):
+        if "data" in line:  # lines of the first versions have none
+            of = digests.setdefault(cells[name].data, {})
+            of.setdefault(line["data"], []).append(f"{name} seed {seed}")
+    said = []
+    for data, found in digests.items():
+        most = max(found, key=lambda digest: len(found[digest]))
+        others = [who for digest, runs in found.items() if digest != most for who in runs]
+        if others:
+            named = ", ".join(others[:MOST_NAMED]) + (", ..." if len(others) > MOST_NAMED else "")
+            said.append(
+                f"MIXED DATA: rows of '{data.name}' were erased, added or imported again between "
+                f"these runs. {len(others)} are of other rows than the rest: {named}. Do not "
+                f"compare them; run all of them again with --record."
+            )
+    return tuple(said)
 
 
 def _values(newest: Newest, name: str, column: Column) -> dict[int, float | str]:
@@ -226,10 +258,12 @@ def _floor(newest: Newest, name: str, column: Column) -> float | None:
 def markdown(table: ResultTable) -> str:
     """Return the table in Markdown: a row per cell, ours and the paper's for each metric.
 
-    If the recipe names its columns, those without a published number have no "paper".
+    If the recipe names its columns or has no paper, those without a published number have no
+    "paper".
     """
     metrics = tuple(dict.fromkeys(e.metric for e in table.entries))
-    printed = {e.metric for e in table.entries if e.paper is not None or not table.recipe.columns}
+    of_paper = bool(table.recipe.paper) and not table.recipe.columns
+    printed = {e.metric for e in table.entries if e.paper is not None or of_paper}
     head = ["cell", "seeds"]
     for metric in metrics:
         head += [f"{metric} ours", f"{metric} paper"] if metric in printed else [metric]
@@ -245,7 +279,7 @@ def markdown(table: ResultTable) -> str:
 
 def remarks(table: ResultTable) -> list[str]:
     """Return notes on the table: its controls, and what was left out."""
-    said = []
+    said = [*table.mixed]
     if table.controls:
         names = ", ".join(f"'{n}'" for n in table.controls)
         said.append(f"Controls, in which nothing is trained round by round: {names}.")

@@ -13,11 +13,12 @@ from typing import Any
 
 from rescind.core.federation import Federation
 from rescind.core.method import Method
-from rescind.core.settings import chosen, fields_of
+from rescind.core.settings import chosen, fields_of, to_table
 from rescind.errors import ConfigError
 from rescind.experiments.cell import Cell
 from rescind.experiments.learning_run import obtained, start
 from rescind.forgetting.parallel import one_thread
+from rescind.methods.additive.gram import DENSE_ITEMS
 from rescind.methods.baselines.popularity import Popularity
 
 FACTORS = (1 / 3, 1.0, 3.0, 10.0)
@@ -27,6 +28,9 @@ PARTS = (1 / 16, 1 / 4, 1.0)
 FEWEST = 16
 STAGES = ((0.1, 1.0), (0.4, 1 / 3), (1.0, 1 / 6))
 """Part of the rounds that is reached, and part of the candidates that goes so far."""
+
+IMPLIED = {("run", "name"), ("run", "seed"), ("sharing", "name"), ("guards", "name")}
+"""Not written into a recipe: names of classes, and the seed, of which the recipe has several."""
 
 Progress = Callable[[int, int, str], None]
 """Takes rounds done, rounds in all, and the candidate that trained."""
@@ -116,20 +120,26 @@ def _further(one: Candidate, until: int, cell: Cell) -> Candidate:
 
 
 def recipe_text(cell: Cell, tuned: Tuned) -> str:
-    """Return a recipe with the chosen settings and, for comparison, popularity and LocalGram."""
+    """Return a recipe of the same data with the chosen settings, popularity and Gram or LocalGram.
+
+    Everything that was set for tuning is in it: other data or guards would need other settings.
+    """
     table = chosen(tuned.best.method) | tuned.best.settings
-    fields = ", ".join(f"{key} = {_toml(value)}" for key, value in table.items())
     name, rounds = table["name"], cell.run.rounds
-    lines = [
-        f'title = "{name} tuned on the validation part of {cell.data.name}"',
-        f'[data]\nname = "{cell.data.name}"',
-    ]
-    if cell.sharing is not None:
-        lines.append(f"[sharing]\nratio = {list(cell.sharing.ratio)}\npart = {cell.sharing.part}")
-    lines.append(f"[run]\nrounds = {rounds}\nevaluate_every = {max(1, rounds // 10)}")
+    items = tuned.best.fed.world.sizes.items
+    run = chosen(cell.run) | {"rounds": rounds, "evaluate_every": max(1, rounds // 10)}
+    parts = {"data": chosen(cell.data), "sharing": cell.sharing and to_table(cell.sharing)}
+    parts |= {"guards": cell.guards and chosen(cell.guards), "run": run}
+    parts["data"] |= {"name": cell.data.name}
+    lines = [f'title = "{name} tuned on the validation part of {cell.data.name}"']
+    for part, settings in parts.items():
+        given = {k: v for k, v in (settings or {}).items() if (part, k) not in IMPLIED}
+        if given:
+            lines.append(f"[{part}]\n" + "\n".join(f"{k} = {_toml(v)}" for k, v in given.items()))
     once = "run = { rounds = 1, evaluate_every = 1 }"
-    others = [f'  {{ label = "{n}", name = "{n}", {once} }}' for n in ("Popularity", "LocalGram")]
-    methods = ",\n".join([*others, f'  {{ label = "{name}, tuned", {fields} }}'])
+    closed = "Gram" if items <= DENSE_ITEMS else "LocalGram"
+    others = [f'  {{ label = "{n}", name = "{n}", {once} }}' for n in ("Popularity", closed)]
+    methods = ",\n".join([*others, f"  {_toml({'label': f'{name}, tuned', **table})}"])
     lines.append(f"[axes]\nmethod = [\n{methods},\n]\nseed = [0, 1, 2]")
     return "\n\n".join(lines) + "\n"
 

@@ -7,7 +7,12 @@ from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from rescind.core.method import Method
-from rescind.methods.additive.gram import DENSE_ITEMS, PAIR_BYTES, Gram
+from rescind.methods.additive.gram import (
+    DENSE_ITEMS,
+    PAIR_BYTES,
+    Gram,
+    seconds_to_solve,
+)
 from rescind.methods.additive.local_gram import LocalGram
 
 log = logging.getLogger(__name__)
@@ -15,7 +20,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class AutoGram(Gram):
-    """Gram up to 16,000 items, LocalGram above (`DENSE_ITEMS`); in a recipe, also "auto".
+    """Gram up to 10,000 items, LocalGram above (`DENSE_ITEMS`); in a recipe, also "auto".
 
     A federation that starts with it has one of the two as its method, with the settings that were
     changed here.
@@ -36,8 +41,9 @@ class AutoGram(Gram):
 
 def why_local(items: int, most: int = DENSE_ITEMS) -> str:
     """Return in a line why neighbours are used instead of all pairs."""
-    need = PAIR_BYTES * items * items / 1e9
+    need, time = PAIR_BYTES * items * items / 1e9, seconds_to_solve(items)
     return (
-        f"{items:,} items are more than {most:,}: all pairs would take {need:.1f} GB, so "
-        f"LocalGram is used, with the {LocalGram().model.many} nearest neighbours of each item."
+        f"{items:,} items are more than {most:,}: all pairs would take {need:.1f} GB and about "
+        f"{time:,.0f} CPU s for each solve, so LocalGram is used, with the "
+        f"{LocalGram().model.many} nearest neighbours of each item."
     )
