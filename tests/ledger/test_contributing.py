@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from sqlalchemy import select
 
 import rescind as rs
+from databases import POSTGRES, schema
 from ledgers import CATALOGUE, DEVICE, difference, done, joined, kept, lent, opened, take_back
 from rescind.core.federation import Federation
 from rescind.core.holdings import Holdings
@@ -67,12 +68,31 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(steps=STEPS)
 def test_the_sum_is_gram_on_lent_and_kept_records(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, set[int]]]
 ) -> None:
-    ledger = live(tmp_path_factory.mktemp("gram"))
+    play(tmp_path_factory.mktemp("gram"), None, steps)
+
+
+@pytest.mark.service
+def test_in_postgresql_it_is_the_same_sum(tmp_path_factory: pytest.TempPathFactory) -> None:
+    if not POSTGRES:
+        pytest.skip("PostgreSQL is tried with RESCIND_TEST_POSTGRES=1")
+
+    @settings(max_examples=10, deadline=None)
+    @given(steps=STEPS)
+    def in_both(steps: list[tuple[str, int, set[int]]]) -> None:
+        with schema() as database:
+            play(tmp_path_factory.mktemp("gram"), database, steps)
+
+    in_both()
+
+
+def play(state: Path, database: str | None, steps: list[tuple[str, int, set[int]]]) -> None:
+    """Let three people lend, keep and take back; compare the sum with `Gram`."""
+    ledger = live(state, database=database)
     people = [joined(ledger) for _ in range(3)]
     lending: list[set[int]] = [set(), set(), set()]
     keeping: list[set[int]] = [set(), set(), set()]
@@ -94,7 +114,7 @@ def test_the_sum_is_gram_on_lent_and_kept_records(
     if any(keeping):
         assert ledger.live.digest() != gram_digest(lending, without), "control: kept parts count"
     ledger.close()
-    again = live(ledger.state)
+    again = live(state, database=database)
     assert again.live.digest() == gram_digest(lending, keeping)
     again.close()
 
