@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -522,13 +523,15 @@ SMALL = st.integers(0, 3)
     st.lists(st.tuples(SMALL, SMALL | st.integers(0, 2**62), SMALL), max_size=60),
     st.booleans(),
     st.booleans(),
+    st.sampled_from([4, 2**19]),
 )
-def test_rows_are_sorted_as_by_lexsort(rows, timed, sort_first):
+def test_rows_are_sorted_as_by_lexsort(rows, timed, sort_first, group):
     rows = sorted(rows) if sort_first else rows
     user, time, item = (np.asarray([row[n] for row in rows], dtype=np.int64) for n in range(3))
     keys = (item, time, user) if timed else (item, user)
     columns = {"user": user, "item": item, "rating": np.arange(len(rows))}  # the row itself
-    found = import_order.sorted_rows(columns | ({"time": time} if timed else {}))
+    with mock.patch.object(import_order, "_GROUP", group):
+        found = import_order.sorted_rows(columns | ({"time": time} if timed else {}))
     assert found["rating"].tolist() == np.lexsort(keys).tolist()
 
 
