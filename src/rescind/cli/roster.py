@@ -66,6 +66,10 @@ def check(
     mine: Annotated[
         Path | None, Option(help="Your own lines (rescind roster mine): counted, or revoked?")
     ] = None,
+    silos: Annotated[
+        Path | None,
+        Option(help="Public keys of silos (silos.pub): did their devices make the lines?"),
+    ] = None,
     run: Annotated[
         Path | None,
         Option(help="For whoever may rebuild: is this run's sum the published one?"),
@@ -85,10 +89,12 @@ def check(
     witnesses = [key_given(one, WITNESS) for one in witness or []]
     before = read_text(since) if since else None
     own = read_text(mine) if mine else None
+    signers = read_text(silos) if silos else None
     try:
         public = roster.Public.read(folder)
         told = roster.check(public, trusted or key_of(public.log), witnesses, before)
         told += _mine(public, own) if own is not None else []
+        told += _signed(folder, public, signers) if signers is not None else []
         told += _audit(run, public) if run else []
         told += _audit_state(state, public) if state else []
     except DataError as error:
@@ -186,3 +192,14 @@ def _audit_state(state, public):
         return audit(ledger, public)
     finally:
         ledger.close()
+
+
+def _signed(folder, public, keys):
+    from rescind.errors import DataError
+    from rescind.proof import signed_lines
+
+    try:
+        data = (folder / signed_lines.FILE).read_bytes()
+    except OSError as error:
+        raise DataError(f"{folder} does not say who made the lines: {error.strerror}.") from None
+    return signed_lines.check(public, signed_lines.read(data), signed_lines.keys_in(keys.encode()))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -32,7 +32,7 @@ from rescind.methods.additive.gram import Gram, gram_of
 from rescind.privacy import keys
 from rescind.proof.log_folder import LINE, REVOKED, ROSTER, LogFolder, entry_of
 from rescind.proof.roster import Part, Public, Stated, added_up, digest, live, split, to_bytes
-from rescind.proof.sum_hash import OWNERS, blinding, hash_of, hidden, opens
+from rescind.proof.sum_hash import OWNERS, Hash, blinding, hash_of, hidden, opens
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -93,7 +93,7 @@ def parts_of(fed: Federation) -> list[Part]:
     ends = np.searchsorted(owner[order], np.arange(len(parts) + 1))
     client, block, weight = (t.tolist() for t in (parts.client, parts.block, parts.weight))
     return [
-        Part(client[n], _domain(method, block[n]), weight[n], np.unique(item[order[a:b]]))
+        Part(client[n], domain_of(method, block[n]), weight[n], np.unique(item[order[a:b]]))
         for n, (a, b) in enumerate(pairwise(ends))
     ]
 
@@ -115,7 +115,8 @@ def _gram(fed: Federation) -> Gram:
     return method
 
 
-def _domain(method: Gram, block: int) -> int:
+def domain_of(method: Gram, block: int) -> int:
+    """Return the domain of a block's sum."""
     return int(method.sum_key(block)[-4:])
 
 
@@ -133,23 +134,43 @@ def publish(
     """
     made = _lines(fed, seeds, known or {})
     seeds.write()
-    gone = {one.hex() for one in live(log.entries)} - {digest(line) for line in made.values()}
     after = Seeds(seeds.path, seeds.key, {tag: seeds.lines[tag] for tag in made})
-    total = to_bytes(hash_of(sums_of(fed)) + hidden(after.small()))
-    stated = Stated(
-        number=sum(entry[0] == ROSTER for entry in log.entries) + 1,
-        lines=len(made),
-        items=fed.world.sizes.items,
-        sum=digest(total),
-        weights=bound(_weights(fed), seeds.key),
-        time=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-    ).to_bytes()
-    added = [entry_of(LINE, line) for line in made.values()]
-    revoked = [bytes([REVOKED]) + bytes.fromhex(one) for one in sorted(gone)]
-    log.append([*added, *revoked, entry_of(ROSTER, stated)], private)
+    total = hash_of(sums_of(fed)) + hidden(after.small())
+    weights, items = weights_digest(fed, seeds.key), fed.world.sizes.items
+    public = state_sum(log, private, list(made.values()), total, items, weights)
     seeds.lines = after.lines
     seeds.write()
-    return Public(b"".join(made.values()), total, stated, log)
+    return public
+
+
+def next_number(log: LogFolder) -> int:
+    """Return the number of the next roster in a log."""
+    return sum(entry[0] == ROSTER for entry in log.entries) + 1
+
+
+def state_sum(
+    log: LogFolder,
+    private: Ed25519PrivateKey,
+    lines: Sequence[bytes],
+    total: Hash,
+    items: int,
+    weights: str,
+) -> Public:
+    """State in the log which lines count from now on, which do not any more, and their sum."""
+    commitment = to_bytes(total)
+    stated = Stated(
+        number=next_number(log),
+        lines=len(lines),
+        items=items,
+        sum=digest(commitment),
+        weights=weights,
+        time=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    ).to_bytes()
+    added = [entry_of(LINE, line) for line in lines]
+    gone = live(log.entries) - {entry[1:] for entry in added}
+    revoked = [bytes([REVOKED]) + one for one in sorted(gone)]
+    log.append([*added, *revoked, entry_of(ROSTER, stated)], private)
+    return Public(b"".join(lines), commitment, stated, log)
 
 
 def _lines(fed: Federation, seeds: Seeds, known: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -206,6 +227,11 @@ def audit(fed: Federation, public: Public, seeds: Seeds) -> list[str]:
     if apart > 1e-3 or not near[both].all():
         raise DataError("the weights were not solved from the published sum.")
     return [*told, "the weights follow from it"]
+
+
+def weights_digest(fed: Federation, key: bytes) -> str:
+    """Return the digest of a run's weights under a key."""
+    return bound(_weights(fed), key)
 
 
 def _weights(fed: Federation) -> str:

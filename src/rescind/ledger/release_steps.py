@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -15,13 +15,14 @@ from rescind.audits.finding import overall
 from rescind.core.files import write_atomically
 from rescind.ledger import tables
 from rescind.ledger.audited import write_audit
-from rescind.ledger.batch import Answer, Batch
+from rescind.ledger.batch import Answer, Batch, Items
 from rescind.ledger.failpoints import reach
 from rescind.ledger.keyslots import about
 from rescind.ledger.noising import count_release
 from rescind.ledger.release_worker import Made
 from rescind.methods.additive import _live_release as live_release
 from rescind.methods.additive._live_release import Weights
+from rescind.methods.additive._live_sum import Totals
 from rescind.proof.roster import release_entry
 
 PATTERN = "release-*.sealed"
@@ -80,6 +81,17 @@ class AtOnce:
     def digest(self) -> str:
         """Of the unpacked file."""
         return live_release.file_digest(self.plain)
+
+
+@dataclass(frozen=True)
+class Unlisted:
+    """A release that has no roster yet: what it was made from."""
+
+    facts: Mapping[str, Any]
+    sums: Totals
+    loans: Mapping[bytes, Items]
+    counted: bool
+    """Whether the sum also has the number of people per item."""
 
 
 @dataclass(frozen=True)

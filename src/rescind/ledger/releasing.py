@@ -44,12 +44,12 @@ from rescind.ledger.release_steps import (
     Release,
     ReleaseMade,
     TakeCopy,
+    Unlisted,
     bound,
     facts_of,
     path_of,
 )
 from rescind.ledger.release_worker import Copy, make
-from rescind.ledger.rostering import Unlisted
 from rescind.ledger.tables import CHANGES
 from rescind.ledger.tally import NAMELESS, Since
 from rescind.methods.additive import _live_release as live_release

@@ -30,8 +30,9 @@ from rescind.ledger.batch import Answer, Batch, Items, Operation
 from rescind.ledger.failpoints import reach
 from rescind.ledger.keyslots import about
 from rescind.ledger.parts import Parts
+from rescind.ledger.release_steps import Unlisted
 from rescind.ledger.roster_worker import LENT, Asked, Worker
-from rescind.methods.additive._live_sum import Totals, weight_of
+from rescind.methods.additive._live_sum import weight_of
 from rescind.proof.log_folder import LINE, REVOKED, ROSTER, entry_of
 from rescind.proof.roster import Stated, digest, split, to_bytes
 from rescind.proof.sum_hash import blinding, hidden
@@ -45,16 +46,6 @@ OF_LOANS = "lent"
 SEED_BYTES = 32
 AT_ONCE = 500
 """Values in one statement of SQL."""
-
-
-@dataclass(frozen=True)
-class Unlisted:
-    """A release that has no roster yet: what it was made from."""
-
-    facts: Mapping[str, Any]
-    sums: Totals
-    loans: Mapping[bytes, Items]
-    counted: bool
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from rescind.core.update import Sum
 from rescind.data.blocklist import Blocklist
 from rescind.data.simulated_lending import draw_groups, draw_share
 from rescind.errors import ConsentError, DataError, RescindError
+from rescind.flower.silo.lines import signed_lines
 from rescind.flower.silo.minimums import FILE, check_difference, check_measured, check_sum, people
 from rescind.flower.silo.names import find
 from rescind.flower.silo.partition import grow, heaviest, leave_out, silo_part
@@ -117,6 +118,7 @@ class Node:
             "measure": self._measure,
             "query": self._query,
             "keep": self._keep,
+            "lines": self._lines,
         }
         echo = {n: request.facts.get(n) for n in ("run", "round", "epoch", "verb")}
         try:
@@ -374,6 +376,15 @@ class Node:
             self.store.keep_only(PRIVATE, {*request.facts["keep_private"], private})
         self.store.note(epoch=int(request.facts["epoch"]))
         return self._state(held, private, vault.holdings)
+
+    def _lines(self, request: Letter) -> Letter:
+        """Reply with a hidden line for what each device has in the sum, signed by this silo."""
+        held, private, vault = self._catch_up(request)
+        facts, tensors = signed_lines(
+            request, vault, self.store, None if self.secure else self.masks.identity
+        )
+        reply = self._state(held, private, vault.holdings)
+        return Letter({**reply.facts, **facts}, {**reply.tensors, **tensors})
 
     def _clean_base(self, request: Letter, event: Event) -> None:
         """Remove the records of an event from the holdings that are kept (the initial ones)."""

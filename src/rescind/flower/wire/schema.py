@@ -21,6 +21,7 @@ from rescind.core.update import Sum
 from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.payloads import BEFORE, NUMBERS
 from rescind.flower.wire.steps import PRIVATE, moment_of, opened
+from rescind.proof.sum_hash import LENGTH
 from rescind.storage.events import unpack_events
 from rescind.storage.packing import drawer
 
@@ -105,6 +106,7 @@ REQUESTS: dict[str, dict[str, Rule]] = {
     },
     "measure": {**VAULT, "metric": table},
     "query": {**VAULT, "ask": text},
+    "lines": {**VAULT, "origin": text, "number": size},
     "keep": {
         **VAULT, "keep_held": moments, "keep_private": optional(moments), "never": events,
     },
@@ -205,6 +207,10 @@ def _payload_flaw(request: Letter, reply: Letter, silo: int, silos: int) -> str 
         if flaw := _ids_flaw(columns["client"], clients, silo, silos, repeated=True):
             return f"loans: {flaw}"
         return None if _within(columns["item"], items) else "it lends items that do not exist"
+    if verb == "lines":
+        lines, small = reply.tensors.get("lines"), reply.tensors.get("small")
+        good = _numbers(lines, (-1, LENGTH)) and _numbers(small, (3, LENGTH))
+        return None if good and text(reply.facts.get("signature")) else "no signed lines"
     if verb == "query":
         answer, asked = reply.tensors.get("answer"), request.tensors["records|client"]
         if answer is None or answer.shape != asked.shape or not answer.is_floating_point():
@@ -266,6 +272,13 @@ def _facts_flaw(facts: Mapping[str, Any], rules: Mapping[str, Rule]) -> str | No
 
 def _is_column(value: Tensor | None) -> bool:
     return value is not None and value.dim() == 1 and value.dtype == torch.int64
+
+
+def _numbers(value: Tensor | None, shape: tuple[int, int]) -> bool:
+    """Return whether a value is a table of whole numbers. shape: rows (-1: any), columns"""
+    if value is None or value.dim() != 2 or value.dtype != torch.int64:
+        return False
+    return value.shape[1] == shape[1] and shape[0] in (-1, value.shape[0])
 
 
 def _within(value: Tensor, end: int) -> bool:

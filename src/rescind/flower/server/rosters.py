@@ -1,0 +1,69 @@
+"""Publishes a roster whose lines the devices made: the server has no seed, and can make up none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rescind.core.federation import Federation
+from rescind.errors import ConfigError, DataError
+from rescind.flower.server.executor import FlowerExecutor
+from rescind.flower.server.remote_holdings import remote_holdings
+from rescind.flower.server.requests import vault_request
+from rescind.flower.wire.messages import Letter
+from rescind.forgetting.roster import Seeds, next_number, state_sum, sums_of, weights_digest
+from rescind.proof.log_folder import LogFolder
+from rescind.proof.roster import Public, digest, split
+from rescind.proof.signed_lines import Signed
+from rescind.proof.sum_hash import LENGTH, hash_of, hidden
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+
+def publish(
+    fed: Federation, log: LogFolder, private: Ed25519PrivateKey
+) -> tuple[Public, list[Signed]]:
+    """Ask every silo for the lines of its devices, and state the sum that the run uses.
+
+    All lines are new each time, and those before are revoked: nobody sees who changed something.
+    """
+    if len(fed.world.shared):
+        raise ConfigError(
+            "devices make the lines of what they keep, and here some records are lent to the "
+            "server, which would have to make those lines itself. Use rescind roster publish."
+        )
+    small, lines, signed = np.zeros((3, LENGTH), np.int64), list[bytes](), list[Signed]()
+    for silo, reply in sorted(_asked(fed, log).items()):
+        made = split(reply.tensors["lines"].numpy().astype("<i8").tobytes())
+        small += reply.tensors["small"].numpy()
+        names = tuple(digest(line) for line in made)
+        signed.append(Signed(silo, names, str(reply.facts["signature"])))
+        lines += made
+    seeds = Seeds.of(log)  # its key alone: the seeds are the devices'
+    seeds.write()
+    total = hash_of(sums_of(fed)) + hidden(small)
+    weights = weights_digest(fed, seeds.key)
+    stated = state_sum(
+        log, private, sorted(lines, key=digest), total, fed.world.sizes.items, weights
+    )
+    return stated, signed
+
+
+def _asked(fed: Federation, log: LogFolder) -> dict[int, Letter]:
+    executor, vault = fed.executor, fed.now.vault
+    if not isinstance(executor, FlowerExecutor):
+        raise ConfigError("this run has no silos. Use rescind roster publish.")
+    about = {"origin": log.checkpoint.origin, "number": next_number(log)}
+    requests = {
+        silo: vault_request(executor.run, "lines", fed.method, vault, silo, fed.clock, about, {})
+        for silo in range(remote_holdings(vault).silos)
+    }
+    replies, why = executor.line.ask(requests)
+    if why:
+        silo = min(why)
+        raise DataError(
+            f"silo {silo} sent no lines: {why[silo]}. A roster needs every silo: try again later."
+        )
+    return replies
