@@ -76,6 +76,20 @@ def test_the_next_item_is_the_last_of_a_block(people: Dataset) -> None:
                         assert int(time[split == 2].min()) >= int(time[split != 2].max())
 
 
+def test_without_times_a_person_arrives_whole_and_can_be_asked(people: Dataset) -> None:
+    ordered = "amazon-video-games-2018-5core"  # rows in the order of each person
+    untimed = replace(people, name=ordered, time=np.zeros_like(people.time))
+    made = write_story(untimed, 0, 4, "next")
+    seen: dict[int, set[int]] = {}
+    for step in made.steps:
+        for event in step.events:
+            if isinstance(event, Arrive) and step.block < 2:  # later some come back
+                assert 2 in event.split.tolist()
+                for user in set(event.records.client.tolist()):
+                    seen.setdefault(user, set()).add(step.block)
+    assert {len(blocks) for blocks in seen.values()} == {1}
+
+
 def test_a_story_needs_blocks_and_a_task(people: Dataset) -> None:
     with pytest.raises(ConfigError, match="4 blocks"):
         write_story(people, 0, 3)

@@ -65,15 +65,23 @@ def write_story(
 
 
 def in_blocks(dataset: Dataset, blocks: int) -> Dataset:
-    """Return the first copy of each pair, in blocks of equal size by time."""
-    if not dataset.has_time:
+    """Return the first copy of each pair, in blocks of equal size by time.
+
+    Rows without times only have an order for each person, so a person arrives whole, in one block.
+    """
+    timed = dataset.has_time
+    if not timed:
         dataset = in_order(dataset)
     order = np.lexsort((np.arange(len(dataset)), dataset.time))
     key = dataset.user[order] * len(dataset.items) + dataset.item[order]
     _, first = np.unique(key, return_index=True)
     once = dataset.select(np.sort(order[first]))
     once = replace(once, split=None, block=None)
-    return arrange(once, chronological(once, base=1 / blocks, parts=blocks - 1))
+    if timed:
+        return arrange(once, chronological(once, base=1 / blocks, parts=blocks - 1))
+    people = torch.arange(len(once.users))
+    joins = Clock(0).integers("life joins", people, 0, blocks).numpy().astype(np.int8)
+    return arrange(once, joins[once.user])
 
 
 class _Author:

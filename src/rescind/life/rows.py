@@ -22,6 +22,8 @@ ROUNDS = 20
 FEW_ROUNDS = 12
 """The same of methods that log single updates."""
 MANY = 2000
+LARGE = 8000
+"""Items above which a sum over all pairs of items is too large: neighbours only then."""
 BLOCK_ROUNDS = 8
 """Rounds per block of a model that is carried on."""
 Build = Callable[[Setting, int], Entry]
@@ -41,14 +43,16 @@ class Row:
 
 def _gram(setting: Setting, seed: int) -> Entry:
     from rescind.methods.additive.gram import Gram
+    from rescind.methods.additive.local_gram import LocalGram
 
-    return Additive(setting, seed, Gram(), 1)
+    return Additive(setting, seed, Gram() if setting.items <= LARGE else LocalGram(), 1)
 
 
 def _seq_gram(setting: Setting, seed: int) -> Entry:
+    from rescind.methods.additive.local_seq_gram import LocalSeqGram
     from rescind.methods.additive.seq_gram import SeqGram
 
-    return Additive(setting, seed, SeqGram(), 1)
+    return Additive(setting, seed, SeqGram() if setting.items <= LARGE else LocalSeqGram(), 1)
 
 
 def _fedavg(kind: type[Anew]) -> Build:
