@@ -172,6 +172,7 @@ def test_a_real_process_is_filled_signs_in_and_ends_in_order(tmp_path: Path, end
 COMPILED = """
 import sys
 from pathlib import Path
+from numba.core.dispatcher import Dispatcher
 from doors import opened
 from rescind.ledger.warming import warm_up
 
@@ -180,7 +181,7 @@ def signatures():
     for name, module in list(sys.modules.items()):
         if name.startswith("rescind."):
             for one in vars(module).values():
-                if hasattr(one, "py_func") and hasattr(one, "signatures"):
+                if isinstance(one, Dispatcher):
                     found[f"{one.py_func.__module__}.{one.py_func.__name__}"] = len(one.signatures)
     return found
 
