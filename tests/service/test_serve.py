@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -113,6 +114,21 @@ def test_a_port_that_is_taken_is_told() -> None:
             Doorway(port=taken.getsockname()[1]).listening()
 
 
+def follow_the_page(folder: Path, **env: str) -> str:
+    """Run the curl lines of docs/service.md; return all that they print."""
+    page = Path(__file__).parents[2] / "docs" / "service.md"
+    found = re.search(r'```bash title="api.sh"\n(.*?)```', page.read_text("utf-8"), re.S)
+    assert found
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    (folder / "jar").unlink(missing_ok=True)
+    words = ["bash", "-e", "-c", found[1]]
+    done = subprocess.run(
+        words, cwd=folder, env=os.environ | env, capture_output=True, text=True, check=False
+    )
+    return done.stdout + done.stderr
+
+
 def rescind(*words: str, state: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "rescind.cli", *words, "--state", str(state)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
@@ -124,7 +140,15 @@ def test_a_real_process_is_filled_signs_in_and_ends_in_order(tmp_path: Path, end
     state = tmp_path / "state"
     env = os.environ | {"RESCIND_DATA": str(tmp_path / "none"), "OMP_NUM_THREADS": "1"}
     words = ["serve", "--demo", "synthetic", "--state", str(state), "--port", "0"]
-    command = [sys.executable, "-u", "-m", "rescind.cli", *words, "--make-token", "read,extend"]
+    command = [
+        sys.executable,
+        "-u",
+        "-m",
+        "rescind.cli",
+        *words,
+        "--make-token",
+        "read,extend,release",
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
     assert process.stdout is not None
     said = ""
@@ -139,8 +163,12 @@ def test_a_real_process_is_filled_signs_in_and_ends_in_order(tmp_path: Path, end
             re.findall(r"90 days: (\S+)", said),
         )
         assert "invitation for operator" in said
-        answer = urlopen(Request(link, headers={"Sec-Fetch-Site": "none"}), timeout=30)
-        assert answer.status == 200  # followed to the first page
+        said = follow_the_page(tmp_path, LINK=link, TOKEN=token, BASE=base)
+        assert '"changed":2' in said
+        assert '"kind":"erase","n":1' in said
+        assert re.search(r'"asked":\{"state":"(making|made)"', said)
+        again = follow_the_page(tmp_path, LINK=f"{base}/", TOKEN="none", BASE=base)
+        assert "401" in again, "control: it stops without the link"
         asked = Request(
             f"{base}/v1/operator/overview", headers={"Authorization": f"Bearer {token}"}
         )
@@ -151,7 +179,7 @@ def test_a_real_process_is_filled_signs_in_and_ends_in_order(tmp_path: Path, end
         assert "is served now" in served.stderr
         assert "--url" in served.stderr
         listed = rescind("tokens", "list", state=state)
-        assert "made at the start: read,extend" in listed.stdout
+        assert "made at the start: read,extend,release" in listed.stdout
         process.send_signal(end)
         rest = process.stdout.read()
         assert process.wait(60) == 0
