@@ -117,6 +117,5 @@ def _security(rule: Rule) -> list[dict[str, list[str]]]:
     """Return by what a caller of a route is known; an empty list: it is open to everybody."""
     if Role.ANONYMOUS in rule.who:
         return []
-    bearer = {Role.AGENT, Role.OFFICER, Role.OPERATOR} & rule.who
-    cookie = rule.who - {Role.AGENT}
-    return [{"session": []}] * bool(cookie) + [{"token": []}] * bool(bearer)
+    by = {"session": rule.who - {Role.AGENT}, "token": rule.who - {Role.PERSON}}
+    return [{name: list[str]()} for name, who in by.items() if who]
