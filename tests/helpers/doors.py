@@ -217,7 +217,8 @@ def opened(
     """
     clock = Clock()
     names = [f"item-{n}" for n in range(items)]
-    catalogue = Catalogue(names, [f"Title of {n}" for n in range(items)])
+    titles = [f"Title of {n}" for n in range(items)]
+    catalogue = Catalogue(names, titles) if items else None  # the folder has one
     if POSTGRES and state not in _DATABASES:
         _DATABASES[state] = _UNTIL_THE_END.enter_context(schema())
     ledger = Ledger.open(

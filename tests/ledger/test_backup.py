@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from ledgers import done, joined, lent, opened, take_back
 from rescind.errors import ConfigError, DataError
-from rescind.ledger.backup import back_up, plan, restore
+from rescind.ledger.accounts import MakeToken, RevokeToken, token_name
+from rescind.ledger.backup import Undone, back_up, plan, restore
 from rescind.ledger.errors import NotThere, OlderLedger
 from rescind.ledger.lending import Lend
 
@@ -47,6 +49,31 @@ def test_a_backup_of_a_running_ledger_can_be_put_back(tmp_path: Path) -> None:
     done(ledger, Lend(changes, (7,)))
     ledger.close()
     opened(state).close()
+
+
+def test_going_back_says_which_answers_it_undoes(tmp_path: Path) -> None:
+    state, backup = tmp_path / "state", tmp_path / "backup.db"
+    ledger = opened(state, live=None)
+    first, second = joined(ledger, *range(8)), joined(ledger, *range(8))
+    until = ledger.clock() + timedelta(days=30)
+    done(ledger, MakeToken(b"a" * 32, "old", "officer", ("read",), until))
+    done(ledger, take_back(first, "erase", 1))
+    back_up(state, backup)
+    ledger.close()
+    same = plan(state, backup, None, None)
+    assert (same.undone, same.entries_lost) == (Undone(0, 0, 0, 0), 0), "control: nothing since"
+    ledger = opened(state, live=None)
+    done(ledger, take_back(second, "erase", 2))
+    ledger.releases.make(ledger)
+    done(ledger, RevokeToken(token_name(b"a" * 32)))
+    done(ledger, MakeToken(b"b" * 32, "new", "officer", ("read",), until))
+    ledger.close()
+    found = plan(state, backup, None, None)
+    assert found.undone == Undone(answers=1, requests=1, tokens_lost=1, tokens_back=1)
+    told = str(found)
+    assert "1 answered requests are open again" in told
+    assert "open doors again: rescind tokens list" in told
+    assert "proofs of them lead nowhere" in told
 
 
 def test_an_old_ledger_in_place_is_accepted_only_by_restore(tmp_path: Path) -> None:

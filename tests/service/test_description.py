@@ -224,3 +224,15 @@ def test_the_page_shows_the_routes_of_now() -> None:
 
     page = (Path(__file__).parents[2] / "docs" / "service.md").read_text(encoding="utf-8")
     assert written(page) == page, "run: python -m rescind.service.describe docs/service.md"
+
+
+def test_the_description_says_how_a_caller_is_known() -> None:
+    told = description()
+    assert set(told["components"]["securitySchemes"]) == {"session", "token"}
+    ways = {
+        "/v1/me": [{"session": []}],
+        "/v1/operator/requests": [{"session": []}, {"token": []}],
+        "/drp/v1/agent/{id}": [{"token": []}],
+        "/v1/catalogue": [],
+    }
+    assert {path: told["paths"][path]["get"]["security"] for path in ways} == ways

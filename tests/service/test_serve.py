@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -41,6 +42,14 @@ def test_a_demonstration_is_not_put_behind_a_proxy() -> None:
         Doorway(behind_proxy=("lend.example.org",), demo=True)
 
 
+def test_a_demonstration_has_no_certificate(tmp_path: Path) -> None:
+    file = tmp_path / "cert.pem"
+    file.touch()
+    with pytest.raises(ConfigError, match="needs no TLS"):
+        Doorway(tls_cert=file, tls_key=file, demo=True)
+    assert Doorway(tls_cert=file, tls_key=file).local, "control"
+
+
 def test_tls_needs_both_files(tmp_path: Path) -> None:
     file = tmp_path / "cert.pem"
     with pytest.raises(ConfigError, match="both"):
@@ -66,6 +75,38 @@ def test_a_new_folder_needs_items(tmp_path: Path) -> None:
     assert not state.exists()
 
 
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        (Wanted(make_token="read,writ"), "'writ' is no scope"),
+        (Wanted(users="nobody", codes=Path("codes.csv")), "not an imported dataset"),
+        (Wanted(codes=Path("codes.csv")), "give --import NAME"),
+        (Wanted(users="mine", demo="synthetic"), "leave --items and --demo out"),
+    ],
+)
+def test_what_is_wrong_is_told_before_anything_is_made(
+    tmp_path: Path, monkeypatch, wanted: Wanted, words: str
+) -> None:
+    from rescind.ledger.options import Options
+
+    monkeypatch.setenv("RESCIND_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(ConfigError, match=words):
+        run(tmp_path / "state", Doorway(port=0), wanted, Options())
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_database_that_is_not_there_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("psycopg", reason="PostgreSQL's driver is not installed")
+    from rescind.ledger.errors import CannotStart
+    from rescind.ledger.store import Store
+
+    with Doorway(port=0).listening() as closed:  # bound, and nobody listens
+        port = closed.getsockname()[1]
+        with pytest.raises(CannotStart, match=rf"{port}/nope.*refused.*Check --database") as told:
+            Store(tmp_path, f"postgresql://me:secret@127.0.0.1:{port}/nope").writer()
+    assert "secret" not in str(told.value)
+
+
 def test_a_port_that_is_taken_is_told() -> None:
     with Doorway(port=0).listening() as taken:
         taken.listen()
@@ -73,11 +114,41 @@ def test_a_port_that_is_taken_is_told() -> None:
             Doorway(port=taken.getsockname()[1]).listening()
 
 
+def follow_the_page(folder: Path, **env: str) -> str:
+    """Run the curl lines of docs/service.md; return all that they print."""
+    page = Path(__file__).parents[2] / "docs" / "service.md"
+    found = re.search(r'```bash title="api.sh"\n(.*?)```', page.read_text("utf-8"), re.S)
+    assert found
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    (folder / "jar").unlink(missing_ok=True)
+    words = ["bash", "-e", "-c", found[1]]
+    done = subprocess.run(
+        words, cwd=folder, env=os.environ | env, capture_output=True, text=True, check=False
+    )
+    return done.stdout + done.stderr
+
+
+def rescind(*words: str, state: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "rescind.cli", *words, "--state", str(state)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
 @pytest.mark.service
-def test_a_real_process_is_filled_signs_in_and_ends_in_order(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_a_real_process_is_filled_signs_in_and_ends_in_order(tmp_path: Path, end) -> None:
+    state = tmp_path / "state"
     env = os.environ | {"RESCIND_DATA": str(tmp_path / "none"), "OMP_NUM_THREADS": "1"}
-    words = ["serve", "--demo", "synthetic", "--state", str(tmp_path / "state"), "--port", "0"]
-    command = [sys.executable, "-u", "-m", "rescind.cli", *words, "--make-token", "read,extend"]
+    words = ["serve", "--demo", "synthetic", "--state", str(state), "--port", "0"]
+    command = [
+        sys.executable,
+        "-u",
+        "-m",
+        "rescind.cli",
+        *words,
+        "--make-token",
+        "read,extend,release",
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
     assert process.stdout is not None
     said = ""
@@ -87,24 +158,83 @@ def test_a_real_process_is_filled_signs_in_and_ends_in_order(tmp_path: Path) -> 
         said += line
     try:
         base = re.findall(r"serves at (\S+)", said)[0]
-        link, token = re.findall(r"(\S+/v1/enter/\S+)|days: (\S+)", said)
-        answer = urlopen(Request(link[0], headers={"Sec-Fetch-Site": "none"}), timeout=30)
-        assert answer.status == 200  # followed to the first page
+        (link,), (token,) = (
+            re.findall(r"\S+/v1/enter/\S+", said),
+            re.findall(r"90 days: (\S+)", said),
+        )
+        assert "invitation for operator" in said
+        said = follow_the_page(tmp_path, LINK=link, TOKEN=token, BASE=base)
+        assert '"changed":2' in said
+        assert '"kind":"erase","n":1' in said
+        assert re.search(r'"asked":\{"state":"(making|made)"', said)
+        again = follow_the_page(tmp_path, LINK=f"{base}/", TOKEN="none", BASE=base)
+        assert "401" in again, "control: it stops without the link"
         asked = Request(
-            f"{base}/v1/operator/overview", headers={"Authorization": f"Bearer {token[1]}"}
+            f"{base}/v1/operator/overview", headers={"Authorization": f"Bearer {token}"}
         )
         assert json.load(urlopen(asked, timeout=30))["counts"]["lenders"] > 0
         assert json.load(urlopen(f"{base}/readyz", timeout=30))["ready"] is True
-        process.send_signal(signal.SIGINT)
+        served = rescind("requests", "extend", "0" * 32, "--days=1", "--reason=x", state=state)
+        assert served.returncode == 2
+        assert "is served now" in served.stderr
+        assert "--url" in served.stderr
+        listed = rescind("tokens", "list", state=state)
+        assert "made at the start: read,extend,release" in listed.stdout
+        process.send_signal(end)
         rest = process.stdout.read()
         assert process.wait(60) == 0
         assert "everything that was acknowledged is on the disk" in rest
     finally:
         process.kill()
-    listed = subprocess.run(
-        [sys.executable, "-m", "rescind.cli", "requests", "--state", str(tmp_path / "state")],
-        capture_output=True,
-        text=True,
-        check=True,
+    assert "no open requests" in rescind("requests", state=state).stdout
+    made = rescind("tokens", "make", "read", "--name=cron", state=state)
+    assert len(made.stdout.strip()) > 40
+    (name,) = re.findall(
+        r"(\w+)  until \S+  cron: read", rescind("tokens", "list", state=state).stdout
     )
-    assert "no open requests" in listed.stdout
+    assert "opens nothing any more" in rescind("tokens", "revoke", name, state=state).stdout
+    assert name not in rescind("tokens", "list", state=state).stdout
+    assert rescind("tokens", "revoke", name, state=state).returncode == 2
+
+
+COMPILED = """
+import sys
+from pathlib import Path
+from numba.core.dispatcher import Dispatcher
+from doors import opened
+from rescind.ledger.warming import warm_up
+
+def signatures():
+    found = {}
+    for name, module in list(sys.modules.items()):
+        if name.startswith("rescind."):
+            for one in vars(module).values():
+                if isinstance(one, Dispatcher):
+                    found[f"{one.py_func.__module__}.{one.py_func.__name__}"] = len(one.signatures)
+    return found
+
+with opened(Path(sys.argv[1])) as house:
+    if sys.argv[2] == "warm":
+        warm_up(house.ledger)
+    before = signatures()
+    people = [house.person() for _ in range(8)]
+    for n, person in enumerate(people):
+        items = [f"item-{(3 * n + k) % 40}" for k in range(10)]
+        assert person.post("/v1/me/loans", {"items": items}).status_code == 201
+    body = {"kind": "erase", "items": ["item-1"]}
+    assert people[0].post("/v1/me/requests", body).status_code == 202
+    assert house.release(house.operator()).status_code == 202
+    assert people[0].get("/v1/me/recommendations").json()["kind"] == "release"
+    after = signatures()
+print(sorted(name for name, count in after.items() if count > before.get(name, 0)))
+"""
+
+
+@pytest.mark.service
+@pytest.mark.parametrize(("how", "compiled"), [("warm", False), ("cold", True)])
+def test_nothing_is_compiled_once_people_come(tmp_path: Path, how: str, compiled: bool) -> None:
+    helpers = str(Path(__file__).parents[1] / "helpers")
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([helpers, *sys.path])}
+    words = [sys.executable, "-c", COMPILED, str(tmp_path / "state"), how]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, env=env)
+    assert (done.stdout.strip() != "[]") is compiled, done.stdout

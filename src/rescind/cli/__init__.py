@@ -32,6 +32,7 @@ from rescind.cli import (
     scan,
     serve,
     table,
+    tokens,
     tune,
     value,
     verify,
@@ -77,6 +78,7 @@ app.command("witness", rich_help_panel=FORGET)(witness.command)
 app.add_typer(flower.app, name="flower", rich_help_panel=DEPLOY)
 app.command("serve", rich_help_panel=DEPLOY)(serve.command)
 app.add_typer(requests.app, name="requests", rich_help_panel=DEPLOY)
+app.add_typer(tokens.app, name="tokens", rich_help_panel=DEPLOY)
 app.command("export", rich_help_panel=DEPLOY)(export.command)
 app.add_typer(keys.app, name="keys", rich_help_panel=DEPLOY)
 app.command("backup", rich_help_panel=DEPLOY)(backup.backup)
@@ -134,7 +136,7 @@ _CHECK = "Check the path and the disk, then give the command again."
 _NEXT = {
     EACCES: "Choose a file or folder that you may read and write.",
     EPERM: "Choose a file or folder that you may read and write.",
-    EROFS: "This folder cannot be written to. Choose another one, for example with --out.",
+    EROFS: "This folder cannot be written to. Choose another one, with --out or --state.",
     ENOSPC: "Free some space, then give the command again.",
 }
 

@@ -30,7 +30,8 @@ def backup(
     rows = back_up(state, target, database)
     typer.echo(f"{target}: {rows['person']:,} people, {rows['leaf']:,} entries of the log.")
     typer.echo("keys.bin is not in it. Mirror it (rescind serve --keys-mirror); never archive it.")
-    typer.echo(f"To go back: rescind restore {state} --from {target}")
+    more = f" --database {database}" if database else ""
+    typer.echo(f"To go back: rescind restore {state} --from {target}{more}")
 
 
 def restore(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
 
+from rescind.cli.calling import TOKEN, URL, call
 from rescind.cli.options import Json
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ app = typer.Typer(
 )
 State = Annotated[Path, Option(help="Folder of the ledger.")]
 Database = Annotated[str | None, Option(metavar="URL", help="PostgreSQL, if the ledger is there.")]
-TOKEN = "RESCIND_TOKEN"
 
 
 @app.callback(invoke_without_command=True)
@@ -52,6 +51,7 @@ def show(
             f"{row.expected_by:%Y-%m-%d %H:%M} {state_now}{urgent}"
         )
     typer.echo('Next: rescind requests extend REQUEST --days 14 --reason "..."')
+    typer.echo(f"While it is served, also --url http://localhost:8000, and a token in {TOKEN}.")
 
 
 def _used(row: Any, now: datetime) -> float:
@@ -122,54 +122,19 @@ def extend(
     reason: Annotated[str, Option(help="Why; the user is told.")],
     url: Annotated[
         str | None,
-        Option(help=f"A running service. Its token (scope extend) is read from {TOKEN}."),
+        Option(help=f"{URL} It needs the scope extend."),
     ] = None,
     state: State = Path("runs/service"),
     database: Database = None,
 ) -> None:
     """Give a request more time, with a reason: at a running service (--url), or in a folder."""
     if url is not None:
-        due = _extend_there(url, request, days, reason)
+        from urllib.parse import quote
+
+        path = f"/v1/operator/requests/{quote(request, safe='')}/extend"
+        due = call(url, "POST", path, {"days": days, "reason": reason})["expected_by"]
     else:
         from rescind.ledger.requests import extend as extend_here
 
         due = extend_here(state, database, request, days, reason)
     typer.echo(f"{request} is due on {due}. The user is told: {reason}")
-
-
-def _extend_there(url: str, request: str, days: int, reason: str) -> str:
-    import secrets
-    from urllib.error import HTTPError, URLError
-    from urllib.parse import quote
-    from urllib.request import Request, urlopen
-
-    from rescind.errors import ConfigError
-
-    token = os.environ.get(TOKEN)
-    if not token:
-        raise ConfigError(
-            f"{TOKEN} is not set. Make one: rescind serve --make-token read,extend, or on the page."
-        )
-    call = Request(
-        f"{url.rstrip('/')}/v1/operator/requests/{quote(request)}/extend",
-        json.dumps({"days": days, "reason": reason}).encode(),
-        {
-            "Authorization": f"Bearer {token}",
-            "Content-Type": "application/json",
-            "Idempotency-Key": secrets.token_hex(16),
-        },
-    )
-    try:
-        with urlopen(call, timeout=30) as answer:
-            found: str = json.load(answer)["expected_by"]
-            return found
-    except HTTPError as error:
-        try:
-            told = json.load(error)
-            why = f"{told['detail']} {told['next']}"
-        except (ValueError, KeyError):
-            why = f"it answered {error.code}."
-        raise ConfigError(f"{url} refused: {why}") from None
-    except (URLError, ValueError, OSError) as error:
-        cause = getattr(error, "reason", None) or error
-        raise ConfigError(f"cannot reach {url}: {cause}. Check the address.") from None

@@ -20,6 +20,13 @@ def command(
         Path | None,
         Option(help="The first time: a CSV file of what people may lend (columns id, title)."),
     ] = None,
+    users: Annotated[
+        str | None,
+        Option("--import", metavar="NAME", help="The first time: users of imported data."),
+    ] = None,
+    codes: Annotated[
+        Path | None, Option(help="With --import: a new file for the code of each user.")
+    ] = None,
     database: Annotated[
         str | None, Option(metavar="URL", help="PostgreSQL. Default: SQLite in the folder.")
     ] = None,
@@ -93,7 +100,15 @@ def command(
         host, port, name, tls_cert, tls_key, tuple(behind_proxy or ()), insecure, demo is not None
     )
     wanted = Wanted(
-        demo, items, invite_operator, invite_officer, make_token, business, tuple(witness or ())
+        demo,
+        items,
+        invite_operator,
+        invite_officer,
+        make_token,
+        business,
+        tuple(witness or ()),
+        users,
+        codes,
     )
     options = Options(
         people=people,

@@ -23,12 +23,49 @@ from rescind.ledger import tables
 from rescind.ledger.keyslots import FILE as KEYS
 from rescind.ledger.keyslots import Head, KeySlots
 from rescind.ledger.migrate import migrate, newest
+from rescind.ledger.reading import OPEN
 from rescind.ledger.start import named_slots, open_boxes, read_tree
 from rescind.ledger.store import FILE, Store, last_batch
 from rescind.proof.tlog import Tree
 
 CHUNK = 1000
 """Rows copied at a time."""
+
+
+@dataclass(frozen=True)
+class Undone:
+    """What the ledger in place has done, and the other one does not know."""
+
+    answers: int
+    """Requests that are fulfilled here and open there: they get another receipt."""
+    requests: int
+    """Requests that are not there at all. What they took back stays gone: its keys are."""
+    tokens_lost: int
+    tokens_back: int
+    """Tokens that were revoked or spent since, and open doors again."""
+
+    def __str__(self) -> str:
+        return (
+            f"Undone: {self.answers:,} answered requests are open again, and get another receipt; "
+            f"{self.requests:,} requests are not known any more, so the links and receipts that "
+            f"people hold lead nowhere (what they took back stays gone).\n"
+            f"Tokens: {self.tokens_lost:,} made since end; {self.tokens_back:,} that ended since "
+            f"open doors again: rescind tokens list, then revoke."
+        )
+
+    @classmethod
+    def between(cls, here: Connection, there: Connection) -> Undone:
+        """Compare the ledger in place with the one that replaces it."""
+        table = tables.request
+        question = select(table.c.id, table.c.status)
+        now, then = ({row.id: row.status for row in one.execute(question)} for one in (here, there))
+        made, kept = (
+            {bytes(digest) for digest in one.scalars(select(tables.token.c.digest))}
+            for one in (here, there)
+        )
+        known = now.keys() & then.keys()
+        answered = [name for name in known if then[name] in OPEN and now[name] not in OPEN]
+        return cls(len(answered), len(now.keys() - known), len(made - kept), len(kept - made))
 
 
 @dataclass(frozen=True)
@@ -45,6 +82,8 @@ class Plan:
     accounts_ended: int
     keys_destroyed: int
     """Keys of what was lent or changed since: nothing in this ledger needs them."""
+    undone: Undone | None = None
+    """What the ledger in place has answered since; None: it is the one to accept, or unreadable."""
 
     def __str__(self) -> str:
         text = (
@@ -54,10 +93,14 @@ class Plan:
             f"changed since; {self.accounts_ended:,} accounts, which ended since.\n"
             f"Destroyed: {self.keys_destroyed:,} keys of what was lent or changed since."
         )
+        if self.undone is not None:
+            text += f"\n{self.undone}"
+        text += "\nEverybody signs in again: sessions end."
         if self.entries_lost:
             text += (
-                f"\nThe log goes back by {self.entries_lost:,} entries. Witnesses that saw them "
-                f"will refuse it, and they are right: tell them, and start a new log."
+                f"\nThe log goes back by {self.entries_lost:,} entries: proofs of them lead "
+                f"nowhere. Witnesses that saw them will refuse the log for good, and they are "
+                f"right: publish what happened. A log that they cosign needs a new state folder."
             )
         return text
 
@@ -67,7 +110,10 @@ def back_up(state: Path, target: Path, database: str | None = None) -> dict[str,
     if target.exists():
         raise ConfigError(f"{target} exists already. Name a new file for the backup.")
     if database is None and not (state / FILE).is_file():
-        raise DataError(f"{state} holds no ledger ({FILE}). Name the state folder of a service.")
+        raise DataError(
+            f"{state} holds no ledger ({FILE}). Name the state folder of a service; if its ledger "
+            f"is in PostgreSQL, give --database, too."
+        )
     part = target.with_name(f".{target.name}.part")
     part.unlink(missing_ok=True)
     try:
@@ -100,7 +146,19 @@ def plan(state: Path, backup: Path | None, keys_mirror: Path | None, database: s
             loans_dropped=sum(row.lent for row in lost),
             accounts_ended=sum(row.account_key not in keys.ids for row in lost),
             keys_destroyed=len(keys.without_box(named)),
+            undone=_undone(state, database, source) if backup else None,
         )
+
+
+def _undone(state: Path, database: str | None, source: Connection) -> Undone | None:
+    """Compare with the ledger in place; None if it cannot be read, which may be why."""
+    if database is None and not (state / FILE).is_file():
+        return None
+    try:
+        with _reading(state, database) as here:
+            return Undone.between(here, source)
+    except DBAPIError:
+        return None
 
 
 def restore(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import Row, select
 from sqlalchemy.exc import DBAPIError
 
+from rescind.core.files import in_use
 from rescind.errors import ConfigError
 from rescind.ledger import tables
 from rescind.ledger.agency import Extend
@@ -17,16 +21,48 @@ from rescind.ledger.reading import OPEN
 from rescind.ledger.store import FILE, reading_engine
 
 
-def open_requests(state: Path, database: str | None) -> tuple[list[Row], datetime]:
-    """Return the requests that are not ended, by deadline, and the time."""
+@contextmanager
+def opened_alone(state: Path, database: str | None) -> Iterator[Ledger]:
+    """Open a ledger to change it beside no service; say what to do where one uses it."""
+    _check_there(state, database)
+    if in_use(state):
+        raise ConfigError(
+            f"{state} is served now, and only the service may change it. Give --url "
+            f"http://localhost:8000 with a token in RESCIND_TOKEN, use the operator's page, or "
+            f"stop the service first."
+        )
+    ledger = Ledger.open(state, database=database)
+    try:
+        yield ledger
+    finally:
+        ledger.close()
+
+
+def _check_there(state: Path, database: str | None) -> None:
     if database is None and not (state / FILE).exists():
         raise ConfigError(f"{state} holds no ledger. Name its folder with --state.")
+
+
+def open_requests(state: Path, database: str | None) -> tuple[list[Row], datetime]:
+    """Return the requests that are not ended, by deadline, and the time."""
     table = tables.request
     query = select(table).where(table.c.status.in_(OPEN)).order_by(table.c.expected_by)
+    return _read(state, database, query), now()
+
+
+def tokens(state: Path, database: str | None) -> list[Row]:
+    """Return the tokens and invitations that have not ended, the oldest first."""
+    table = tables.token
+    query = select(table).where(table.c.expires > now()).order_by(table.c.at)
+    return _read(state, database, query)
+
+
+def _read(state: Path, database: str | None, query: Any) -> list[Row]:
+    _check_there(state, database)
     engine = reading_engine(state, database)
     try:
         with engine.connect() as connection:
-            return list(connection.execute(query).all()), now()
+            return list(connection.execute(query).all())
     except DBAPIError as error:
         raise ConfigError(f"cannot read the ledger: {error.orig}. Check the address.") from None
     finally:
@@ -35,11 +71,6 @@ def open_requests(state: Path, database: str | None) -> tuple[list[Row], datetim
 
 def extend(state: Path, database: str | None, request: str, days: int, reason: str) -> str:
     """Extend a deadline in a folder that no service uses; return the new day."""
-    if database is None and not (state / FILE).exists():
-        raise ConfigError(f"{state} holds no ledger. Name its folder with --state.")
-    ledger = Ledger.open(state, database=database)
-    try:
+    with opened_alone(state, database) as ledger:
         due: str = ledger.submit(Extend(request, days, reason)).result().body["expected_by"]
         return due
-    finally:
-        ledger.close()

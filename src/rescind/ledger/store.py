@@ -184,7 +184,14 @@ class Store:
         self._held = True
 
     def _not_opened(self, error: DBAPIError) -> Exception:
-        if (known := self.known(error)) is not None:
+        known = self.known(error)
+        if not self.sqlite and not self._held and isinstance(known, Busy):
+            why = " ".join(str(error.orig).split())
+            return CannotStart(
+                f"cannot use the database {self.url.render_as_string(hide_password=True)}: {why}. "
+                f"Check --database, and that the database is there and runs."
+            )
+        if known is not None:
             return known
         if self.sqlite:
             return CannotStart(

@@ -25,9 +25,11 @@ from rescind.service import (
     witnesses,
 )
 from rescind.service.bodies import ProblemBody
+from rescind.service.callers import COOKIE
 from rescind.service.context import Service
 from rescind.service.doors import Doors
 from rescind.service.guard import Frame, GuardedRoute, check_routes, handle_problems
+from rescind.service.policy import POLICY, Role, Rule
 from rescind.service.settings import Settings
 
 if TYPE_CHECKING:
@@ -45,6 +47,19 @@ ROUTERS = (
     witnesses.router,
     rostered.router,
 )
+SCHEMES = {
+    "session": {
+        "type": "apiKey",
+        "in": "cookie",
+        "name": COOKIE,
+        "description": "Of somebody who signed in with a passkey. Changes also need Origin.",
+    },
+    "token": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "For scripts of operators, with scopes, and for agents. Never a person.",
+    },
+}
 
 
 def create_app(ledger: Ledger, settings: Settings | None = None) -> FastAPI:
@@ -95,4 +110,16 @@ def description() -> dict[str, Any]:
         routes=routes,
     )
     found["components"]["schemas"][ProblemBody.__name__] = ProblemBody.model_json_schema()
+    found["components"]["securitySchemes"] = SCHEMES
+    for path, methods in found["paths"].items():
+        for method, told in methods.items():
+            told["security"] = _security(POLICY[f"{method.upper()} {path}"])
     return found
+
+
+def _security(rule: Rule) -> list[dict[str, list[str]]]:
+    """Return by what a caller of a route is known; an empty list: it is open to everybody."""
+    if Role.ANONYMOUS in rule.who:
+        return []
+    by = {"session": rule.who - {Role.AGENT}, "token": rule.who - {Role.PERSON}}
+    return [{name: list[str]()} for name, who in by.items() if who]

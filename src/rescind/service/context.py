@@ -13,10 +13,10 @@ from rescind.ledger.public_log import PublicLog
 from rescind.service.arriving import Arriving
 from rescind.service.callers import Callers
 from rescind.service.events import EVERYBODY, OPERATORS, Events
-from rescind.service.learning import ReleaseNow
 from rescind.service.limits import Limits, Probing
 from rescind.service.measures import Measures
 from rescind.service.passkeys import Ceremonies
+from rescind.service.release_now import ReleaseNow
 from rescind.service.settings import Settings
 
 if TYPE_CHECKING:

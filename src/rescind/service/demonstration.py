@@ -29,6 +29,8 @@ class People:
 
     catalogue: Catalogue
     loans: tuple[NDArray[np.int64], ...]
+    names: tuple[str, ...]
+    """The original id of each."""
 
 
 def people_of(name: str, say: Say = print) -> People:
@@ -45,7 +47,7 @@ def people_of(name: str, say: Say = print) -> People:
         else ids
     )
     say(f"{data.name}: {len(loans):,} people, {len(ids):,} items, from {data.source}.")
-    return People(Catalogue(ids, titles), loans)
+    return People(Catalogue(ids, titles), loans, tuple(map(str, data.users[user[first]])))
 
 
 def _obtained(name: str, say: Say) -> Dataset:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +11,6 @@ from rescind.errors import ConfigError, suggest
 from rescind.ledger import scanner, tables
 from rescind.ledger.jobs import LEARNING, RECIPES
 from rescind.ledger.scanner import Canary
-from rescind.service import problems
-from rescind.service.answers import moment
 
 if TYPE_CHECKING:
     from rescind.service.context import Service
@@ -37,36 +34,6 @@ def make_release(service: Service) -> dict[str, Any]:
     release = service.ledger.releases.make(service.ledger)
     service.released(release.number)
     return {"number": release.number}
-
-
-class ReleaseNow:
-    """Releases that an operator asks for. They are made beside the routes: solving takes long."""
-
-    def __init__(self) -> None:
-        self._outcome: dict[str, Any] | None = None
-        self._running: list[asyncio.Future[None]] = []
-
-    def start(self, service: Service) -> None:
-        """Begin to make one, in a thread."""
-        self._running = [one for one in self._running if not one.done()]
-        loop, asked = asyncio.get_running_loop(), moment(service.ledger.clock())
-        self._running.append(loop.run_in_executor(None, self._make, service, asked))
-
-    def _make(self, service: Service, asked: str | None) -> None:
-        try:
-            self._outcome = {"state": "made", **make_release(service), "asked_at": asked}
-        except Exception as error:
-            why = problems.of(error).detail
-            self._outcome = {"state": "failed", "why": why, "asked_at": asked}
-
-    def state(self) -> dict[str, Any] | None:
-        """Return what became of the last one that was asked for; None: none was."""
-        making = any(not one.done() for one in self._running)
-        return {"state": "making"} if making else self._outcome
-
-    async def settled(self) -> None:
-        """Wait until nothing is being made."""
-        await asyncio.gather(*self._running)
 
 
 def check_recipe(recipe: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Path
@@ -178,7 +179,8 @@ async def release_now(
     note = Note("release", "/v1/operator/releases", possible)
     answer = await service.submit(note, await once(request, key))
     if not answer.replayed:
-        service.release_now.start(service)
+        make = partial(learning.make_release, service)
+        service.release_now.start(make, moment(service.ledger.clock()))
     return told(answer)
 
 

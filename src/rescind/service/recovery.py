@@ -22,11 +22,11 @@ MEMORY_KIB, ITERATIONS = 19 * 1024, 2
 """OWASP's smallest setting for Argon2id; the secret part has 75 random bits anyway."""
 
 
-def new_codes() -> tuple[list[str], tuple[Code, ...]]:
-    """Return ten codes for their owner, and what is kept of them."""
+def new_codes(count: int = COUNT) -> tuple[list[str], tuple[Code, ...]]:
+    """Return codes for their owner, and what is kept of them."""
     texts = [
         "-".join("".join(secrets.choice(ALPHABET) for _ in range(GROUP)) for _ in range(GROUPS))
-        for _ in range(COUNT)
+        for _ in range(count)
     ]
     return texts, tuple(map(_kept, texts))
 

@@ -4,33 +4,33 @@ from __future__ import annotations
 
 import csv
 import ipaddress
+import signal
 import socket
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rescind.errors import ConfigError, DataError, suggest
-from rescind.ledger import accounts
+from rescind.errors import ConfigError, DataError
 from rescind.ledger.book import Ledger
 from rescind.ledger.catalogue import FILE as CATALOGUE
 from rescind.ledger.catalogue import Catalogue
 from rescind.ledger.options import Options
 from rescind.ledger.start import swap_in_use
+from rescind.ledger.warming import warm_up
 from rescind.proof.notes import WITNESS, Key
-from rescind.service import demonstration
+from rescind.service import bringing, demonstration, entrances
 from rescind.service.app import create_app
 from rescind.service.callers import new_secret
-from rescind.service.policy import SCOPES, Role
+from rescind.service.policy import Role
 from rescind.service.settings import Settings
 
 if TYPE_CHECKING:
     from rescind.service.context import Service
 
-INVITATION = timedelta(days=2)
-TOKEN = timedelta(days=90)
+TOKEN_DAYS = 90
 STOP_SECONDS = 10
 WAITING = 2048
 Say = Callable[[str], None]
@@ -55,10 +55,11 @@ class Doorway:
         for path in filter(None, (self.tls_cert, self.tls_key)):
             if not path.is_file():
                 raise ConfigError(f"{path} is not a file. Give the PEM files of a certificate.")
-        if self.demo and (not self.local or self.behind_proxy):
+        if self.demo and (not self.local or self.behind_proxy or self.tls_cert):
             raise ConfigError(
                 f"--demo signs anybody in who has its link, so it listens on this machine only, "
-                f"not on {self.host}. Leave out --host and --behind-proxy."
+                f"not on {self.host}, and needs no TLS. Leave out --host, --behind-proxy, "
+                f"--tls-cert and --tls-key."
             )
         if not (self.local or self.tls_cert or self.behind_proxy or self.insecure):
             raise ConfigError(
@@ -123,6 +124,20 @@ class Wanted:
     business: str = "RESCIND"
     witnesses: tuple[str, ...] = ()
     """URL=KEY of each; the key as text or a file."""
+    users: str | None = None
+    """An imported dataset whose users come with their loans."""
+    codes: Path | None = None
+    """Where their codes are written."""
+
+    def check(self) -> None:
+        """Say what is wrong before anything is opened or made."""
+        self.witnesses_found()
+        if self.make_token is not None:
+            entrances.scopes_of(self.make_token)
+        if self.users is not None and (self.demo or self.items):
+            raise ConfigError("--import brings its own items: leave --items and --demo out.")
+        if self.codes is not None and self.users is None:
+            raise ConfigError("--codes is the file of an import: give --import NAME, too.")
 
     def witnesses_found(self) -> list[tuple[str, Key]]:
         """Return address and key of each witness."""
@@ -155,10 +170,10 @@ def run(
     say: Say = print,
 ) -> None:
     """Open the ledger, fill it if asked to, and serve until a signal comes."""
-    wanted.witnesses_found()  # says what is wrong before anything is opened
+    wanted.check()
+    people = _people(wanted, say)
     listening = door.listening()
     try:
-        people = demonstration.people_of(wanted.demo, say) if wanted.demo else None
         catalogue = people.catalogue if people else _catalogue(state, wanted.items)
         ledger = Ledger.open(
             state,
@@ -171,14 +186,24 @@ def run(
             say(str(ledger.report))
             if swap_in_use():
                 say("note: swap is on, so memory with loans may be written to a disk. Turn it off.")
-            if people is not None:
+            if people is not None and wanted.codes:
+                bringing.bring(ledger, people, wanted.codes, say)
+            elif people is not None:
                 demonstration.fill(ledger, people, say)
+            say("getting ready; the first start on a machine compiles, which takes a minute.")
+            warm_up(ledger)
             settings = door.settings(listening.getsockname()[1], wanted.business)
             _serve(ledger, settings, door, wanted, listening, say)
         finally:
             ledger.close()
     finally:
         listening.close()
+
+
+def _people(wanted: Wanted, say: Say) -> demonstration.People | None:
+    if wanted.users is not None:
+        return bringing.users_of(wanted.users, wanted.codes, say)
+    return demonstration.people_of(wanted.demo, say) if wanted.demo else None
 
 
 def _catalogue(state: Path, items: Path | None) -> Catalogue | None:
@@ -231,6 +256,10 @@ def _serve(
     listening.listen(WAITING)  # whoever comes before the server runs waits
     say(f"rescind serves at {settings.origin}  (end with Ctrl-C)")
     _print_entrances(app.state.service, wanted, say)
+    if threading.current_thread() is threading.main_thread():
+        # The server ends in order and then raises the signal again: that must not end us before
+        # everything is closed and told.
+        signal.signal(signal.SIGTERM, lambda *_: None)
     with suppress(KeyboardInterrupt):  # the server has ended in order when this comes
         server.run(sockets=[listening])
     say("ended: everything that was acknowledged is on the disk.")
@@ -239,28 +268,16 @@ def _serve(
 def _print_entrances(service: Service, wanted: Wanted, say: Say) -> None:
     """Print links and tokens, each once; only their digests are kept."""
     ledger, origin = service.ledger, service.settings.origin
+    operator = wanted.invite_operator
     if wanted.demo:
         secret, digest = new_secret()
-        person = demonstration.guest(ledger)
-        service.entrances[digest] = person
+        service.entrances[digest] = demonstration.guest(ledger)
         say(f"sign in once, as one of the people: {origin}/v1/enter/{secret}")
-    invited = ((wanted.invite_operator, Role.OPERATOR), (wanted.invite_officer, Role.OFFICER))
-    for who, role in invited:
+        operator = operator or "operator"
+    for who, role in ((operator, Role.OPERATOR), (wanted.invite_officer, Role.OFFICER)):
         if who:
-            text = _token(ledger, who, f"{accounts.INVITED}{role}", (), INVITATION)
+            text = entrances.invite(ledger, who, role)
             say(f"invitation for {who} ({role}), for 2 days: {origin}/operator#invite={text}")
     if wanted.make_token:
-        scopes = tuple(part.strip() for part in wanted.make_token.split(",") if part.strip())
-        for scope in scopes:
-            if scope not in SCOPES[Role.OPERATOR]:
-                raise ConfigError(f"'{scope}' is no scope: {suggest(scope, SCOPES[Role.OPERATOR])}")
-        role = Role.OFFICER if set(scopes) <= SCOPES[Role.OFFICER] else Role.OPERATOR
-        text = _token(ledger, "made at the start", role, scopes, TOKEN)
-        say(f"token for {', '.join(scopes)}, for 90 days: {text}")
-
-
-def _token(ledger: Ledger, name: str, role: str, scopes: tuple[str, ...], lasts: timedelta) -> str:
-    text, digest = new_secret()
-    until = ledger.clock() + lasts
-    ledger.submit(accounts.MakeToken(digest, name, role, scopes, until)).result()
-    return text
+        text = entrances.make_token(ledger, wanted.make_token, "made at the start", TOKEN_DAYS)
+        say(f"token for {wanted.make_token}, for {TOKEN_DAYS} days: {text}")

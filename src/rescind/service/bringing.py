@@ -1,0 +1,71 @@
+"""Users whom an operator has already: their loans, and a code for each to claim the account.
+
+The service keeps no id of theirs. The file of codes is the only place where both stand together.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rescind.data.importing import imported_names
+from rescind.errors import ConfigError, suggest
+from rescind.ledger.accounts import NewCodes
+from rescind.ledger.lending import Join, Lend
+from rescind.service import recovery
+from rescind.service.demonstration import People, people_of
+
+if TYPE_CHECKING:
+    from rescind.ledger.book import Ledger
+
+Say = Callable[[str], None]
+TOGETHER = 200
+"""Users brought at a time."""
+
+
+def users_of(name: str, codes: Path | None, say: Say) -> People:
+    """Return the users of an import; refuse what cannot be begun before anything is opened."""
+    if name not in imported_names():
+        raise ConfigError(
+            f"'{name}' is not an imported dataset; {suggest(name, imported_names())} "
+            f"Import your users' records first: rescind data import FILE --name NAME."
+        )
+    if codes is None:
+        raise ConfigError(
+            "--import needs --codes FILE: a new file, with the code that lets each user in."
+        )
+    if codes.exists():
+        raise ConfigError(f"{codes} exists already. Name a new file with --codes.")
+    return people_of(name, say)
+
+
+def bring(ledger: Ledger, users: People, codes: Path, say: Say = print) -> None:
+    """Let everybody join and lend, write their codes, and make the first release."""
+    if ledger.reading.overview()["people"]:
+        raise ConfigError(
+            f"{ledger.state} has people already. Leave --import out; or, if an import was "
+            f"interrupted, delete the folder and the file of codes, and begin again."
+        )
+    handle = os.open(codes, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow(("user", "code"))
+        for first in range(0, len(users.loans), TOGETHER):
+            part = slice(first, first + TOGETHER)
+            texts, kept = recovery.new_codes(len(users.names[part]))
+            table.writerows(zip(users.names[part], texts, strict=True))
+            file.flush()
+            os.fsync(file.fileno())  # before the accounts: a code that is lost locks somebody out
+            joined = [ledger.submit(Join()) for _ in texts]
+            for one, code, text, items in zip(joined, kept, texts, users.loans[part], strict=True):
+                person = bytes.fromhex(one.result().body["person"])
+                ledger.submit(NewCodes(person, (code,), (text,)))
+                ledger.submit(Lend(person, tuple(items.tolist()))).result()
+    ledger.releases.make(ledger)
+    say(
+        f"{len(users.loans):,} users lend {sum(map(len, users.loans)):,} records. Their codes are "
+        f"in {codes}: send each user theirs, then delete the file."
+    )

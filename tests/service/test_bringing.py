@@ -1,0 +1,85 @@
+"""Users whom an operator has already come with their loans, and claim their accounts by a code."""
+
+from __future__ import annotations
+
+import csv
+import os
+from pathlib import Path
+
+import pytest
+
+import rescind as rs
+from authenticator import Authenticator
+from doors import House, opened
+from rescind.errors import ConfigError
+from rescind.ledger.book import Ledger
+from rescind.service import recovery
+from rescind.service.bringing import bring, users_of
+
+ROWS = [(f"c{u}", f"p{(u + k) % 9}") for u in range(7) for k in range(6)]
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch) -> Path:
+    monkeypatch.setenv("RESCIND_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(recovery, "MEMORY_KIB", 64)
+    lines = ["user,item,title", *(f"{u},{i},Title of {i}" for u, i in ROWS)]
+    (tmp_path / "a.csv").write_text("\n".join(lines) + "\n")
+    rs.import_file(tmp_path / "a.csv", "mine")
+    return tmp_path / "codes.csv"
+
+
+def brought(state: Path, codes: Path) -> list[str]:
+    said: list[str] = []
+    people = users_of("mine", codes, said.append)
+    ledger = Ledger.open(state, catalogue=people.catalogue)
+    try:
+        bring(ledger, people, codes, said.append)
+    finally:
+        ledger.close()
+    return said
+
+
+def code_of(codes: Path, user: str) -> str:
+    with open(codes, newline="", encoding="utf-8") as file:
+        return {row["user"]: row["code"] for row in csv.DictReader(file)}[user]
+
+
+def claim(house: House, code: str) -> tuple[int, object]:
+    browser = house.caller()
+    return browser.post("/v1/account/recover", {"code": code}, None).status_code, browser
+
+
+def test_each_user_finds_their_loans_and_makes_a_passkey(tmp_path: Path, mine: Path) -> None:
+    assert "7 users lend 42 records" in brought(tmp_path / "state", mine)[-1]
+    assert os.stat(mine).st_mode & 0o777 == 0o600
+    with opened(tmp_path / "state", items=0) as house:
+        status, browser = claim(house, code_of(mine, "c3"))
+        assert status == 200
+        lent = {one["id"] for one in browser.get("/v1/me/loans").json()["items"]}
+        assert lent == {item for user, item in ROWS if user == "c3"}
+        assert browser.get("/v1/me/recommendations").json()["kind"] == "release"
+        device = Authenticator()
+        assert browser.register(device).status_code == 201
+        assert house.caller().sign_in(device).status_code == 200, "from now on with the passkey"
+        assert claim(house, code_of(mine, "c3"))[0] == 404, "a code works once"
+        assert claim(house, code_of(mine, "c4"))[0] == 200, "control: another one is good"
+
+
+def test_the_service_keeps_no_id_of_theirs(tmp_path: Path, mine: Path) -> None:
+    brought(tmp_path / "state", mine)
+    kept = b"".join(p.read_bytes() for p in (tmp_path / "state").rglob("*") if p.is_file())
+    assert code_of(mine, "c3").encode() not in kept
+    assert b'"c3"' not in kept
+    assert b'"p3"' in kept, "control: items are public, in the catalogue"
+
+
+def test_an_import_begins_a_new_service(tmp_path: Path, mine: Path) -> None:
+    brought(tmp_path / "state", mine)
+    with pytest.raises(ConfigError, match="exists already"):
+        users_of("mine", mine, print)
+    with pytest.raises(ConfigError, match="has people already"):
+        brought(tmp_path / "state", mine.with_name("more.csv"))
+    assert not mine.with_name("more.csv").exists()
+    with pytest.raises(ConfigError, match="needs --codes"):
+        users_of("mine", None, print)

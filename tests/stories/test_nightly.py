@@ -1,0 +1,117 @@
+"""docs/operate.md as it stands: the commands of the page, night after night."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from rescind.cli import main
+from rescind.privacy import keys
+
+PAGE = Path(__file__).parents[2] / "docs" / "operate.md"
+NIGHTS = 2
+
+
+def script(name: str) -> list[str]:
+    """Return the lines of a script on the page."""
+    found = re.search(rf'```bash title="{name}"\n(.*?)```', PAGE.read_text(encoding="utf-8"), re.S)
+    assert found, name
+    return found[1].splitlines()
+
+
+def table(path: Path, rows: list[tuple[int, int, int]]) -> None:
+    lines = [f"c{user},p{item},{when}" for user, item, when in rows]
+    path.write_text("\n".join(["customer,product,when", *lines]) + "\n")
+
+
+class Shop:
+    """A folder in which the commands of the page are given."""
+
+    def __init__(self, folder: Path, monkeypatch, capsys) -> None:
+        self.folder, self.monkeypatch, self.capsys = folder, monkeypatch, capsys
+        monkeypatch.setenv("RESCIND_CACHE", str(folder / "cache"))
+        monkeypatch.chdir(folder)
+        (folder / "in" / "requests").mkdir(parents=True)
+
+    def rescind(self, line: str) -> tuple[int, str]:
+        """Give one command; return its exit code and what it said."""
+        self.monkeypatch.setattr(sys, "argv", shlex.split(line))
+        with pytest.raises(SystemExit) as stop:
+            main()
+        said = self.capsys.readouterr()
+        return int(stop.value.code or 0), said.out + said.err
+
+    def follow(self, name: str) -> dict[str, int]:
+        """Carry out a script of the page; return the exit code of each of its commands."""
+        codes = {}
+        for line in script(name):
+            if line.startswith("rm "):
+                for old in self.folder.glob(shlex.split(line)[-1]):
+                    shutil.rmtree(old)
+            elif line.startswith("rescind "):
+                asked, _, unless = line.partition(" || ")
+                code, said = self.rescind(asked)
+                assert unless or not code, said
+                codes[asked.split()[1]] = code
+        return codes
+
+    def ask(self, name: str, text: str) -> None:
+        (self.folder / "in" / "requests" / f"{name}.json").write_text(text)
+
+    def lists(self) -> set[tuple[str, str]]:
+        rows = pq.read_table(self.folder / "lists" / "top-k.parquet").to_pylist()
+        return {(row["user"], row["item"]) for row in rows}
+
+
+@pytest.fixture
+def shop(tmp_path, monkeypatch, capsys) -> Shop:
+    made = Shop(tmp_path, monkeypatch, capsys)
+    first = [(u, (3 * u + k) % 10, 100 + k) for u in range(12) for k in range(5)]
+    table(tmp_path / "in" / "first.csv", first)
+    made.follow("first.sh")
+    return made
+
+
+def test_the_commands_of_the_page_run_for_several_nights(shop: Shop) -> None:
+    answered = shop.folder / "in" / "requests" / "answered"
+    for night in range(NIGHTS):
+        new = [(u, 20 + night, 200 + night) for u in range(4, 10)]
+        table(shop.folder / "in" / "today.csv", new)
+        shop.ask(f"night-{night}", json.dumps({"withdraw": f"c{night}"}))
+        assert shop.follow("nightly.sh")["requests"] == 0
+        assert any(item == f"p{20 + night}" for _, item in shop.lists()), "new rows reach the lists"
+        assert not any(user == f"c{night}" for user, _ in shop.lists())
+        assert not list((shop.folder / "runs").glob("mine-forgot-*"))
+    code, said = shop.rescind(f"rescind verify {answered}")
+    assert code == 0, said
+    assert said.count("it follows") == NIGHTS - 1, "learning again does not break the chain"
+    told = (shop.folder / "rescind.prom").read_text()
+    assert f"rescind_requests_answered_total {NIGHTS}\n" in told
+
+
+def test_a_refusal_does_not_stop_the_night_and_is_told(shop: Shop) -> None:
+    table(shop.folder / "in" / "today.csv", [(u, 20, 300) for u in range(6)])
+    shop.ask("broken", '{"withdraw":')
+    assert shop.follow("nightly.sh") == {"requests": 1, "data": 0, "run": 0, "export": 0}
+    assert "rescind_requests_open 1\n" in (shop.folder / "rescind.prom").read_text()
+
+
+def test_own_receipts_stay_valid_after_a_new_key(shop: Shop) -> None:
+    shop.ask("anna", '{"withdraw": "c1"}')
+    assert shop.rescind(script("nightly.sh")[0].partition(" || ")[0])[0] == 0
+    receipt = shop.folder / "in" / "requests" / "answered" / "anna" / "receipt.json"
+    for _ in range(2):
+        assert shop.rescind("rescind keys rotate --yes")[0] == 0
+        code, said = shop.rescind(f"rescind verify {receipt}")
+        assert code == 0, said
+        assert "your own key until" in said
+    for statement in keys.folder().glob("rotated-*.json"):
+        statement.unlink()
+    assert shop.rescind(f"rescind verify {receipt}")[0] == 1, "control: without the statements"
