@@ -71,6 +71,10 @@ def command(
         str | None,
         Option(metavar="SCOPES", help="Print a token for scripts, such as read,extend."),
     ] = None,
+    remove: Annotated[
+        list[str] | None,
+        Option(metavar="KIND=NAME", help="Remove an operator, agent or token; repeatable."),
+    ] = None,
     business: Annotated[str, Option(help="What agents call this service.")] = "RESCIND",
 ) -> None:
     """Run the service. It listens on this machine only, unless TLS or a proxy is given.
@@ -93,7 +97,14 @@ def command(
         host, port, name, tls_cert, tls_key, tuple(behind_proxy or ()), insecure, demo is not None
     )
     wanted = Wanted(
-        demo, items, invite_operator, invite_officer, make_token, business, tuple(witness or ())
+        demo,
+        items,
+        invite_operator,
+        invite_officer,
+        make_token,
+        business,
+        tuple(witness or ()),
+        tuple(remove or ()),
     )
     options = Options(
         people=people,

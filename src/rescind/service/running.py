@@ -18,6 +18,7 @@ from rescind.ledger.book import Ledger
 from rescind.ledger.catalogue import FILE as CATALOGUE
 from rescind.ledger.catalogue import Catalogue
 from rescind.ledger.options import Options
+from rescind.ledger.removal import Remove
 from rescind.ledger.start import swap_in_use
 from rescind.proof.notes import WITNESS, Key
 from rescind.service import demonstration
@@ -123,6 +124,19 @@ class Wanted:
     business: str = "RESCIND"
     witnesses: tuple[str, ...] = ()
     """URL=KEY of each; the key as text or a file."""
+    remove: tuple[str, ...] = ()
+    """KIND=NAME of each operator, agent or token that shall not come in any more."""
+
+    def removed(self) -> list[Remove]:
+        """Return what removes them."""
+        wrong = [text for text in self.remove if "=" not in text]
+        if wrong:
+            raise ConfigError(
+                f"'{wrong[0]}' is not KIND=NAME. Give --remove operator=Anna, agent=ID or "
+                f"token=NAME."
+            )
+        pairs = (text.split("=", 1) for text in self.remove)
+        return [Remove(kind, name) for kind, name in pairs]
 
     def witnesses_found(self) -> list[tuple[str, Key]]:
         """Return address and key of each witness."""
@@ -156,6 +170,7 @@ def run(
 ) -> None:
     """Open the ledger, fill it if asked to, and serve until a signal comes."""
     wanted.witnesses_found()  # says what is wrong before anything is opened
+    wanted.removed()
     listening = door.listening()
     try:
         people = demonstration.people_of(wanted.demo, say) if wanted.demo else None
@@ -173,6 +188,9 @@ def run(
                 say("note: swap is on, so memory with loans may be written to a disk. Turn it off.")
             if people is not None:
                 demonstration.fill(ledger, people, say)
+            for one in wanted.removed():
+                count = ledger.submit(one).result().body["removed"]
+                say(f"removed {one.kind} {one.name} ({count}).")
             settings = door.settings(listening.getsockname()[1], wanted.business)
             _serve(ledger, settings, door, wanted, listening, say)
         finally:
