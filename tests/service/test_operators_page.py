@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import threading
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+from sqlalchemy import func, insert, select
+
 from doors import House, opened
-from rescind.errors import DataError
+from rescind.errors import ConfigError, DataError
+from rescind.ledger import tables
+from rescind.ledger.accounts import NewSession
+from rescind.ledger.batch import Answer, Batch
+from rescind.ledger.errors import DiskFull
+from rescind.ledger.removal import Remove
+from rescind.service import chores
+from rescind.service.callers import new_secret
 from rescind.service.policy import SCOPES, Role
 
 
@@ -100,3 +113,85 @@ def test_the_page_itself_holds_nothing(house: House) -> None:
     anonymous, operator = house.caller(), house.operator()
     assert anonymous.get("/operator").text == operator.get("/operator").text
     assert anonymous.get("/v1/operator/overview").status_code == 401
+
+
+def test_measures_ring_at_half_at_four_fifths_and_at_the_end(house: House) -> None:
+    person = house.person(tuple(range(6)))
+    person.post("/v1/me/requests", {"kind": "unshare", "items": ["item-1"]})
+
+    def rings() -> list[float]:
+        text = house.operator().get("/metrics").text
+        found = dict(line.split(" ") for line in text.splitlines() if line[:1] != "#")
+        return [float(found[f"rescind_requests_{name}"]) for name in ("half", "urgent", "late")]
+
+    told = [rings()]
+    for days in (16, 9, 6):
+        house.clock.go(days=days)
+        told.append(rings())
+    assert told == [[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]]
+
+
+def test_a_service_that_cannot_write_says_so_until_it_can(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    person, ask = house.person((1,)), house.caller()
+
+    def full() -> None:
+        raise DiskFull("the disk is full")
+
+    assert ask.get("/readyz").status_code == 200
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(house.ledger.store, "writer", full)
+        assert person.post("/v1/me/loans", {"items": ["item-2"]}).status_code == 507
+        late = ask.get("/readyz")
+        assert (late.status_code, late.json()["can_write"]) == (503, False)
+        assert person.get("/v1/me/loans").status_code == 200  # it goes on reading
+    assert person.post("/v1/me/loans", {"items": ["item-2"]}).status_code == 201
+    assert ask.get("/readyz").status_code == 200
+
+
+def test_old_logs_are_deleted_and_new_ones_stay(tmp_path: Path) -> None:
+    old, new = tmp_path / "a.log", tmp_path / "b.log"
+    for path in (old, new):
+        path.write_text("x")
+    long_ago = time.time() - 31 * 24 * 3600
+    os.utime(old, (long_ago, long_ago))
+    assert chores.delete_logs(tmp_path) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["b.log"]
+    assert chores.delete_logs(tmp_path / "missing") == 0
+
+
+def test_a_removed_operator_is_signed_out_and_cannot_come_back(house: House) -> None:
+    rows, (keep, gone) = tables.operator, (house.caller(), house.caller())
+    for who, name in ((keep, "Anna"), (gone, "Bea")):
+        secret, digest = new_secret()
+        house.ledger.submit(_Named(name.encode().ljust(16), name, digest)).result()
+        who.secret = secret
+    with house.ledger.store.reading() as tx:
+        sessions = tx.scalar(select(func.count()).select_from(tables.session))
+    assert house.ledger.submit(Remove("operator", "Bea")).result().body == {"removed": 1}
+    house.service.callers.read_again()  # as after the start that removes
+    assert gone.get("/v1/operator/overview").status_code == 401
+    assert keep.get("/v1/operator/overview").status_code == 200
+    with house.ledger.store.reading() as tx:
+        assert list(tx.scalars(select(rows.c.name))) == ["Anna"]
+        assert tx.scalar(select(func.count()).select_from(tables.session)) == sessions - 1
+    with pytest.raises(ConfigError, match=r"no operator 'Bea'\. There are: Anna"):
+        house.ledger.submit(Remove("operator", "Bea")).result()
+    with pytest.raises(ConfigError, match="'operater' cannot be removed"):
+        house.ledger.submit(Remove("operater", "Anna")).result()
+
+
+@dataclass(frozen=True)
+class _Named:
+    """Make an operator with a session, as an invitation does."""
+
+    id: bytes
+    name: str
+    session: bytes
+    person: bytes | None = None
+
+    def carry_out(self, batch: Batch) -> Answer:
+        row = {"id": self.id, "name": self.name, "role": "operator", "counter": 0, "at": batch.now}
+        batch.tx.execute(insert(tables.operator).values(row))
+        return NewSession(self.session, "operator", operator=self.id).carry_out(batch)

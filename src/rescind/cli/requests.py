@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
 
 from rescind.cli.calling import TOKEN, URL, call
 from rescind.cli.options import Json
-
-if TYPE_CHECKING:
-    from datetime import datetime
 
 app = typer.Typer(
     help="Answer a folder of requests; list those of a service, and extend deadlines.",
@@ -33,6 +30,7 @@ def show(
     """List open requests by deadline. It reads only, so the service may be running."""
     if context.invoked_subcommand is not None:
         return
+    from rescind.ledger.fulfilment import URGENT, used
     from rescind.ledger.requests import open_requests
 
     rows, now = open_requests(state, database)
@@ -44,7 +42,7 @@ def show(
         return
     typer.echo(f"{'request':<34}{'kind':<9}{'records':>8}  {'received':<17}{'due':<17}state")
     for row in rows:
-        urgent = "  !" if _used(row, now) >= 0.8 else ""
+        urgent = "  !" if used(row, now) >= URGENT else ""
         state_now = row.reason if row.reason == "need_user_verification" else row.status
         typer.echo(
             f"{row.id:<34}{row.kind:<9}{row.n:>8}  {row.received_at:%Y-%m-%d %H:%M} "
@@ -52,11 +50,6 @@ def show(
         )
     typer.echo('Next: rescind requests extend REQUEST --days 14 --reason "..."')
     typer.echo(f"While it is served, also --url http://localhost:8000, and a token in {TOKEN}.")
-
-
-def _used(row: Any, now: datetime) -> float:
-    """How much of a request's time has passed, 0 to 1 and more."""
-    return float((now - row.received_at) / (row.expected_by - row.received_at))
 
 
 def _plain(row: Any) -> dict[str, Any]:

@@ -78,6 +78,10 @@ def command(
         str | None,
         Option(metavar="SCOPES", help="Print a token for scripts, such as read,extend."),
     ] = None,
+    remove: Annotated[
+        list[str] | None,
+        Option(metavar="KIND=NAME", help="Remove an operator, agent or token; repeatable."),
+    ] = None,
     business: Annotated[str, Option(help="What agents call this service.")] = "RESCIND",
 ) -> None:
     """Run the service. It listens on this machine only, unless TLS or a proxy is given.
@@ -109,6 +113,7 @@ def command(
         tuple(witness or ()),
         users,
         codes,
+        tuple(remove or ()),
     )
     options = Options(
         people=people,

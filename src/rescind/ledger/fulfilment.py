@@ -189,12 +189,17 @@ def _last_receipt(batch: Batch) -> bytes | None:
     return None if found is None else bytes(found)
 
 
-def alarms(requests: Sequence[Row], now: datetime) -> Mapping[str, list[str]]:
+def used(request: Any, now: datetime) -> float:
+    """Return how much of its time a request has used: 1 and more when it is late."""
+    time: timedelta = request.expected_by - request.received_at
+    return (now - request.received_at) / time if time else 1.0
+
+
+def alarms(requests: Sequence[Any], now: datetime) -> Mapping[str, list[str]]:
     """Sort open requests by how much of their time is over: ids under late, urgent, half."""
     found: dict[str, list[str]] = {"late": [], "urgent": [], "half": []}
     for row in requests:
-        time: timedelta = row.expected_by - row.received_at
-        over = (now - row.received_at) / time if time else 1.0
+        over = used(row, now)
         name = "late" if over >= 1 else "urgent" if over >= URGENT else "half"
         if over >= HALF:
             found[name].append(row.id)

@@ -82,6 +82,8 @@ class Writer:
         self._open = False
         self._seq = self.batch = self._untidied = 0
         self._expired: datetime | None = None
+        self.fault: DiskFull | Busy | None = None
+        """Why the last batch was refused as a whole; None: the last one was written."""
         self.dates: dict[str, tuple[datetime, datetime]] = {}
         """When requests were erased and summed, until it is written."""
         self._thread = threading.Thread(target=self._run, name="ledger writer", daemon=True)
@@ -178,12 +180,14 @@ class Writer:
         try:
             batch = self._committed(jobs)
         except (DiskFull, Busy) as error:
+            self.fault = error
             for job in jobs:
                 if job.refusal is None and not (job.answer and job.answer.replayed):
                     job.refusal = error
             self._tell(jobs)
             return
         if batch is not None:
+            self.fault = None
             self._after(batch, jobs)
         self._tell(jobs)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from rescind.service.context import Service
 
 LOG = logging.getLogger("rescind.service")
+LOGS, LOG_DAYS, TIDY_SECONDS = "logs", 30, 3600.0
 LOOK_SECONDS, ADVANCE_SECONDS, CALLBACK_SECONDS, WITNESS_SECONDS = 1.0, 60.0, 10.0, 10.0
 
 
@@ -29,6 +32,7 @@ def all_of(service: Service) -> list[Coroutine[Any, Any, None]]:
         _every(CALLBACK_SECONDS, lambda: tell_agents(service, told)),
         _every(WITNESS_SECONDS, service.log.witnesses.ask),
         _every(LOOK_SECONDS, lambda: make_roster(service)),
+        _every(TIDY_SECONDS, lambda: delete_logs(service.ledger.state / LOGS)),
     ]
 
 
@@ -49,6 +53,15 @@ def make_roster(service: Service) -> bool:
     if service.ending:
         return False
     return service.ledger.roster.publish() is not None
+
+
+def delete_logs(folder: Path) -> int:
+    """Delete logs that were last written 30 days ago; return how many there were."""
+    old = time.time() - LOG_DAYS * 24 * 3600
+    gone = [path for path in folder.glob("*.log") if path.stat().st_mtime < old]
+    for path in gone:
+        path.unlink()
+    return len(gone)
 
 
 def advance(service: Service) -> None:

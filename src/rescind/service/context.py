@@ -89,10 +89,11 @@ class Service:
 
     def readiness(self) -> dict[str, bool]:
         """Return what must be true before people are sent here."""
+        writer = self.ledger.writer
         return {
-            "can_write": self.ledger.writer.running and not self.ending,
+            "can_write": writer.running and writer.fault is None and not self.ending,
             "keys_open": len(self.ledger.keys) > 0,
-            "sum_built": self.ledger.live is not None,
+            "sum_built": self.ledger.live is not None,  # the port opens after these two
             "release_loaded": self.ledger.releases is not None,
         }
 

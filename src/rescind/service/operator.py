@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rescind.ledger import accounts, agency, tables
+from rescind.ledger import accounts, agency, fulfilment, tables
 from rescind.ledger.jobs import job_row
 from rescind.ledger.noted import Note, Scanned, last_scan
 from rescind.ledger.quarantine import Quarantine
@@ -55,10 +55,10 @@ def overview(service: TheService, caller: TheCaller) -> Response:
 
 def _alarm(row: Any, now: Any) -> dict[str, Any] | None:
     """Return an alarm at half and at four fifths of the time that a request has."""
-    used = (now - row.received_at) / max(row.expected_by - row.received_at, timedelta(seconds=1))
-    if used < 0.5:
+    used = fulfilment.used(row, now)
+    if used < fulfilment.HALF:
         return None
-    return {"request_id": row.id, "used": round(used, 2), "urgent": used >= 0.8}
+    return {"request_id": row.id, "used": round(used, 2), "urgent": used >= fulfilment.URGENT}
 
 
 def _page(service: Service, table: Any, order: Any, cursor: str | None, size: int) -> Any:

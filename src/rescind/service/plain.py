@@ -9,6 +9,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+from rescind.ledger import fulfilment
 from rescind.service import bodies, pages, recommending
 from rescind.service.answers import reply
 from rescind.service.context import Service
@@ -58,6 +59,10 @@ def metrics(service: TheService) -> Response:
     counts["release"] = release.number if release else 0
     counts["people_until_release"] = due.people_left if due else 0
     counts["listeners"] = service.events.listeners
+    open_now = service.ledger.reading.open_requests()
+    for alarm, which in fulfilment.alarms(open_now, service.ledger.clock()).items():
+        counts[f"requests_{alarm}"] = len(which)
+    counts["refusing_changes"] = not service.readiness()["can_write"]
     text = service.measures.text({name: float(value) for name, value in counts.items()})
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 

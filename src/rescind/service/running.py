@@ -18,6 +18,7 @@ from rescind.ledger.book import Ledger
 from rescind.ledger.catalogue import FILE as CATALOGUE
 from rescind.ledger.catalogue import Catalogue
 from rescind.ledger.options import Options
+from rescind.ledger.removal import Remove
 from rescind.ledger.start import swap_in_use
 from rescind.ledger.warming import warm_up
 from rescind.proof.notes import WITNESS, Key
@@ -128,16 +129,30 @@ class Wanted:
     """An imported dataset whose users come with their loans."""
     codes: Path | None = None
     """Where their codes are written."""
+    remove: tuple[str, ...] = ()
+    """KIND=NAME of each operator, agent or token that shall not come in any more."""
 
     def check(self) -> None:
         """Say what is wrong before anything is opened or made."""
         self.witnesses_found()
+        self.removed()
         if self.make_token is not None:
             entrances.scopes_of(self.make_token)
         if self.users is not None and (self.demo or self.items):
             raise ConfigError("--import brings its own items: leave --items and --demo out.")
         if self.codes is not None and self.users is None:
             raise ConfigError("--codes is the file of an import: give --import NAME, too.")
+
+    def removed(self) -> list[Remove]:
+        """Return what removes them."""
+        wrong = [text for text in self.remove if "=" not in text]
+        if wrong:
+            raise ConfigError(
+                f"'{wrong[0]}' is not KIND=NAME. Give --remove operator=Anna, agent=ID or "
+                f"token=NAME."
+            )
+        pairs = (text.split("=", 1) for text in self.remove)
+        return [Remove(kind, name) for kind, name in pairs]
 
     def witnesses_found(self) -> list[tuple[str, Key]]:
         """Return address and key of each witness."""
@@ -190,6 +205,9 @@ def run(
                 bringing.bring(ledger, people, wanted.codes, say)
             elif people is not None:
                 demonstration.fill(ledger, people, say)
+            for one in wanted.removed():
+                count = ledger.submit(one).result().body["removed"]
+                say(f"removed {one.kind} {one.name} ({count}).")
             say("getting ready; the first start on a machine compiles, which takes a minute.")
             warm_up(ledger)
             settings = door.settings(listening.getsockname()[1], wanted.business)
