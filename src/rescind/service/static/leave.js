@@ -31,8 +31,8 @@ export function Leave ({ model, close }) {
   }
   return html`<dialog ref=${box} aria-labelledby="leave" onClose=${close} onCancel=${close}>
     <h2 id="leave">Leave this service?</h2>
-    <p>${counted(model.lent.size, 'lent record becomes', 'lent records become')} unreadable at once, and your account ends. You get a link to your
-      receipt. It works for 60 days, without an account.</p>
+    <p>${counted(model.lent.size, 'lent record becomes', 'lent records become')} unreadable at once, and your account ends. What is served now still
+      comes from them, until the next release. You get a link to your receipt. It works for 60 days, without an account.</p>
     <label class="check"><input type="checkbox" checked=${here} onChange=${event => setHere(event.target.checked)} />
       Also delete the ${counted(model.records.length, 'record')} kept in this browser</label>
     <p class="says" role="alert">${says}</p>
