@@ -17,9 +17,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from calendar import monthrange
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,6 @@ from rescind.privacy.keys import erasure_key
 from rescind.storage.events import event_text
 from rescind.storage.run_folder import MOVED, check_finished
 
-DAYS = 30
-"""Days until a request is due, if it does not say: one month, GDPR Art. 12(3)."""
 ANSWERED, REFUSED, LOG, ABOUT = "answered", "refused", "log.jsonl", "about.json"
 REQUEST = "request.json"
 """The exact request, with which the user can check that the receipt is about it."""
@@ -271,8 +270,19 @@ def _read(path: Path) -> Asked:
     received = _date(path, table.get("received")) or datetime.fromtimestamp(
         path.stat().st_mtime, UTC
     )
-    due = _date(path, table.get("due")) or received + timedelta(days=DAYS)
+    due = _date(path, table.get("due")) or month_after(received)
     return Asked(path, kind, source, received, due)
+
+
+def month_after(received: datetime) -> datetime:
+    """Return when a request is due that does not say: one month later, GDPR Art. 12(3).
+
+    The same day of the next month, or its last day: 30 days would be too late in February.
+    """
+    years, month = divmod(received.month, 12)
+    year, month = received.year + years, month + 1
+    day = min(received.day, monthrange(year, month)[1])
+    return received.replace(year=year, month=month, day=day)
 
 
 def _date(path: Path, text: Any) -> datetime | None:
