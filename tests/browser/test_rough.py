@@ -84,13 +84,30 @@ def test_offline_changes_are_kept_and_sent_once(visit, place) -> None:
     expect(page.get_by_text("You are offline.")).to_be_visible()
     switch(page, "Lend", 1).click()
     switch(page, "Take back", 3).click()
-    expect(page.get_by_text("2 not sent yet")).to_be_visible()
+    expect(page.get_by_text("2 changes not sent yet")).to_be_visible()
     assert titles_lent(place, me.person) == {"The Film of 3 (1953)"}
     me.context.set_offline(False)
     expect(page.get_by_text("not sent yet")).to_have_count(0)
     assert titles_lent(place, me.person) == {"The Film of 1 (1951)"} == lent_on(page)
     kinds = [kind for kind, _ in place.changes(me.person)]
     assert kinds == ["join", "lend", "lend", "unshare"]
+
+
+def test_taking_all_back_asks_first(visit, place) -> None:
+    me = visit()
+    page = me.join()
+    me.bring(page, 1, 2, 3)
+    page.get_by_role("button", name="lend all").click()
+    expect(page.get_by_text("3 are lent.")).to_be_visible()
+    page.get_by_role("button", name="take all back").click()
+    expect(page.get_by_text("Take 3 records back?")).to_be_visible()
+    page.get_by_role("button", name="No", exact=True).click()
+    expect(page.get_by_text("Take 3 records back?")).to_have_count(0)
+    assert len(titles_lent(place, me.person)) == 3, "nothing went with one click"
+    page.get_by_role("button", name="take all back").click()
+    page.get_by_role("button", name="Yes, take them back").click()
+    expect(page.get_by_text("0 are lent.")).to_be_visible()
+    assert titles_lent(place, me.person) == set()
 
 
 def test_an_answer_that_is_lost_does_not_double_a_change(visit, place) -> None:

@@ -188,8 +188,10 @@ def test_a_method_without_a_sum_claims_nothing_and_is_refused_as_data():
     fed = Federation.start(tiny_holdings(), FedAvg(model=MF(dim=2))).run(1)
     _, evidence = forget(fed, Withdraw(1), audits="none")
     assert set(evidence.receipt.claims) == {PEOPLE}
-    assert "states no sum" in check(evidence.receipt, fed, "the run").says
+    with pytest.raises(DataError, match="does not apply"):
+        check(evidence.receipt, fed, "the run")
     additive = lending()
+    assert "states no sum" in check(evidence.receipt, additive, "a run of Gram").says
     _, other = forget(additive, Withdraw(1), audits="none")
     with pytest.raises(DataError, match="FedAvg"):
         check(other.receipt, fed, "the run")

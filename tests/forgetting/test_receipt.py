@@ -620,6 +620,21 @@ def test_verify_says_valid_or_not_and_why(rescind, tmp_path, home):
     assert json.loads(out)["valid"] is False
 
 
+def test_verify_prints_who_says_exact_and_what_is_not_covered(rescind, tmp_path):
+    path = tmp_path / "receipt.json"
+    told = Finding("exactness", "SHOWN", note="The platform trained the rounds again.")
+    issued = issue(EVENT, DONE, KEPT, [told], not_covered=["A copy in a drawer."])
+    write(issued, path)
+    _, out, _ = rescind("verify", path)
+    assert "The platform trained the rounds again." in out
+    for line in issued.receipt.not_covered:
+        assert f"  - {line}" in out
+    path.write_bytes(path.read_bytes().replace(b"drawer", b"cellar"))
+    _, out, _ = rescind("verify", path)
+    assert "Ask the operator for the file again" in out
+    assert "cellar" not in out, "nothing of a changed receipt is repeated"
+
+
 def test_verify_explains_every_word_and_number_it_prints(rescind, tmp_path):
     path = tmp_path / "receipt.json"
     findings = [

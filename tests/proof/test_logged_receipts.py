@@ -76,7 +76,7 @@ def holds(data: bytes, proof: bytes, log: Key, *witnesses: Key) -> bool:
 def test_a_proof_says_where_the_receipt_is_and_who_saw_it(receipt: Path, witness: Witness) -> None:
     data, proof, log, seen_by = logged(receipt, witness)
     said = [check.says for check in check_proof(data, proof, log, [seen_by])]
-    assert said[0].startswith("it is entry 5 of 9 in the log rescind/")
+    assert said[0].startswith("it is entry 6 of 9 in the log rescind/")
     assert said[1] == "silo-0 saw this log on 2023-11-14T22:13:20Z and cosigned it"
     assert len(proof) < 1_200
     assert len(data) + len(proof) < 8_000
@@ -120,7 +120,7 @@ def test_the_command_line_checks_a_proof_offline(
     proof = str(proof_path(receipt))
     given = [str(receipt), "--proof", proof]
     assert verify(*given, "--log-key", str(log), "--witness", str(seen_by)) == 0
-    assert "entry 5 of 9" in capsys.readouterr().out
+    assert "entry 6 of 9" in capsys.readouterr().out
     assert verify(*given) == 0  # the operator's own log
     assert "name a witness" in capsys.readouterr().out
     stranger = Key("silo-1", seen_by.public, WITNESS)

@@ -101,7 +101,10 @@ def test_a_person_leaves_and_anybody_can_check_it(rescind: Say, tmp_path: Path) 
     code, said = rescind("roster", "check", "public", "--run", "one-forgot-1")
     assert code == 0, said
     assert "receipt" in good(rescind("log", "list"))
-    assert "VALID" in good(rescind("log", "check", "--since", "kept"))
+    said = good(rescind("log", "check", "--since", "kept"))
+    assert "VALID" in said
+    assert "no witness was named" in said, "one signed, but nobody asked whether"
+    assert "cosigned by silo-0" in good(rescind("log", "check", "--witness", witness))
 
 
 def test_what_cannot_be_checked_is_told_with_code_1_or_2(rescind: Say, tmp_path: Path) -> None:

@@ -353,6 +353,13 @@ def test_the_demonstration_runs_without_any_data(rescind):
     assert out.count("rescind ") >= 3
     assert erased["verdict"] in VERDICTS
     assert rescind("verify", "demo/receipt.json")[0] == 0
+    mine = ["--event", "demo/request.json", "--event-key", "demo/receipt.key"]
+    code, told, _ = rescind(
+        "verify", "demo/receipt.json", "--proof", "demo/receipt.tlog-proof", *mine
+    )
+    assert code == 0, told
+    assert "it is about exactly the given Erase request" in told
+    assert "it is entry 1 of 1 in the log" in told
     # The proof of the subtraction stands above the retrain, and can be repeated from disk.
     assert out.index("proof: exact, bit for bit") < out.index("the same rounds without them")
     additive = "demo/additive"

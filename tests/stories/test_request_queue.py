@@ -17,7 +17,13 @@ from rescind.errors import DataError
 from rescind.experiments import request_queue
 from rescind.experiments.cell import Cell, DataSettings, RunSettings
 from rescind.experiments.learning_run import run_cell
-from rescind.experiments.request_queue import current, log_lines, metrics_text, work_through
+from rescind.experiments.request_queue import (
+    current,
+    log_lines,
+    metrics_text,
+    month_after,
+    work_through,
+)
 from rescind.forgetting.verify import verify
 from rescind.methods.additive.gram import Gram
 from rescind.privacy import keys
@@ -121,6 +127,20 @@ def _kill_for(real, name: str):
         return real(self, *words, **more)
 
     return call
+
+
+@pytest.mark.parametrize(
+    ("received", "due"),
+    [
+        ("2026-11-16", "2026-12-16"),
+        ("2026-12-31", "2027-01-31"),
+        ("2026-01-31", "2026-02-28"),
+        ("2028-01-30", "2028-02-29"),
+        ("2026-02-10", "2026-03-10"),
+    ],
+)
+def test_a_request_is_due_after_one_month_not_after_thirty_days(received, due):
+    assert month_after(datetime.fromisoformat(received)) == datetime.fromisoformat(due)
 
 
 def test_two_at_once_are_told_apart(queue):

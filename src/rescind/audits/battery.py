@@ -221,12 +221,7 @@ STANDARD: tuple[Check, ...] = (
         ranking=True,
         note="Pairs of items that only requesting users had together; the public table alone.",
     ),
-    Check(
-        "people",
-        people.known_people,
-        ranking=True,
-        note="From lists of 100 items; no other models are trained for it.",
-    ),
+    Check("people", people.known_people, ranking=True, note="From lists of 100 items."),
     Check(
         "Q4 lists",
         difference.by_lists,
@@ -238,22 +233,10 @@ STANDARD: tuple[Check, ...] = (
     Quality("Q8 quality", bystanders.quality, kind="harm", ranking=True, note="NDCG@20, tenths."),
     Check("Q4 scores", difference.by_scores, kind="shown", ranking=True, note="With scores."),
     Check("stale", state_attacks.stale, kind="shown", ranking=True, note="Old values, new table."),
-    Check(
-        "stale, carried",
-        state_attacks.carried,
-        kind="shown",
-        ranking=True,
-        note="Old values, fitted to the new table.",
-    ),
+    Check("stale, carried", state_attacks.carried, kind="shown", ranking=True, note="Fitted."),
     Check("Q6 tables", distance.tables, kind="shown", note="Relative distance of parameters."),
     Check("Q6 lists", distance.jaccard, kind="shown", ranking=True, note="Lists of 20 (Jaccard)."),
-    Check(
-        "Q6 scores",
-        distance.divergence,
-        kind="shown",
-        ranking=True,
-        note="Distance of scores (KL).",
-    ),
+    Check("Q6 scores", distance.divergence, kind="shown", ranking=True, note="Distance (KL)."),
 )
 """The checks of every audit. They take seconds and train nothing beyond the retrains."""
 

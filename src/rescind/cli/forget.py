@@ -171,7 +171,9 @@ def _answer(
                 text = event_text(event, fed.labels).encode()
                 write_atomically(request, text, private=True)
             rounds = fed.now.state.round if how is None else None
-            bars.append(stack.enter_context(RoundBar(f"forgetting ({kind})", rounds)))
+            later = "saving" if audits == "none" else "auditing (trains models to compare), saving"
+            bar = RoundBar(f"forgetting ({kind})", rounds, after=later)
+            bars.append(stack.enter_context(bar))
 
         def on_round(moment: RoundResult) -> None:
             bars[0](moment)

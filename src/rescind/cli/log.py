@@ -44,7 +44,8 @@ def add(receipt: ReceiptFile, log: Log = None) -> None:
     parse(read_receipt(receipt))
     place = open_log(log)
     number = log_receipt(receipt, place)
-    typer.echo(f"entry {number:,} of {place.checkpoint.size:,} in {place.checkpoint.origin}")
+    size, name = place.checkpoint.size, place.checkpoint.origin
+    typer.echo(f"entry {number + 1:,} of {size:,} in {name} (index {number:,})")
     typer.echo(f"Written: {proof_path(receipt)}")
     typer.echo(f"Next: rescind verify {receipt} --proof {proof_path(receipt)}")
 
@@ -63,12 +64,13 @@ def prove(
     place, target = _open(log), out or proof_path(receipt)
     proof = place.proof(entry_of(RECEIPT, read_receipt(receipt)))
     write_atomically(target, str(proof).encode())
-    typer.echo(f"entry {proof.index:,} of {place.checkpoint.size:,}. Written: {target}")
+    at, size = proof.index, place.checkpoint.size
+    typer.echo(f"entry {at + 1:,} of {size:,} (index {at:,}). Written: {target}")
 
 
 @app.command("list")
 def show(log: Log = None) -> None:
-    """List the entries: their number, what they are about, and their digest."""
+    """List the entries: their index (from 0), what they are about, and their digest."""
     from rescind.proof.log_folder import KINDS
 
     place = _open(log)
@@ -102,9 +104,13 @@ def check(
     except DataError as error:
         typer.echo(f"NOT VALID: {error}")
         raise typer.Exit(1) from None
-    names = ", ".join(key.name for key in seen) or "nobody else"
+    names = ", ".join(key.name for key in seen)
     typer.echo(f"VALID: {place.checkpoint.size:,} entries in {place.checkpoint.origin}")
-    typer.echo(f"  cosigned by {names}")
+    typer.echo(
+        f"  cosigned by {names}"
+        if names
+        else "  no witness was named, so none was checked: give its key with --witness"
+    )
     if before is not None:
         typer.echo(f"  begins with what {since} signed")
 

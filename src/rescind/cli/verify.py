@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 
 _EVENT_KEY = "The key of the receipt (receipt.key), which opens its exact numbers."
+SAID_IN_WORDS = ("exactness", "escalation")
+"""Checks whose answer is a sentence, not a number."""
 
 
 def command(
@@ -36,7 +38,8 @@ def command(
     ] = None,
     chain: Annotated[list[Path] | None, Option(help="An earlier receipt; repeatable.")] = None,
     event: Annotated[
-        Path | None, Option(help="Your request as JSON, to check that the receipt is about it.")
+        Path | None,
+        Option(help="Your request (request.json), to check that the receipt is about it."),
     ] = None,
     event_key: Annotated[Path | None, Option(help=_EVENT_KEY)] = None,
     data: Annotated[
@@ -51,8 +54,8 @@ def command(
         Path | None,
         Option(
             metavar="FILE",
-            help="Your proof, if you were one of several: shows that the receipt is about your "
-            "records, too.",
+            help="Your part of a request that several made (parts/USER.json): shows that the "
+            "receipt is about your records, too.",
         ),
     ] = None,
     run: Annotated[
@@ -205,7 +208,7 @@ def _part(path: Path | None) -> list[Callable[[Receipt], Check]]:
     try:
         user, proof = read_proof(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise DataError(f"cannot read {path}: {error}. Give a proof as a JSON file.") from None
+        raise DataError(f"cannot read {path}: {error}. Give your part as a JSON file.") from None
     records = getattr(proof.part, "records", None)
     what = "all data" if records is None else f"{len(records)} records"
 
@@ -264,15 +267,18 @@ def _print(found: Verification, path: Path) -> None:
     for one in receipt.findings:
         asks = f" {_shown(one.check):16} {question(one.check)}".rstrip()
         typer.echo(f"    {one.verdict:12}{asks}" + (f" (n = {one.n:,})" if one.n else ""))
-        if one.verdict == "UNAUDITED" and one.note:
+        if one.note and (one.verdict == "UNAUDITED" or one.check in SAID_IN_WORDS):
             typer.echo(f"    {'':12} {_shown(one.note)}")
     for line in legend(one.verdict for one in receipt.findings if one.verdict != receipt.verdict):
         typer.echo(f"    {line}")
     if receipt.sealed and found.exact is None:
         typer.echo("Numbers are bands. The requester's key opens the exact ones: --event-key FILE.")
+    typer.echo("Not covered:")
+    for line in receipt.not_covered:
+        typer.echo(f"  - {_shown(line)}")
     typer.echo(
-        f"Not covered: {len(receipt.not_covered)} things, listed in the file. A valid signature "
-        f"says who states\nthis and that it is unchanged; it does not make the statement true."
+        "A valid signature says who states this and that it is unchanged; it does not make the\n"
+        "statement true."
     )
 
 

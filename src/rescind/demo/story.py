@@ -27,12 +27,14 @@ from rescind.forgetting.claims import AFTER, check, sum_digest
 from rescind.forgetting.forget import forget
 from rescind.forgetting.receipt import Issued, write
 from rescind.forgetting.receipt_html import page as page_of
+from rescind.forgetting.receipt_log import log_if_possible
 from rescind.forgetting.run_receipt import facts_about
 from rescind.methods.additive.gram import Gram
 from rescind.methods.baselines.popularity import Popularity
 from rescind.methods.sharing.fedshare import FedShare
 from rescind.reporting import charts
 from rescind.reporting.progress import RoundBar
+from rescind.storage.events import event_text
 from rescind.storage.federations import save_federation
 from rescind.storage.run_folder import write_facts
 
@@ -210,6 +212,9 @@ def finish(
     evidence = erasure.evidence
     (out / "receipt.key").unlink(missing_ok=True)  # of an earlier run
     write(Issued(evidence.receipt, evidence.key), out / "receipt.json")
+    log_if_possible(out / "receipt.json")
+    asked = event_text(Erase(erasure.lent), erasure.before.labels)
+    write_atomically(out / "request.json", asked.encode(), private=True)
     Blocklist().after(Erase(erasure.lent), erasure.lent, erasure.before.labels).write(out)
     findings = evidence.report.findings if evidence.report else None
     html = page_of(evidence.receipt, findings, key=evidence.key)
@@ -239,7 +244,9 @@ def closing(out: Path, erasure: Erasure) -> None:
     command = "rescind" if which("rescind") else sys.argv[0]
     print("Next, try:")
     print(f"  {command} recommend {out} --user {erasure.person.user} -k 10")
-    print(f"  {command} verify {out}/receipt.json")
+    print(f"  {command} verify {out}/receipt.json --proof {out}/receipt.tlog-proof")
+    mine = f"--event {out}/request.json --event-key {out}/receipt.key"
+    print(f"  {command} verify {out}/receipt.json {mine}")
     print(f"  {command} verify {out / ADDITIVE}/receipt.json --data {out / ADDITIVE}")
     print(f"  {command} forget {out} --withdraw {erasure.person.user} --audits none")
     print(f"  {command} table fedshare/table3")

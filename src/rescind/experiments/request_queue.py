@@ -17,10 +17,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from calendar import monthrange
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,6 @@ from rescind.privacy.keys import erasure_key
 from rescind.storage.events import event_text
 from rescind.storage.run_folder import MOVED, check_finished
 
-DAYS = 30
-"""Days until a request is due, if it does not say: one month, GDPR Art. 12(3)."""
 ANSWERED, REFUSED, LOG, ABOUT = "answered", "refused", "log.jsonl", "about.json"
 REQUEST = "request.json"
 """The exact request, with which the user can check that the receipt is about it."""
@@ -304,7 +303,7 @@ def _read(path: Path, table: Any) -> Asked:
 def _deadline(path: Path, received: datetime | None, due: datetime | None) -> Times:
     """Return when a request came and is due; without words of its own, by the file's time."""
     since = received or datetime.fromtimestamp(path.stat().st_mtime, UTC)
-    return since, due or since + timedelta(days=DAYS)
+    return since, due or month_after(since)
 
 
 def _times_of(path: Path, table: Any) -> Times:
@@ -314,6 +313,17 @@ def _times_of(path: Path, table: Any) -> Times:
         with suppress(DataError):
             found[name] = _date(path, table.get(name) if isinstance(table, dict) else None)
     return _deadline(path, found.get("received"), found.get("due"))
+
+
+def month_after(received: datetime) -> datetime:
+    """Return when a request is due that does not say: one month later, GDPR Art. 12(3).
+
+    The same day of the next month, or its last day: 30 days would be too late in February.
+    """
+    years, month = divmod(received.month, 12)
+    year, month = received.year + years, month + 1
+    day = min(received.day, monthrange(year, month)[1])
+    return received.replace(year=year, month=month, day=day)
 
 
 def _date(path: Path, text: Any) -> datetime | None:

@@ -36,6 +36,12 @@ def check(receipt: Receipt, fed: Federation, where: str, key: bytes | None = Non
     key: the run's key, which the stated sum is bound to; not needed for an opened receipt
     """
     stated = receipt.claims.get(AFTER)
+    if stated is None and not fed.method.additive:
+        raise DataError(
+            f"this check does not apply: {where} holds a run of {type(fed.method).__name__}, which "
+            f"keeps no sum that could be compared with data (additive learners such as Gram do). "
+            f"Verify the receipt without --data."
+        )
     if stated is None:
         return Check(False, "it states no sum that could be compared with data")
     if not fed.method.additive:

@@ -339,7 +339,7 @@ def _unaudited(audits: Audits, stale: bool, unlearner: Unlearner) -> Finding:
     else:
         why = (
             f"The request has too few records: no check could detect a no-op. At least {FEWEST} "
-            f"are needed. Audit requests in batches."
+            f"are needed. Audit requests in batches; a few people stay INCONCLUSIVE."
         )
     if not unlearner.exact:
         why += (

@@ -73,7 +73,10 @@ def check_proof(data: bytes, proof: bytes, log: Key, witnesses: Sequence[Key] = 
     except (DataError, UnicodeDecodeError) as error:
         why = str(error) if isinstance(error, DataError) else "it is not text"
         return [Check(False, f"the proof does not hold: {why.rstrip('.')}")]
-    place = f"entry {given.index:,} of {point.size:,} in the log {point.origin}"
+    place = (
+        f"entry {given.index + 1:,} of {point.size:,} in the log {point.origin} "
+        f"(index {given.index:,})"
+    )
     checks = [Check(True, f"it is {place}")]
     for key, at in seen.items():
         when = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -89,7 +89,11 @@ def _signature(data: bytes, pinned: Mapping[str, str]) -> Verification:
     if not receipt.signature:
         return Verification(receipt, (Check(False, "it is not signed, so its origin is unknown"),))
     if not _is_signed(receipt):
-        broken = "its signature does not match its content: one of the two was changed"
+        broken = (
+            "its signature does not match its content: one of the two was changed. Ask the "
+            "operator for the file again; if that does not verify either, keep both and complain "
+            "to the operator's data protection officer or to your supervisory authority"
+        )
         return Verification(receipt, (Check(False, broken),))
     intact = Check(True, "its signature matches every byte")
     return Verification(receipt, (intact, _signer(receipt.public_key, pinned)))

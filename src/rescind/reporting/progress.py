@@ -20,15 +20,18 @@ BEFORE, AFTER = "reading data and compiling", "evaluating and saving"
 class RoundBar(AbstractContextManager["RoundBar"]):
     """A progress callback that shows the round and the last validation result.
 
-    rounds: None if the total is not known; then the calls are counted
+    rounds: None if the total is not known; then the calls are counted    after: what is done when
+    all rounds are
     """
 
-    def __init__(self, title: str, rounds: int | None, measure: str = "NDCG@20") -> None:
+    def __init__(
+        self, title: str, rounds: int | None, measure: str = "NDCG@20", after: str = AFTER
+    ) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
         from rich.progress import TimeRemainingColumn as Left
 
-        self.title, self.rounds, self.measure = title, rounds, measure
+        self.title, self.rounds, self.measure, self.after = title, rounds, measure, after
         self.terminal = sys.stderr.isatty()
         self.bar = Progress(
             TextColumn("{task.description}"),
@@ -69,7 +72,7 @@ class RoundBar(AbstractContextManager["RoundBar"]):
         if not self.calls:
             return f"{BEFORE}: {now - self.begun:.0f} s so far"
         if self.at == self.rounds:
-            return f"{AFTER}: {now - self.begun:.0f} s so far"
+            return f"{self.after}: {now - self.begun:.0f} s so far"
         if self.rounds is None:
             return f"round {self.at}: {now - self.begun:.0f} s so far"
         # The first round also compiles, so it says little about the others.
@@ -83,7 +86,7 @@ class RoundBar(AbstractContextManager["RoundBar"]):
         self._show(result, self.calls if self.rounds is None else at, f"round {at}")
 
     def _show(self, result: RoundResult, at: int, where: str) -> None:
-        status, self.at = AFTER if at == self.rounds else "", at
+        status, self.at = self.after if at == self.rounds else "", at
         if self.calls <= 1:
             self.began = monotonic()
         history = result.until.history if result.until else ()

@@ -49,7 +49,8 @@ export function Entry ({ model, done }) {
   return html`<main class="entry">
     <h1>${invitation ? 'You are invited to run this service' : 'Lend what you have seen. Take it back when you like.'}</h1>
     ${!invitation && html`<p class="lead">What you add here stays in this browser. You choose, one by one, what to lend. Recommendations
-      are made on this device, and what you take back is gone from the service in a moment, with a receipt that you can check.</p>`}
+      are made on this device, and what you take back becomes unreadable here in a moment. It leaves what is served with the
+      next release; then you get a receipt that you can check.</p>`}
     ${model.role !== 'anonymous' && html`<p class="note">You are signed in as ${model.role}: <a href="/operator">the operator's page</a>.</p>`}
     <p class="says" role="alert">${says}</p>
     <div class="row">

@@ -30,8 +30,8 @@ export function Leave ({ model, close }) {
   }
   return html`<dialog ref=${box} aria-labelledby="leave" onClose=${close} onCancel=${close}>
     <h2 id="leave">Leave this service?</h2>
-    <p>Everything that we have of you (${counted(model.helping.everything.length, 'record')}) becomes unreadable at once, and your account ends. You get a link to your
-      receipt. It works for 60 days, without an account.</p>
+    <p>Everything that we have of you (${counted(model.helping.everything.length, 'record')}) becomes unreadable at once, and your account ends. What is
+      served now still comes from it, until the next release. You get a link to your receipt. It works for 60 days, without an account.</p>
     <label class="check"><input type="checkbox" checked=${here} onChange=${event => setHere(event.target.checked)} />
       Also delete the ${counted(model.records.length, 'record')} kept in this browser</label>
     <p class="says" role="alert">${says}</p>

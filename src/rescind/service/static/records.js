@@ -12,6 +12,7 @@ export function Records ({ model }) {
   const { records, lent, waiting, helping } = model
   const [words, setWords] = useState('')
   const [shown, setShown] = useState('all')
+  const [asking, setAsking] = useState(false)
   const known = useMemo(() => new Map(records.map(one => [one.id, plain(one.title)])), [records])
   const wanted = plain(words)
   const found = records.filter(({ id }) => known.get(id).includes(wanted) && (
@@ -25,7 +26,7 @@ export function Records ({ model }) {
     ${records.length > 0 && html`<p class="lead">${counted(records.length, 'record is', 'records are')} on this device.
       ${' '}<strong>${counted(lent.size, 'is lent', 'are lent')}.</strong>
       ${helping.on && html` ${counted(helping.sent.size, 'helps', 'help')} the model.`}
-      ${waiting.size > 0 && html` <span class="badge open">${waiting.size} not sent yet</span>`}</p>
+      ${waiting.size > 0 && html` <span class="badge open">${counted(waiting.size, 'change')} not sent yet</span>`}</p>
     <progress max=${records.length} value=${lent.size} aria-label="Part of your records that is lent"></progress>`}
     <${Add} model=${model} />
     ${records.length > 0 && html`
@@ -38,22 +39,27 @@ export function Records ({ model }) {
       </fieldset>
       <div class="pair">
         <button aria-disabled=${!here.length} onClick=${single(() => here.length && model.lend(here))}>lend ${all}</button>
-        <button aria-disabled=${!out.length} onClick=${single(() => out.length && model.takeBack(out))}>take ${all} back</button>
+        <button aria-disabled=${!out.length} onClick=${() => out.length && setAsking(true)}>take ${all} back</button>
       </div>
     </div>
+    ${asking && out.length > 0 && html`<div class="summary open" role="group" aria-labelledby="sure">
+      <p id="sure">Take ${counted(out.length, 'record')} back? They become unreadable in our store, and leave what is served with the next
+        release. They stay on this device, so you can lend them again.</p>
+      <div class="row"><button class="bad" onClick=${single(() => { setAsking(false); return model.takeBack(out) })}>Yes, take them back</button>
+        <button onClick=${() => setAsking(false)}>No</button></div></div>`}
     <${Rows} items=${found} label="My records" empty="Nothing here has these words." row=${item => html`<${Record} model=${model} item=${item} />`} />`}
   </section>`
 }
 
 function Record ({ model, item }) {
   const asked = model.waiting.get(item.id)
-  const helps = !asked && model.helping.sent.has(item.id)
   const lent = asked ? asked === 'lend' : model.counts(item.id)
-  const state = helps ? 'helps the model' : lent ? 'lent' : 'only here'
+  const stands = model.lent.has(item.id) // until what is asked has been answered
+  const helps = !stands && model.helping.sent.has(item.id)
   return html`
     <span class="title" title=${item.title}>${item.title}</span>
     <span class="day">${item.at}</span>
-    <span class=${`state ${helps ? 'is-helping' : lent ? 'is-lent' : ''}`}>${state}${asked && html` <span class="badge open">not sent yet</span>`}
+    <span class=${`state ${stands ? 'is-lent' : helps ? 'is-helping' : ''}`}>${stands ? 'lent' : helps ? 'helps the model' : 'only here'}${asked && html` <span class="badge open">${asked === 'lend' ? 'lending' : 'taking back'}: not sent yet</span>`}
       ${item.unused && html` <button class="plain" onClick=${single(() => model.use(item.id, true))}
         aria-label=${`Use ${item.title} for my lists again`}>use again</button>`}</span>
     <span class="act">
