@@ -1,7 +1,11 @@
-"""What MkDocs puts into two pages of the reference: every method, and every command.
+"""What stands in two pages of the reference: every method, and every command.
 
-mkdocs.yml names this file under `hooks`. A page holds a marker, such as `<!-- every command -->`;
+mkdocs.yml names this file under `hooks`. A page holds a marker, such as `<!-- every method -->`;
 the text is made from the code each time the pages are built, so it cannot be out of date.
+
+The commands and the fields of the core also stand in the repository, for readers without the site:
+
+    python papers/scripts/site_hooks.py
 """
 
 from __future__ import annotations
@@ -94,5 +98,67 @@ def _cell(text: str) -> str:
 MARKERS = {
     "every method": lambda: shown("methods"),
     "every model": lambda: shown("models"),
-    "every command": commands,
 }
+
+
+def fields_of_the_core() -> str:
+    """Return the fields of the dataclasses that the author of a method meets."""
+    from dataclasses import fields, is_dataclass
+
+    from rescind import core
+
+    said = []
+    for name in core.__all__:
+        cls = getattr(core, name)
+        if not (isinstance(cls, type) and is_dataclass(cls)) or issubclass(cls, core.Unlearner):
+            continue
+        notes = _notes(cls)
+        rows = [
+            (f"`{f.name}`", f"`{_cell(str(f.type))}`", _cell(notes.get(f.name, "")))
+            for f in fields(cls)
+            if not f.name.startswith("_")
+        ]
+        first = inspect.cleandoc(cls.__doc__ or "").split("\n\n", maxsplit=1)[0]
+        said.append(f"## {name}\n\n{first}")
+        if rows:
+            table = [("field", "type", "meaning"), ("---",) * 3, *rows]
+            said.append("\n".join(f"| {' | '.join(row)} |" for row in table))
+    return "\n\n".join(said)
+
+
+def _notes(cls: type) -> dict[str, str]:
+    """Return the text under each field of a class."""
+    import ast
+    from textwrap import dedent
+
+    (tree,) = ast.parse(dedent(inspect.getsource(cls))).body
+    found, last = {}, ""
+    for node in getattr(tree, "body", []):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            last = node.target.id
+            continue
+        text = getattr(node, "value", None)
+        if last and isinstance(text, ast.Constant) and isinstance(text.value, str):
+            found[last] = inspect.cleandoc(text.value)
+        last = ""
+    return found
+
+
+WRITTEN = {"reference-cli.md": commands, "reference-fields.md": fields_of_the_core}
+"""Pages of docs/ whose text after the mark is made here and stands in the repository."""
+MARK = "<!-- written by python papers/scripts/site_hooks.py -->"
+
+
+def written(page: str, text: str) -> str:
+    """Return the text of a page with what is made for it."""
+    head, mark, _ = text.partition(MARK)
+    if not mark:
+        raise ValueError(f"{page} has no line {MARK}")
+    return f"{head}{MARK}\n\n{WRITTEN[page]()}\n"
+
+
+if __name__ == "__main__":
+    for page in WRITTEN:
+        path = SOURCE.parents[1] / "docs" / page
+        path.write_text(written(page, path.read_text(encoding="utf-8")), encoding="utf-8")
+        print(f"written: docs/{page}")

@@ -53,6 +53,41 @@ def test_import_then_describe(tmp_path):
     assert json.loads(run("get", "mine", "--json").stdout)["rows"] == 2
 
 
+LISTENS = "listener,artist_id,artist_name,plays,first_heard,note\n" + "".join(
+    f"u{u},a{i},Band {i},,2009-0{1 + (u + i) % 9}-01,\n" for u in range(6) for i in range(5)
+)
+
+
+def test_columns_that_are_not_used_are_told_with_what_to_do(tmp_path):
+    path = tmp_path / "listens.csv"
+    path.write_text(LISTENS)
+    named = ("--user", "listener", "--item", "artist_id", "--time", "first_heard")
+    told = run("import", str(path), "--name", "listens", *named).stderr
+    assert "not used: columns artist_name, plays, note." in told
+    assert "--title artist_name" in told
+    titled = ("--title", "artist_name", "--ignore", "plays", "--ignore", "note")
+    told = run("import", str(path), "--name", "titled", *named, *titled)
+    assert "not used" not in told.stderr, "the control: each column was named"
+    from rescind.data import load
+
+    assert load("titled").titles.tolist()[0] == "Band 0"
+
+
+def test_an_import_is_described_by_what_it_holds(tmp_path):
+    path = tmp_path / "listens.csv"
+    path.write_text(LISTENS)
+    named = ("--user", "listener", "--item", "artist_id", "--time", "first_heard")
+    run("import", str(path), "--name", "listens", *named)
+    shown = run("describe", "listens").stdout
+    assert "2009-01-01 to 2009-09-01" in shown
+    assert "5 to 5 rows, half of the users have 5 or more" in shown
+    assert "Gram, because: all pairs of 5 items are quick" in shown
+    assert "data get" not in shown, "it is here"
+    assert "data get ml-100k" in run("describe", "ml-100k").stdout, "the control"
+    wrong = str(run("describe", "listen").exception)
+    assert "did you mean 'listens'?" in wrong
+
+
 def test_errors_are_of_the_kind_the_command_line_turns_into_exit_code_2(tmp_path, offline):
     assert isinstance(run("describe", "ml100k").exception, ConfigError)
     assert isinstance(run("get", "ml-1m").exception, DataError)

@@ -59,6 +59,8 @@ def test_a_partly_empty_column_names_how_many_and_offers_what_to_do(save):
     data = rs.import_file(path, "dropped", drop_bad_rows=True, tell=told.append)
     assert data.rating.tolist() == [5, 1]
     assert "dropped 2 of 4 rows" in told[0]
+    assert "column 'rating': 2 cells" in told[0]
+    assert "line 3" not in told[0], "they were listed when the file was refused"
 
 
 def test_ids_of_dropped_rows_alone_do_not_stay(save):

@@ -7,9 +7,12 @@ import shlex
 from pathlib import Path
 
 import pytest
+import torch
 
+import rescind as rs
 from page_blocks import ROOT, Block, blocks, play
 from rescind import data
+from rescind.methods._outside import load_file
 
 TUTORIALS = sorted(p.name for p in (ROOT / "docs" / "tutorials").glob("*.md"))
 
@@ -73,6 +76,39 @@ def test_own_method(tmp_path, patch, capsys):
     assert len(names["lent"]) >= 100, "fewer records cannot be audited"
     assert names["evidence"].report.verdict in ("PASS", "INCONCLUSIVE"), "a retrain cannot FAIL"
     assert "gain" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_add_a_method(tmp_path, patch, capsys):
+    played = play(["docs/methods.md"], tmp_path, patch)
+    assert played.names["evidence"].receipt.done.level == "L3", "a method of one's own forgets"
+    table = played.of("rescind table")
+    for name in ("FedAvg", "Anchored", "Damped"):
+        assert f"\n{name} " in table
+    assert "Differences to 'FedAvg', paired by seed" in table
+    assert "not shown, by" not in table, "the page runs enough seeds"
+    assert "level L3" in played.of("rescind forget")
+    assert (tmp_path / "runs" / "before" / "model").is_dir(), "the copy from before"
+
+
+def test_the_classes_of_the_page_about_methods_learn_and_forget(tmp_path, patch, tiny):
+    """The quick part: both files are loaded and run on six clients."""
+    files = [b for b in blocks("docs/methods.md") if b.title.endswith(".py")]
+    patch.setattr("page_blocks.blocks", lambda _: files)
+    play(["docs/methods.md"], tmp_path, patch)
+    damped = load_file(tmp_path / "damped.py").Damped
+    anchored = load_file(tmp_path / "anchored.py").Anchored
+    counted, mine, other = (
+        rs.Federation.start(tiny, method, seed=0).run(1).now.state.public["item"]
+        for method in (rs.methods.Popularity(), damped(damping=0.0, flatten=1.0), damped())
+    )
+    assert torch.allclose(mine / mine.sum(), counted / counted.sum()), "without damping it counts"
+    assert not torch.allclose(other / other.sum(), counted / counted.sum()), "the control"
+    for method in (damped(), anchored(model=rs.models.MF(dim=2))):
+        before = rs.Federation.start(tiny, method, seed=0).run(1)
+        after, evidence = rs.forget(before, rs.Withdraw(3), audits="none")
+        assert evidence.receipt.done.level == "L3"
+        assert not bool((after.now.vault.holdings.records.client == 3).any())
 
 
 def test_a_page_that_does_not_do_what_it_says_fails(tmp_path, patch):

@@ -15,7 +15,8 @@ from rescind.experiments.cell import Cell, DataSettings, RunSettings, SharingSet
 from rescind.experiments.learning_run import run_cell
 from rescind.experiments.needs import Sizes, needed
 from rescind.experiments.recipe import read
-from rescind.methods.additive.gram import DENSE_ITEMS, Gram, seconds_to_solve
+from rescind.methods.additive._solve import seconds_to_solve
+from rescind.methods.additive.gram import DENSE_ITEMS, Gram
 from rescind.methods.additive.local_gram import LocalGram
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF

@@ -7,8 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
+import rescind as rs
 from rescind.cli import progress
+from rescind.core import doing
 from rescind.reporting.progress import RoundBar
+from rescind.storage.federations import save_federation
 
 
 def result(round_: int) -> SimpleNamespace:
@@ -39,6 +42,41 @@ def test_without_a_terminal_a_line_tells_what_goes_on_and_how_long_it_takes(caps
         assert bar.told(125.0) == "round 3 of 10, about 35 s left"  # 2 rounds took 10 s
         bar.calls, bar.at = 10, 10
         assert bar.told(160.0) == "evaluating and saving: 60 s so far"
+
+
+def test_a_bar_names_the_step_that_is_going_on(capsys):
+    with RoundBar("learning", 1) as bar:
+        assert bar.told(bar.begun).startswith("reading data and compiling"), "the control"
+        with doing.step("solving 12,517 x 12,517", seconds=59) as solving:
+            told = bar.told(solving.begun + 20)
+            assert told == "solving 12,517 x 12,517: 20 s so far, about 59 CPU s in all"
+            with doing.step("training models for the audit", 5, "models", done=1) as audit:
+                assert bar.told(audit.begun + 4).endswith("1 of 5 models, 4 s so far")
+                audit.done = 3
+                told = bar.told(audit.begun + 20)
+                assert told == "training models for the audit: 3 of 5 models, about 20 s left"
+            assert doing.now() is solving
+        assert doing.now() is None
+
+
+def test_long_steps_say_what_they_are(monkeypatch, tmp_path, tiny):
+    said: list[doing.Step] = []
+    real = doing.Step.__init__
+
+    def noted(self, *given, **named):
+        real(self, *given, **named)
+        said.append(self)
+
+    monkeypatch.setattr(doing.Step, "__init__", noted)
+    fed = rs.Federation.start(tiny, rs.methods.Gram()).run(1)
+    fed.evaluate("test")
+    save_federation(fed, tmp_path / "model")
+    told = [one.what for one in said]
+    items = fed.world.sizes.items
+    assert f"solving {items} x {items}" in told
+    assert "saving the model (0 MB)" in told
+    users = next(one for one in said if one.what == "evaluating on test")
+    assert users.done == users.total == int(fed.world.members.sum())
 
 
 def test_a_step_of_unknown_length_is_told_again_and_again(capsys, monkeypatch):

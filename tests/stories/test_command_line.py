@@ -133,6 +133,7 @@ def test_a_run_adds_a_line_to_the_results_only_if_asked(rescind, recipe):
     _, out, err = rescind(*words, "--resume", "--record")
     assert "finished before" in err
     assert f"Recorded: one line per run in {results}" in out
+    assert "git restore" not in out, "somebody's own recipe"
     assert len(results.read_text().splitlines()) == 1
     rescind(*words, "--resume", "--record")
     assert len(results.read_text().splitlines()) == 1, "the same run is not recorded twice"
@@ -221,6 +222,24 @@ def test_an_interrupted_run_resumes_to_the_same_bits(rescind, recipe, stop, monk
     whole, cut = (json.loads(next(Path(d).rglob("run.json")).read_text()) for d in ("whole", "cut"))
     for same in ("model", "metrics", "per_round", "round", "bytes", "client_rounds"):
         assert cut[same] == whole[same], same
+
+
+def test_an_interrupt_before_the_first_step_is_told(rescind, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rescind.experiments.recipe_file.locate", interrupted)
+    code, _, err = rescind("run", "small/table")
+    assert code == 130
+    assert "stopped. Give the same command to begin again." in err
+
+
+def test_a_recipe_file_that_is_not_there_gets_a_short_answer(rescind, recipe):
+    code, _, err = rescind("run", "recipes/small/tabel.toml")
+    assert code == 2
+    assert "there is no file recipes/small/tabel.toml. did you mean 'table'?" in err
+    assert "basics/floor" not in err
+    assert "basics/floor" in rescind("run", "nosuch")[2], "the control: a name gets all names"
 
 
 def test_resume_with_other_settings_is_refused(rescind, recipe, monkeypatch):

@@ -47,6 +47,7 @@ from rescind.cli.help_text import (
     flow,
     keep_argument_help,
 )
+from rescind.cli.progress import SAID
 from rescind.errors import RescindError
 
 keep_argument_help()
@@ -88,6 +89,9 @@ app.command("reproduce", rich_help_panel=REPRODUCE)(reproduce.command)
 app.add_typer(life.app, name="life", rich_help_panel=REPRODUCE)
 app.command("bench", rich_help_panel=REPRODUCE)(bench.command)
 
+INTERRUPTED = 130
+"""Exit code of a command that was interrupted, as shells have it."""
+
 
 def _version(wanted: bool) -> None:
     if wanted:
@@ -113,11 +117,16 @@ def _ask() -> None:
 
 def main() -> None:
     """Run the command line. Errors that a user can fix end with code 2 and no traceback."""
+    SAID.clear()
     try:
         _ask()
     except RescindError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(2)
+    except SystemExit as stop:
+        if stop.code == INTERRUPTED and not SAID:  # before a step that has more to say
+            typer.echo("\nstopped. Give the same command to begin again.", err=True)
+        raise
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)

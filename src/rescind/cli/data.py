@@ -45,11 +45,17 @@ def list_datasets(json: Json = False) -> None:
 
 @app.command("describe")
 def describe_dataset(name: Name, json: Json = False) -> None:
-    """Describe a dataset: size, terms of use, source, and the memory that methods need on it."""
+    """Describe a dataset: size, terms of use, source, and what methods need on it.
+
+    Of imported data also its times, rows per user, and the method that `rescind run` would choose.
+    """
     from rescind.data import describe
 
     about = describe(name)
-    about["memory"] = _memory(about)
+    if own := about["kind"] == "imported":  # it is here, so it can be counted
+        about |= _counted(name)
+    else:
+        about["memory"] = _memory(about)
     if json:
         _print_json(about)
         return
@@ -57,26 +63,61 @@ def describe_dataset(name: Name, json: Json = False) -> None:
     lines += [("publisher", url) for url in about["publisher"]]
     lines += [("wheel", about["wheel"])] if about["wheel"] else []
     lines += [("variant", f"{variant}: {what}") for variant, what in about["variants"].items()]
+    lines += [(what, about[what]) for what in ("times", "per user", "method") if what in about]
     lines += [("digest", about["digest"] or "not known")]
     lines += [("note", about["notes"])] if about["notes"] else []
     typer.echo(f"{about['title']} ({about['name']})")
     for what, text in lines:
         typer.echo(f"  {what:9}  {text}")
     for method, need in (about["memory"] or {}).items():
-        typer.echo(f"  {'memory':9}  {method:<11} up to {need / 1e9:.1f} GB")
-    typer.echo(f"\nNext: rescind data get {name}; rescind run --data {name}")
+        time = f", about {about['seconds']:,.0f} CPU s to solve" if method == "Gram" else ""
+        typer.echo(f"  {'memory':9}  {method:<11} up to {need / 1e9:.1f} GB{time}")
+    get = "" if own else f"rescind data get {name}; "
+    typer.echo(f"\nNext: {get}rescind run --data {name}")
+
+
+def _counted(name: str) -> dict[str, Any]:
+    """Return what imported data is like, and the method to begin with."""
+    import numpy as np
+
+    from rescind.core.memory import free_memory
+    from rescind.data import load
+    from rescind.experiments.advice import advise, memory_of_methods
+    from rescind.experiments.needs import Sizes
+    from rescind.methods.additive._solve import seconds_to_solve
+
+    data: Any = load(name)
+    sizes, each = Sizes.of(data), np.bincount(data.user, minlength=1)
+    advice = advise(sizes, data.has_time, free_memory())
+    low, middle, high = (int(np.quantile(each[each > 0], part)) for part in (0, 0.5, 1))
+    times = f"{_day(data.time.min())} to {_day(data.time.max())}" if data.has_time else "none"
+    return {
+        "times": times,
+        "per user": f"{low:,} to {high:,} rows, half of the users have {middle:,} or more",
+        "method": f"{advice.method}, because: {'; '.join(advice.why[1:])}",
+        "memory": memory_of_methods(sizes),
+        "seconds": max(seconds_to_solve(sizes.items), 1),
+    }
+
+
+def _day(seconds: Any) -> str:
+    from datetime import UTC, datetime
+
+    try:
+        return datetime.fromtimestamp(int(seconds), UTC).date().isoformat()
+    except (OverflowError, OSError, ValueError):  # places of a sequence, or no time of our era
+        return f"{int(seconds):,}"
 
 
 def _memory(about: dict[str, Any]) -> dict[str, int] | None:
     """Return the bytes that each method will need, None for graphs and data without a size."""
     if not {"users", "items", "rows"} <= about.keys():
         return None
-    from rescind.data import load
     from rescind.experiments.advice import memory_of_methods
     from rescind.experiments.needs import Sizes
+    from rescind.methods.additive._solve import seconds_to_solve
 
-    if about["kind"] == "imported":  # it is here, so it can be counted
-        return memory_of_methods(Sizes.of(load(about["name"])))  # type: ignore[arg-type]
+    about["seconds"] = max(seconds_to_solve(about["items"]), 1)
     return memory_of_methods(Sizes(about["users"], about["items"], about["rows"]))
 
 

@@ -13,6 +13,8 @@ import typer
 
 EVERY = 10.0
 """Seconds between lines where stderr is no terminal."""
+SAID: list[str] = []
+"""What was said when the command was interrupted."""
 RESUME = "\nstopped. To resume, give the same command."
 
 
@@ -121,5 +123,6 @@ def interruptible(message: str = RESUME) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
+        SAID.append(message)
         typer.echo(message, err=True)
         raise typer.Exit(130) from None

@@ -234,17 +234,20 @@ def _how_to_record(recipe: Recipe) -> str:
 
 
 def _next(recipe: Recipe, finished: list[dict[str, Any]], recorded: bool) -> None:
+    from rescind.experiments.recipe_file import packaged
+
     where = finished[-1]["out"]
     trial = recipe.cells[-1].forget is not None
     typer.echo(f"\nWritten: {where}/run.json" + ("" if trial else f" and {where}/model/"))
     if recipe.cells[-1].data.variant and not trial:
         typer.echo(f"Drawn: {where}/matrix.svg, each block measured after every later block")
     if recorded:
-        typer.echo(
-            f"Recorded: one line per run in {recipe.results}. Where git tracks it, commit it with "
-            f"the pages that show it\n(python -m rescind_papers.pages --all), or undo it "
-            f"(git restore {recipe.results})."
-        )
+        typer.echo(f"Recorded: one line per run in {recipe.results}.")
+        if recipe.results.resolve().is_relative_to(packaged().resolve()):  # ours, not somebody's
+            typer.echo(
+                f"Commit it with the pages that show it (python -m rescind_papers.pages --all), "
+                f"or undo it (git restore {recipe.results})."
+            )
         typer.echo(f"Next: rescind table {recipe.path}")
     else:
         typer.echo(f"Not recorded. {_how_to_record(recipe)}")

@@ -16,6 +16,7 @@ from torch import Tensor
 from rescind.core import params
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort, Mail
+from rescind.core.doing import Step, step
 from rescind.core.gate import chosen, gate, sound
 from rescind.core.guards import Guard, check_guards, check_weights
 from rescind.core.holdings import Holdings
@@ -208,20 +209,24 @@ class InProcess:
     ) -> Sum:
         """Rank and count in chunks, to bound the memory of [clients, items]."""
         total = Sum({}, 0.0, 0)
-        for chunk in torch.split(ids, self._rows(vault)):
-            cohort = self.cohort(method, vault, chunk, held=metric.split, block=metric.block)
-            scores = self._scores(method, public, vault, cohort, metric)
-            lots = [cohort.own] if "own" in metric.mask else []
-            others = [name for name in metric.mask if name != "own"]
-            lots += [vault.holdings.of_clients(n, cohort.ids, metric.block) for n in others]
-            masked = lots[0] if len(lots) == 1 else masked_lot(cohort, lots)
-            totals, weight = metric.totals(scores, cohort, masked)
-            total = total + Sum(totals, float(weight), weight)
+        with step(f"evaluating on {metric.split}", len(ids), "users") as shown:
+            for chunk in torch.split(ids, self._rows(vault)):
+                reached = shown.done + len(chunk)
+                cohort = self.cohort(method, vault, chunk, held=metric.split, block=metric.block)
+                scores = self._scores(method, public, vault, cohort, metric, shown)
+                lots = [cohort.own] if "own" in metric.mask else []
+                others = [name for name in metric.mask if name != "own"]
+                lots += [vault.holdings.of_clients(n, cohort.ids, metric.block) for n in others]
+                masked = lots[0] if len(lots) == 1 else masked_lot(cohort, lots)
+                totals, weight = metric.totals(scores, cohort, masked)
+                total = total + Sum(totals, float(weight), weight)
+                shown.done = reached
         return total
 
     def _scores(
-        self, method: Method, public: Params, vault: Vault, cohort: Cohort, metric: Metric
-    ) -> Scores:
+        self, method: Method, public: Params, vault: Vault, cohort: Cohort, metric: Metric,
+        shown: Step,
+    ) -> Scores:  # fmt: skip
         """Score a cohort, or let a metric that only needs lists do it in parts."""
         few = max(1, CACHED_CELLS // max(cohort.items, 1))
         if not getattr(metric, "wants_scores", True):
@@ -234,6 +239,7 @@ class InProcess:
             for begin in range(0, len(cohort), few):
                 some = cohort.part(begin, min(begin + few, len(cohort)))
                 yield method.client_scores(public, vault.read(some.ids), some)
+                shown.done += len(some)
 
         return InParts(parts)
 

@@ -18,6 +18,7 @@ FACTS = {
     "genres": ("genres", "genre", "class", "category", "categories", "brand", "tags"),
 }
 """Names of columns about items, in lower case. Several columns of words are joined."""
+_LIKE_TITLES = ("name", "title")
 _LONGEST_TEXT = 1_000
 
 Facts = dict[str, tuple[str, str]]
@@ -43,6 +44,18 @@ def find_facts(
         if left := [n for n in places if n not in ignored]:
             found[role] = left[:1] if role == "title" else left
     return found
+
+
+def tell_unused(table: Table, used: Collection[int], ignore: Collection[str], tell: Tell) -> None:
+    """Tell which columns nothing was read from, and how to use one of them."""
+    known = {*used, *ignoring(table.header, ignore)}
+    if names := [name for at, name in enumerate(table.header) if at not in known]:
+        hint = next((n for n in names if any(w in n.lower() for w in _LIKE_TITLES)), names[0])
+        tell(
+            f"not used: column{'s' * (len(names) > 1)} {', '.join(names)}. A column of item names "
+            f"is read with --title (such as --title {hint}), words about items with --genres, a "
+            f"number that somebody gave with --rating; --ignore COLUMN says that you know"
+        )
 
 
 def facts_in(

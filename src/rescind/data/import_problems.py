@@ -72,9 +72,14 @@ class Problems:
         lines = list(self.first)
         if total > len(lines):
             lines.append(f"... and {total - len(lines):,} more")
-        for (at, why), count in self.counts.most_common():
-            lines.append(f"column '{self.header[at]}': {count:,} cell{'s' * (count > 1)}: {why}")
-        return "\n  ".join(lines)
+        return "\n  ".join([*lines, self.counted()])
+
+    def counted(self) -> str:
+        """Return how many invalid cells there are of each kind."""
+        return "\n  ".join(
+            f"column '{self.header[at]}': {count:,} cell{'s' * (count > 1)}: {why}"
+            for (at, why), count in self.counts.most_common()
+        )
 
     def error(self, total: int) -> DataError:
         """Return the error that says what to do. total: rows of the file"""

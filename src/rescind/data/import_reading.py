@@ -111,7 +111,7 @@ def read_table(
                 raise reader.problems.error(reader.total)
             tell(
                 f"dropped {reader.problems.rows:,} of {reader.total:,} rows with invalid cells:\n  "
-                + reader.problems.told()
+                + reader.problems.counted()
             )
     rows, users, items = columns
     return Canonical(

@@ -25,7 +25,14 @@ from rescind.data.canonical import Canonical
 from rescind.data.catalogue import ENTRIES
 from rescind.data.dataset import Dataset
 from rescind.data.import_columns import Wanted
-from rescind.data.import_facts import FACTS, about_items, facts_in, find_facts, with_facts
+from rescind.data.import_facts import (
+    FACTS,
+    about_items,
+    facts_in,
+    find_facts,
+    tell_unused,
+    with_facts,
+)
 from rescind.data.import_reading import Tell, find_columns, read_table
 from rescind.data.import_tables import Table, open_table
 from rescind.data.joining import joined
@@ -135,6 +142,9 @@ def dataset_of(
         )
     about = find_facts(table, facts, ignore)
     found = facts_in(opened, positions["item"], about, None if facts else tell)
+    if header and least > 1:  # a first import; what is appended has the same columns
+        used = {*positions.values(), *(at for places in about.values() for at in places)}
+        tell_unused(table, used, ignore, tell)
     return about_items(_dataset(stored, name, ""), found)
 
 

@@ -22,6 +22,13 @@ def names() -> list[str]:
     return list(ENTRIES) + imported_names()
 
 
+def _known(name: str) -> Entry:
+    """Return the entry of a public dataset; an unknown name is told all names, imports included."""
+    if name not in ENTRIES:
+        raise ConfigError(f"unknown dataset '{name}'; {suggest(name, names())}")
+    return entry(name)
+
+
 def describe(name: str) -> dict[str, Any]:
     """Return the metadata of a dataset, without reading its data."""
     digest = expected_digests().get(name)
@@ -30,7 +37,7 @@ def describe(name: str) -> dict[str, Any]:
         digest, title = stored["digest"], f"imported from {stored['file']}"
         about = Entry(name, title, "imported", stored["size"], stored["terms"])
     else:
-        about = entry(name)
+        about = _known(name)
     return {
         "name": about.name,
         "title": about.title,
@@ -70,7 +77,7 @@ def load(
         imported = load_imported(name)
         data = arrange(imported) if arguments else imported
         return data if erased_too else Blocklist.of_dataset(name).left_of(data)
-    about = entry(name)
+    about = _known(name)
     if name == "synthetic":
         from rescind.data.sources.synthetic import synthetic
 

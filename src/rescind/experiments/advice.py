@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from rescind.core.method import Method
 from rescind.core.settings import find
 from rescind.experiments.needs import Sizes, in_words, needed
-from rescind.methods.additive.gram import DENSE_ITEMS, seconds_to_solve
+from rescind.methods.additive._solve import seconds_to_solve
+from rescind.methods.additive.gram import DENSE_ITEMS
 from rescind.storage.kinds import METHODS
 
 COMPARED = ("Popularity", "Gram", "LocalGram", "FedAvg", "FedShare")

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from rescind.core import files, params
+from rescind.core.doing import step
 from rescind.core.executor import InProcess
 from rescind.core.federation import Federation
 from rescind.core.records import Share
@@ -231,7 +232,8 @@ def _run_cell(
     watch: tuple[Watch, ...],
     dataset: AnyData | None,
 ) -> Result:
-    dataset = dataset or obtained(cell, erased_too=True)
+    with step(f"reading {cell.data.name}"):
+        dataset = dataset or obtained(cell, erased_too=True)
     withheld, complete = withheld_from(dataset, folder), None
     if withheld and isinstance(dataset, Dataset):
         dataset, complete = withheld.left_of(dataset), dataset

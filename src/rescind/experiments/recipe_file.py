@@ -117,6 +117,10 @@ def locate(name: str) -> Path:
         raise ConfigError(
             f"'{name}' is a dataset, not a recipe. Run on it: rescind run --data {name}"
         )
+    if given.suffix == ".toml":  # a file was meant: the names of our recipes are of no use
+        near = suggest(given.stem, [path.stem for path in given.parent.glob("*.toml")])
+        here = "" if near.endswith("nothing.") else f" {near}"
+        raise ConfigError(f"there is no file {given}.{here} Recipes of a name: rescind run --help")
     raise ConfigError(f"there is no recipe '{name}' (looked for {looked}). {suggest(name, known)}")
 
 

@@ -27,6 +27,7 @@ from rescind.audits.ulira import judge as judge_records
 from rescind.audits.verdict import FEWEST
 from rescind.core import params
 from rescind.core.clock import Clock
+from rescind.core.doing import step
 from rescind.core.federation import Federation
 from rescind.core.files import make_folder
 from rescind.core.method import Unlearner
@@ -236,9 +237,11 @@ def retrains(
         found = {s: now for s in seeds if (now := _read(cache, key, s, empty))}
         todo = [s for s in seeds if s not in found]
         progress(len(found), count)
-        for s, now in _trained(before, event, todo, workers, cache, key):
-            found[s] = now
-            progress(len(found), count)
+        with step("training models for the audit", count, "models", len(found)) as shown:
+            for s, now in _trained(before, event, todo, workers, cache, key):
+                found[s] = now
+                shown.done += 1
+                progress(len(found), count)
         return [replace(empty.fork(seed=s), now=found[s]) for s in seeds]
 
 
@@ -328,8 +331,11 @@ def examine_records(
         progress(len(places) - len(todo), len(places))
         names = [str(path) for path in places]
         work = functools.partial(_shadow, pairs=pairs, seed=seed, by=unlearner, places=names)
-        for done, _ in enumerate(spread(before, event, todo, workers, work, cache), 1):
-            progress(len(places) - len(todo) + done, len(places))
+        ready = len(places) - len(todo)
+        with step("training shadows for the audit", len(places), "models", ready) as shown:
+            for _ in spread(before, event, todo, workers, work, cache):
+                shown.done += 1
+                progress(shown.done, len(places))
         return judge_records(case, [params.load(path)[0] for path in places], pairs)
 
 

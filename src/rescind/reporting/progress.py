@@ -8,12 +8,16 @@ from contextlib import AbstractContextManager
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from rescind.core import doing
+
 if TYPE_CHECKING:
     from rescind.core.run_state import RoundResult
 
 
 EVERY = 10.0
 """Seconds between lines where stderr is no terminal."""
+EACH = 1.0
+"""Seconds between looks at what is done, on a terminal."""
 BEFORE, AFTER = "reading data and compiling", "evaluating and saving"
 
 
@@ -55,7 +59,7 @@ class RoundBar(AbstractContextManager["RoundBar"]):
         if not self.terminal:
             total = "" if self.rounds is None else f": {self.rounds} rounds"
             print(f"{self.title}{total}", file=sys.stderr, flush=True)
-            self._speaker.start()
+        self._speaker.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -64,11 +68,16 @@ class RoundBar(AbstractContextManager["RoundBar"]):
 
     def _speak(self) -> None:
         """Say every ten seconds what is going on, so that nobody waits in silence."""
-        while not self._ended.wait(EVERY):
-            print(f"  {self.told(monotonic())}", file=sys.stderr, flush=True)
+        while not self._ended.wait(EACH if self.terminal else EVERY):
+            if not self.terminal:
+                print(f"  {self.told(monotonic())}", file=sys.stderr, flush=True)
+            elif step := doing.now():
+                self.bar.update(self.task, status=step.told(monotonic()))
 
     def told(self, now: float) -> str:
         """Return a line about what is going on. now: seconds of a clock that only goes forward"""
+        if step := doing.now():
+            return step.told(now)
         if not self.calls:
             return f"{BEFORE}: {now - self.begun:.0f} s so far"
         if self.at == self.rounds:

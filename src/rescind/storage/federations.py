@@ -16,6 +16,7 @@ from typing import cast
 from rescind.core import files, params
 from rescind.core.about import about_items
 from rescind.core.clock import Clock
+from rescind.core.doing import step
 from rescind.core.executor import Executor, InProcess, Vault
 from rescind.core.federation import Federation
 from rescind.core.gradient import RankingMethod
@@ -45,6 +46,8 @@ from rescind.storage.past import (
 )
 from rescind.storage.run_folder import HEAD, model_in
 
+SAVE_SECONDS = 1e-8
+"""CPU time of a save for each byte that the server keeps, measured with 13 and 54 MB."""
 FORMAT = 3
 """Version of federations that are saved in pieces."""
 SIDES = {"server": ".safetensors", "devices": ".safetensors", "labels": ".json"}
@@ -66,7 +69,9 @@ def save_federation(fed: Federation, folder: Path | str) -> Path:
     folder = Path(folder)
     try:
         files.make_folder(folder)
-        with files.locked(folder):
+        size = params.nbytes(fed.now.state.own)
+        told = f"saving the model ({size / 1e6:,.0f} MB)"
+        with files.locked(folder), step(told, seconds=size * SAVE_SECONDS):
             _save(fed, folder)
     except OSError as error:
         raise DataError(

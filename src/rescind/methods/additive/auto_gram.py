@@ -7,12 +7,8 @@ from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from rescind.core.method import Method
-from rescind.methods.additive.gram import (
-    DENSE_ITEMS,
-    PAIR_BYTES,
-    Gram,
-    seconds_to_solve,
-)
+from rescind.methods.additive._solve import seconds_to_solve
+from rescind.methods.additive.gram import DENSE_ITEMS, PAIR_BYTES, Gram
 from rescind.methods.additive.local_gram import LocalGram
 
 log = logging.getLogger(__name__)

@@ -49,17 +49,10 @@ from rescind.privacy.schedules import noise_of
 
 PAIR_BYTES = 30
 """Memory for each pair (i, j) of items at the most, measured: sum, inverse, and a solve."""
-SOLVE_SECONDS = 3e-11
-"""CPU time of a solve, divided by the cube of the items: measured on one core with 3,500 items."""
 DENSE_ITEMS = 10_000
 """Where nobody chose, larger catalogues keep neighbours, not all pairs (`AutoGram`, `rs.Gram`).
 10,000 items are solved in 30 CPU s (`SOLVE_SECONDS`) and take 3 GB (`PAIR_BYTES`). A fixed number:
 the result must not depend on the machine."""
-
-
-def seconds_to_solve(items: int) -> float:
-    """Return about how much CPU time all pairs of a catalogue take to solve."""
-    return SOLVE_SECONDS * items**3
 
 
 @dataclass(frozen=True, kw_only=True)
