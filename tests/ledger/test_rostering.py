@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ledgers import done, joined, repeating, take_back
+from ledgers import difference, done, joined, repeating, take_back
 from rescind.ledger import tables
 from rescind.ledger.backup import back_up
 from rescind.ledger.book import Ledger
@@ -106,6 +106,29 @@ def test_a_person_finds_the_own_line_until_something_changes(tmp_path: Path) -> 
     ledger.close()
 
 
+def test_what_a_browser_sent_has_a_line_of_its_own(tmp_path: Path) -> None:
+    ledger = opened(tmp_path / "state")
+    person, other = joined(ledger, *likes(0)), joined(ledger, *likes(1))
+    keeps = sorted(set(range(40)) - set(likes(0)))[:5]
+    done(ledger, difference(person, [], keeps))
+    first = listed(ledger)
+    assert len(first) == 3
+    lent, kept = ledger.roster.mine(person)
+    assert lent["items"] == likes(0)
+    assert kept["items"] == keeps
+    assert [own_line(told) for told in (lent, kept)] == [lent["line"], kept["line"]]
+    assert len(ledger.roster.mine(other)) == 1
+    done(ledger, difference(person, keeps, keeps[1:]))
+    assert [told["line"] for told in ledger.roster.mine(person)] == [lent["line"]]
+    second = listed(ledger)
+    assert len(first & second) == 2  # what is lent did not change: both of those lines stay
+    assert bytes([REVOKED]) + bytes.fromhex(kept["line"]) in entries(ledger, REVOKED)
+    done(ledger, take_back(person, "leave"))
+    assert listed(ledger) < second
+    assert ledger.roster.mine(person) == []
+    ledger.close()
+
+
 def test_a_change_after_the_release_leaves_no_seed(tmp_path: Path) -> None:
     ledger = opened(tmp_path / "state")
     people = [joined(ledger, *likes(n)) for n in range(3)]
@@ -147,7 +170,7 @@ def test_a_restart_keeps_the_roster_and_goes_on_from_it(tmp_path: Path) -> None:
 CRASH = """
 import sys
 from pathlib import Path
-from ledgers import done, joined, take_back
+from ledgers import difference, done, joined, take_back
 from served import likes, opened
 ledger = opened(Path(sys.argv[1]))
 people = [joined(ledger, *likes(n)) for n in range(3)]

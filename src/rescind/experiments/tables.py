@@ -177,15 +177,15 @@ def newest_lines(recipe: Recipe) -> tuple[Newest, int]:
 def collect(
     recipe: Recipe,
     columns: Sequence[Column] | None = None,
-    found: tuple[Newest, int] | None = None,
+    known: tuple[Newest, int] | None = None,
 ) -> ResultTable:
     """Collect results of the recipe's current settings; the newest of each seed counts.
 
     columns: Default: those of the recipe, or HR@20 and NDCG@20
-    found: what `newest_lines` returned, if they were read before
+    known: what `newest_lines` returned, if they were read before
     """
     cells = cells_by_name(recipe)
-    newest, stale = found or newest_lines(recipe)
+    newest, stale = known or newest_lines(recipe)
     floors = [n for n in recipe.names if type(cells[n].method).__name__ == POPULARITY]
     shown = columns or recipe.columns or COLUMNS
     entries = []

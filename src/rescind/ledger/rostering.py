@@ -1,19 +1,21 @@
-"""The roster of a service: a hidden line for what each person lends, made after each release.
+"""The roster of a service: a hidden line for each part of the sum, made after each release.
+
+A person has a part for what they lend, and one for what their browser sent (`kept_part`).
 
     1  lines        for people who changed something since the last roster; others keep theirs
     2  roster-N.bin all lines, in the order of their digests: nothing tells whose is whose
     3  leaves, rows new lines, revoked lines and a statement: one transaction
     4  the old file is removed
 
-Lending and taking back do nothing for it. The seed that hides a line is sealed under the key of the
-loans, which every change destroys: from then on nobody can open the line, and the next roster
+Lending and taking back do nothing for it. The seed that hides a line is sealed under the key of its
+part, which every change destroys: from then on nobody can open the line, and the next roster
 revokes it. What the lines prove, and to whom: docs/proof.md.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -28,6 +30,7 @@ from rescind.errors import DataError
 from rescind.ledger import tables
 from rescind.ledger.batch import Answer, Batch, Items, Operation
 from rescind.ledger.failpoints import reach
+from rescind.ledger.kept_part import DEVICE_BYTES, PERSON_BYTES, is_kept, name_of
 from rescind.ledger.keyslots import about
 from rescind.ledger.parts import Parts
 from rescind.ledger.release_steps import Unlisted
@@ -41,8 +44,30 @@ if TYPE_CHECKING:
     from rescind.ledger.releasing import Releasing
 
 PATTERN = "roster-*.bin"
-OF_LOANS = "lent"
-"""The part of a person's sum that comes from their loans."""
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """A part of a person's sum: its columns in the table of people."""
+
+    name: str
+    key: str
+    box: str
+    before: int
+    """Bytes in the box before the items."""
+
+    def items(self, plain: bytes) -> Items:
+        """Return the items of an open box."""
+        return np.frombuffer(plain, "<i4", offset=self.before)
+
+    def called(self, person: bytes) -> bytes:
+        """Return what the live sum calls it."""
+        return name_of(person) if self is KEPT else person
+
+
+LOANS = Sealed("lent", "loans_key", "box", 0)
+KEPT = Sealed("kept", "kept_key", "kept_box", DEVICE_BYTES)
+PARTS = {part.name: part for part in (LOANS, KEPT)}
 SEED_BYTES = 32
 AT_ONCE = 500
 """Values in one statement of SQL."""
@@ -52,10 +77,16 @@ AT_ONCE = 500
 class Line:
     """A line of the roster, with what hides it."""
 
-    person: bytes
+    part: bytes
+    """What the live sum calls the part that it is of."""
     items: Items
     seed: bytes = field(repr=False)
     data: bytes = field(repr=False)
+
+    @property
+    def of(self) -> Sealed:
+        """Which part of a person it is of."""
+        return KEPT if is_kept(self.part) else LOANS
 
     @property
     def digest(self) -> bytes:
@@ -82,7 +113,7 @@ class RosterMade:
             batch.tx.execute(delete(table).where(here))
         for line in sorted(self.fresh, key=lambda one: one.digest):
             batch.append(bytes([LINE]) + line.digest)
-            batch.insert(table, {"digest": line.digest, "part": OF_LOANS, **_seed(batch, line)})
+            batch.insert(table, {"digest": line.digest, "part": line.of.name, **_seed(batch, line)})
         for name in gone:
             batch.append(bytes([REVOKED]) + name)
         number = next_number(batch.tx)
@@ -103,17 +134,16 @@ class RosterMade:
 
 
 def _seed(batch: Batch, line: Line) -> dict[str, Any]:
-    """Seal the seed under the key of the loans; not if they changed since: it is lost then."""
-    table = tables.person
-    row = batch.tx.execute(select(table).where(table.c.id == line.person)).one_or_none()
-    if row is None or row.box is None:
+    """Seal the seed under the key of its part; not if that changed since: it is lost then."""
+    table, of, whose = tables.person, line.of, line.part[:PERSON_BYTES]
+    row = batch.tx.execute(select(table).where(table.c.id == whose)).one_or_none()
+    if row is None or getattr(row, of.box) is None:
         return {"person": None, "box": None}
-    bound = about(line.person, "person", "box")
-    loans = batch.unseal(row.loans_key, bytes(row.box), bound)
-    if loans != line.items.astype("<i4").tobytes():
-        return {"person": line.person, "box": None}
-    box = batch.seal(batch.slot(row.loans_key), line.seed, _bound(line.person))
-    return {"person": line.person, "box": box}
+    key, box = getattr(row, of.key), getattr(row, of.box)
+    now = of.items(batch.unseal(key, bytes(box), about(whose, "person", of.box)))
+    if not np.array_equal(now, line.items):
+        return {"person": whose, "box": None}
+    return {"person": whose, "box": batch.seal(batch.slot(key), line.seed, _bound(whose))}
 
 
 def _bound(person: bytes) -> bytes:
@@ -178,23 +208,25 @@ class Rostering:
                 self._path(old.number).unlink(missing_ok=True)
             return number
 
-    def _kept(self, loans: Mapping[bytes, Items]) -> list[Line]:
-        """Return the lines of people whose loans did not change: their seeds can be opened."""
+    def _kept(self, parts: Mapping[bytes, Items]) -> list[Line]:
+        """Return the lines of parts that did not change: their seeds can be opened."""
         table, person = tables.roster, tables.person
         with self._parts.store.reading() as tx:
             rows = tx.execute(
-                select(table, person.c.loans_key)
+                select(table, person.c.loans_key, person.c.kept_key)
                 .join(person, person.c.id == table.c.person)
-                .where(table.c.box.is_not(None), person.c.loans_key.is_not(None))
+                .where(table.c.box.is_not(None))
             ).all()
         known = {bytes.fromhex(digest(line)): line for line in self._lines()}
         found = []
         for row in rows:
-            whose, data = bytes(row.person), known.get(bytes(row.digest))
-            if whose in loans and data is not None:
-                with suppress(DataError):  # another key: the loans changed
-                    seed = self._parts.keys.unseal(row.loans_key, bytes(row.box), _bound(whose))
-                    found.append(Line(whose, loans[whose], seed, data))
+            of, data = PARTS[row.part], known.get(bytes(row.digest))
+            name, key = of.called(bytes(row.person)), getattr(row, of.key)
+            if name in parts and data is not None and key is not None:
+                with suppress(DataError):  # another key: the part changed
+                    bound = _bound(bytes(row.person))
+                    seed = self._parts.keys.unseal(key, bytes(row.box), bound)
+                    found.append(Line(name, parts[name], seed, data))
         return found
 
     def _lines(self) -> list[bytes]:
@@ -205,14 +237,14 @@ class Rostering:
 
     def _made(self, of: Unlisted, kept: list[Line]) -> tuple[tuple[Line, ...], bytes]:
         """Return lines for everybody else, and what all lines must add up to."""
-        have = {one.person for one in kept}
-        people = [person for person in sorted(of.loans) if person not in have]
-        seeds = tuple(self._parts.entropy(SEED_BYTES) for _ in people)
-        parts = tuple(of.loans[person] for person in people)
+        have = {one.part for one in kept}
+        names = [name for name in sorted(of.loans) if name not in have]
+        seeds = tuple(self._parts.entropy(SEED_BYTES) for _ in names)
+        parts = tuple(of.loans[name] for name in names)
         made = self._worker.hashed(Asked(of.sums, parts, seeds, of.counted))
         fresh = tuple(
-            Line(person, items, seed, to_bytes(line))
-            for person, items, seed, line in zip(people, parts, seeds, made.lines, strict=True)
+            Line(name, items, seed, to_bytes(line))
+            for name, items, seed, line in zip(names, parts, seeds, made.lines, strict=True)
         )
         small = np.zeros((3, 1024), np.int64)
         for one in (*kept, *fresh):
@@ -246,31 +278,35 @@ class Rostering:
         return [one.seed for one in self._kept(loans)]
 
     def mine(self, person: bytes) -> list[dict[str, Any]]:
-        """Return what a person needs to find their line, now and after they left.
+        """Return what a person needs to find their lines, now and after they left.
 
-        Empty from a change of their loans until the roster of the next release.
+        Without that of a part that changed, until the roster of the next release.
         """
-        row = self._sealed(person)
-        if row is None:
-            return []
-        keys, bound = self._parts.keys, about(person, "person", "box")
-        try:
-            seed = keys.unseal(row.loans_key, bytes(row.box), _bound(person))
-            items = np.frombuffer(keys.unseal(row.loans_key, bytes(row.loans), bound), "<i4")
-        except DataError:  # another key: the loans changed
-            return []
+        found = []
+        for row in self._rows_of(person):
+            of = PARTS[row.part]
+            key, box = getattr(row, of.key), getattr(row, f"{of.name}_items")
+            if key is None or box is None:
+                continue
+            with suppress(DataError):  # another key: the part changed
+                seed = self._parts.keys.unseal(key, bytes(row.box), _bound(person))
+                plain = self._parts.keys.unseal(key, bytes(box), about(person, "person", of.box))
+                found.append(self._told(bytes(row.digest), seed, of.items(plain)))
+        return found
+
+    def _told(self, name: bytes, seed: bytes, items: Items) -> dict[str, Any]:
         counted = self._parts.options.min_count > 0
         about_it = {"block": LENT, "weight": weight_of(len(items)), "counted": counted}
-        name = bytes(row.digest).hex()
-        return [{"line": name, "seed": seed.hex(), **about_it, "items": items.tolist()}]
+        return {"line": name.hex(), "seed": seed.hex(), **about_it, "items": items.tolist()}
 
-    def _sealed(self, whose: bytes) -> Row | None:
-        """Return a person's line, with the boxes of its seed and of the loans."""
+    def _rows_of(self, whose: bytes) -> Sequence[Row]:
+        """Return a person's lines, with the boxes of their seeds and of their parts."""
         table, person = tables.roster, tables.person
+        boxes = [person.c[of.box].label(f"{of.name}_items") for of in PARTS.values()]
         with self._parts.store.reading() as tx:
             return tx.execute(
-                select(table, person.c.loans_key, person.c.box.label("loans"))
+                select(table, person.c.loans_key, person.c.kept_key, *boxes)
                 .join(person, person.c.id == table.c.person)
                 .where(table.c.person == whose, table.c.box.is_not(None))
-                .where(person.c.box.is_not(None))
-            ).first()
+                .order_by(table.c.part.desc())
+            ).all()

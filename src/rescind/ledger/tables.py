@@ -65,7 +65,7 @@ RECEIPT_KEY = "sealed under a slot of its own, destroyed when the receipt is iss
 COMMITMENT = "kept: commitments under keys that nobody here has"
 RELEASE = "kept: public facts of a release"
 LINE = "public: hides its items from whoever has no seed; deleted when the line is revoked"
-SEED = "sealed under loans_key, which every change of the loans destroys; deleted with its line"
+SEED = "sealed under loans_key or kept_key, which every change destroys; deleted with its line"
 RELEASE_KEY = "destroyed with the next release"
 YEAR = "deleted after 1 year; ids and numbers only"
 OPERATOR = "deleted by the operator; about no lender"
@@ -205,7 +205,7 @@ roster = Table(
     "roster",
     metadata,
     _column("digest", LargeBinary(32), LINE, primary_key=True),  # of the line, in roster-*.bin
-    _column("part", Text, LINE, nullable=False),  # of the person's sum; lent: from their loans
+    _column("part", Text, LINE, nullable=False),  # of the person's sum: lent or kept
     _column("person", LargeBinary(16), NULLED, index=True),
     _column("box", LargeBinary, SEED),  # the seed that hides the line
 )
