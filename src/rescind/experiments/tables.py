@@ -192,11 +192,11 @@ def collect(
     for name in recipe.names:
         same = [n for n in floors if n != name and cells[n].data == cells[name].data]
         for column in shown:
-            found = _values(newest, name, column)
-            numbers = {s: v for s, v in found.items() if not isinstance(v, str)}
+            mine = _values(newest, name, column)
+            numbers = {s: v for s, v in mine.items() if not isinstance(v, str)}
             floor = _floor(newest, same[0], column) if same else None
             paper = recipe.paper.get(name, {}).get(column.path)
-            words = tuple(v for v in found.values() if isinstance(v, str))
+            words = tuple(v for v in mine.values() if isinstance(v, str))
             ran, values = any(cell == name for cell, _ in newest), tuple(numbers.values())
             entry = Entry(name, column.name, values, paper, tuple(numbers), floor)
             entry = replace(entry, words=words, digits=column.digits, ran=ran)

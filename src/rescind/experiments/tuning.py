@@ -128,12 +128,15 @@ def recipe_text(cell: Cell, tuned: Tuned) -> str:
     name, rounds = table["name"], cell.run.rounds
     items = tuned.best.fed.world.sizes.items
     run = chosen(cell.run) | {"rounds": rounds, "evaluate_every": max(1, rounds // 10)}
-    parts = {"data": chosen(cell.data), "sharing": cell.sharing and to_table(cell.sharing)}
-    parts |= {"guards": cell.guards and chosen(cell.guards), "run": run}
-    parts["data"] |= {"name": cell.data.name}
+    parts: dict[str, dict[str, Any]] = {
+        "data": chosen(cell.data) | {"name": cell.data.name},
+        "sharing": to_table(cell.sharing) if cell.sharing else {},
+        "guards": chosen(cell.guards) if cell.guards else {},
+        "run": run,
+    }
     lines = [f'title = "{name} tuned on the validation part of {cell.data.name}"']
     for part, settings in parts.items():
-        given = {k: v for k, v in (settings or {}).items() if (part, k) not in IMPLIED}
+        given = {k: v for k, v in settings.items() if (part, k) not in IMPLIED}
         if given:
             lines.append(f"[{part}]\n" + "\n".join(f"{k} = {_toml(v)}" for k, v in given.items()))
     once = "run = { rounds = 1, evaluate_every = 1 }"
