@@ -91,6 +91,19 @@ def test_a_backup_goes_back_into_postgres_and_into_sqlite(tmp_path: Path, postgr
         ledger.close()
 
 
+def test_a_clean_stop_does_without_a_server_that_is_away(tmp_path: Path, postgres: str) -> None:
+    ledger = opened(tmp_path, database=postgres)
+    person = joined(ledger, 1, 2)
+    cutter = engine()
+    with cutter.connect() as connection:
+        connection.execute(text(CUT))
+    cutter.dispose()
+    ledger.close()  # it used to end the process
+    again = opened(tmp_path, database=postgres)
+    assert again.live.loans == {person: (1, 2)}
+    again.close()
+
+
 def test_restarts_of_the_server_lose_nothing(tmp_path: Path, postgres: str) -> None:
     """All connections are cut again and again, as an immediate restart cuts them."""
     ledger = opened(tmp_path, database=postgres)
@@ -99,16 +112,21 @@ def test_restarts_of_the_server_lose_nothing(tmp_path: Path, postgres: str) -> N
     cutter = engine()
 
     def cut() -> None:
-        while not stop.wait(0.4):
-            with cutter.connect() as connection:
-                connection.execute(text(CUT))
+        with cutter.connect() as connection:
+            connection.execute(text(CUT))
 
-    thread = threading.Thread(target=cut)
+    def cut_at_any_time() -> None:
+        while not stop.wait(0.4):
+            cut()
+
+    thread = threading.Thread(target=cut_at_any_time)
     thread.start()
     try:
         for number in range(60):
             once, items = Once(f"restart-{number:012d}", b""), (number % 20,)
             back = 20 <= number < 40
+            if number % 15 == 14:
+                cut()  # whatever the thread hits, these are felt
             operation = TakeBack(person, "unshare", items) if back else Lend(person, items)
             while True:
                 try:

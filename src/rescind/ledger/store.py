@@ -100,8 +100,11 @@ class Store:
     def batch_after(self, error: DBAPIError) -> int:
         """Wait until the database is back; return the number of the last batch it holds.
 
-        Whether a commit took effect is not known when the connection broke in it.
+        Whether a commit took effect is not known when the connection broke in it. A connection that
+        broke among many rows does not always say that it is broken, so it is not used again.
         """
+        with suppress(SQLAlchemyError):
+            self._forget_connection()
         end = time.monotonic() + PATIENCE
         while True:
             try:

@@ -36,6 +36,7 @@ from rescind.ledger.keyslots import Head
 from rescind.ledger.parts import Parts
 from rescind.ledger.recorded import Recorded
 from rescind.ledger.statements import Driver, Prepared
+from rescind.ledger.store import WAL_PAGES
 
 MOST = 512
 """Operations in one batch: whoever waits is in it."""
@@ -52,6 +53,9 @@ _DATED = Prepared(
         summed_at=bindparam("summed"),
         level=tables.at_least_erased(),
     )
+)
+_CLEAN = Prepared(
+    update(tables.setting).where(tables.setting.c.name == "clean").values(value=bindparam("clean"))
 )
 _BATCH = Prepared(
     update(tables.setting).where(tables.setting.c.name == "batch").values(value=bindparam("number"))
@@ -349,16 +353,18 @@ class Writer:
             if job.tell is not None:
                 job.tell(outcome)
 
-    def _quiet(self) -> None:
-        """Use a pause: write the dates of steps, and move the write-ahead log."""
+    def _quiet(self, clean: str = "") -> None:
+        """Use a pause: write dates of steps and what a clean stop leaves; move the WAL."""
         self._untidied = 0
         try:
-            if self.dates:
+            if self.dates or clean:
                 connection = self._store.writer()
                 with connection.begin():
                     self._write_dates(Driver(connection))
+                    if clean:
+                        Driver(connection).run(_CLEAN, {"clean": clean})
                 self.dates.clear()
-            self._store.checkpoint()
+            self._store.checkpoint(0 if clean else WAL_PAGES)
         except DBAPIError as error:
             if self._store.known(error) is None:
                 self._end(f"the database failed: {error.orig}")
@@ -375,13 +381,7 @@ class Writer:
 
     def _stop_clean(self) -> None:
         self._quiet()
-        clean = json.dumps({"batch": self.batch, "digest": self._parts.live.digest()})
-        connection = self._store.writer()
-        with connection.begin():
-            connection.execute(
-                update(tables.setting).where(tables.setting.c.name == "clean").values(value=clean)
-            )
-        self._store.checkpoint(least=0)
+        self._quiet(json.dumps({"batch": self.batch, "digest": self._parts.live.digest()}))
 
     def _end(self, reason: str) -> None:
         """End the process at once: what is on the disk is what a start will find."""
