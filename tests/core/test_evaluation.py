@@ -10,6 +10,7 @@ import torch
 
 from rescind.core import executor, jagged
 from rescind.core.cohort import Cohort, Lot
+from rescind.core.doing import Step
 from rescind.core.executor import InProcess
 from rescind.core.federation import Federation
 from rescind.core.model import TakenRows, summed_rows
@@ -116,7 +117,7 @@ def test_a_gpu_would_score_all_at_once(monkeypatch):
     monkeypatch.setattr(executor, "CACHED_CELLS", 1)
     fed = Federation.start(tiny_holdings(), FedAvg(model=LightGCN(dim=4)), seed=0)
     cohort = InProcess().cohort(fed.method, fed.now.vault, torch.arange(3), held="test")
-    asked = (fed.method, fed.now.state.public, fed.now.vault, cohort, Ranking())
+    asked = (fed.method, fed.now.state.public, fed.now.vault, cohort, Ranking(), Step("evaluating"))
     elsewhere = InProcess()
     assert isinstance(elsewhere._scores(*asked), InParts)
     object.__setattr__(elsewhere, "device", "cuda")

@@ -158,7 +158,7 @@ def test_who_changes_more_often_than_is_covered_is_left_out(tmp_path: Path) -> N
         done(ledger, Lend(restless, (item + 10,)))  # in the same pause: one part, not two
         seen.append(ledger.releases.noising.left_out(2**40))
     assert seen == [frozenset(), frozenset({restless}), frozenset({restless})]
-    copy, _ = ledger.releases._copy()
+    copy, *_ = ledger.releases._copy()
     assert len(copy.left_out) == 1
     done(ledger, Lend(calm, (8,)))  # control: a second part is covered
     assert ledger.releases.noising.left_out(2**40) == {restless}

@@ -31,7 +31,7 @@ def test_what_stays_is_counted_and_acknowledged_and_can_be_read(house: House) ->
     answer = person.post(PATH, difference([], ["item-4", "item-2"]))
     assert answer.status_code == 201, answer.text
     told = answer.json()["acknowledgement"]
-    said = statement("contribute", ["item-2", "item-4"], house.clock(), told["seq"])
+    said = statement("contribute", ["item-2", "item-4"], house.clock().isoformat(), told["seq"])
     assert told["entry"] == "01" + hmac.digest(bytes.fromhex(told["opening"]), said, "sha256").hex()
     assert person.get(PATH).json() == {"items": ["item-2", "item-4"], "device": DEVICE}
     assert person.get("/v1/me").json()["kept"] == 2

@@ -163,7 +163,7 @@ def test_one_of_many_verifies_her_own_part(run, tmp_path):
     assert good.exit_code == 0, good.output
     assert "of user '7' is part of what it is about" in good.output
     table = json.loads(mine.read_text())
-    table["request"]["item"][0] += 1
+    table["request"]["inner"]["item"][0] += 1
     mine.write_text(json.dumps(table))
     bad = CliRunner().invoke(app, [*verify, str(mine)])
     assert bad.exit_code == 1

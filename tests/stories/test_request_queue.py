@@ -199,9 +199,9 @@ def test_an_unreadable_request_is_open_and_becomes_overdue(queue, text):
         text = metrics_text(folder, done, came + timedelta(days=29))
         assert "rescind_requests_open 1\n" in text
         assert "rescind_requests_overdue 0\n" in text, "control: there is time left"
-        late = metrics_text(folder, done, came + timedelta(days=31))
+        late = metrics_text(folder, done, came + timedelta(days=32))
         assert "rescind_requests_overdue 1\n" in late
-        due = (came + timedelta(days=30)).timestamp()
+        due = datetime(2026, 2, 1, tzinfo=UTC).timestamp()  # one month later
         assert f"rescind_requests_next_due_seconds {due:.0f}\n" in late
 
 
@@ -212,7 +212,7 @@ def test_a_wrong_request_keeps_the_deadline_that_it_names(queue):
     due = {one.name: one.due for one in work_through(folder, run, "none").waiting}
     assert due == {
         "e": datetime(2026, 1, 5, tzinfo=UTC),
-        "f": datetime(2026, 1, 31, tzinfo=UTC),
+        "f": datetime(2026, 2, 1, tzinfo=UTC),
     }
 
 

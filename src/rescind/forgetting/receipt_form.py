@@ -15,18 +15,20 @@ from rescind.errors import DataError
 
 def to_bytes(table: dict[str, Any]) -> bytes:
     """Return the canonical bytes: sorted keys, no NaN, one newline at the end."""
-    try:
-        text = json.dumps(table, sort_keys=True, ensure_ascii=False, allow_nan=False, indent=1)
-        return f"{text}\n".encode()
-    except (TypeError, ValueError) as error:  # NaN, lone surrogates, tensors
-        raise DataError(f"a receipt cannot hold this: {error}. Give numbers and text.") from None
+    return _encoded(table, indent=1) + b"\n"
 
 
 def to_compact(table: dict[str, Any]) -> bytes:
     """Return the same without spaces, for what is sealed: nobody reads it before it is parsed."""
-    return json.dumps(
-        table, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":")
-    ).encode()
+    return _encoded(table, separators=(",", ":"))
+
+
+def _encoded(table: dict[str, Any], **form: Any) -> bytes:
+    try:
+        text = json.dumps(table, sort_keys=True, ensure_ascii=False, allow_nan=False, **form)
+        return text.encode()
+    except (TypeError, ValueError) as error:  # NaN, lone surrogates, tensors
+        raise DataError(f"a receipt cannot hold this: {error}. Give numbers and text.") from None
 
 
 def plain(value: Any) -> Any:
