@@ -23,7 +23,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from math import isnan, nan
 from pathlib import Path
@@ -75,7 +75,7 @@ def fill(state: Path, name: str) -> None:
 
     everybody = demonstration.people_of(name, say=lambda _: None)
     kept = tuple(items[np.arange(len(items)) % 5 != 4] for items in everybody.loans)
-    people = demonstration.People(everybody.catalogue, kept)
+    people = replace(everybody, loans=kept)
     ledger = Ledger.open(state, catalogue=people.catalogue)
     demonstration.fill(ledger, people, say=lambda _: None)
     ledger.close()
