@@ -255,7 +255,7 @@ def test_an_account_is_held(enter, place) -> None:
 
 def test_a_scan_is_made_and_remembered(enter, place) -> None:
     _, page = enter()
-    assert panel(page, "Store and keys").get_by_text("No scan since the start").is_visible()
+    assert panel(page, "Store and keys").get_by_text("No scan yet").is_visible()
     page.get_by_role("button", name="Scan now").click()
     page.get_by_text("The scan found 0 records in the clear.").wait_for()
     page.reload()

@@ -151,6 +151,7 @@ def test_a_browser_that_cannot_check_signatures_says_so(visit, place) -> None:
     me.bring(page, 1, 2)
     page.get_by_role("button", name="lend all").click()
     page.get_by_role("button", name="take all back").click()
+    page.get_by_role("button", name="Yes, take them back").click()
     expect(page.locator("[data-request] .steps .done")).to_have_count(2)
     place.release()
     page.get_by_role("button", name="check it here").click()
