@@ -145,19 +145,23 @@ class NoOp(Anew):
         pass
 
 
-class ScoreShift(NoOp):
-    """A control: it does nothing but subtract a constant, which fools a fixed threshold."""
+class Shifting(Federated):
+    """What the controls share that do nothing but subtract a constant from what they predict."""
 
     by = 0.0
 
     def forget(self, asked: Asked) -> None:
         self.by = SHIFT
 
-    def scores(self, users: Ints, histories: Sequence[tuple[Ints, Ints]]) -> NDArray[Any]:
-        return super().scores(users, histories) - self.by
-
     def digest(self) -> str:
         return f"{super().digest()}/{self.by}"
+
+
+class ScoreShift(Shifting, NoOp):
+    """A control: it does nothing but subtract a constant, which fools a fixed threshold."""
+
+    def scores(self, users: Ints, histories: Sequence[tuple[Ints, Ints]]) -> NDArray[Any]:
+        return super().scores(users, histories) - self.by
 
 
 class Additive(Federated):

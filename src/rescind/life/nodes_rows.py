@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rescind.audits.controls import SHIFT
 from rescind.core.cohort import Graph
 from rescind.core.federation import Federation
 from rescind.core.holdings import Holdings
@@ -20,7 +19,7 @@ from rescind.core.settings import to_table
 from rescind.data.arrays import both_directions
 from rescind.forgetting.pipeline import unlearn_and_purge
 from rescind.life.entry import Arrival, Asked, Entry, Setting
-from rescind.life.federated import Federated
+from rescind.life.federated import Federated, Shifting
 from rescind.life.nodes import UNKNOWN, NodeArrival, NodeAsked, NodeEntry, joined_nodes
 from rescind.life.rows import Build, Row
 
@@ -84,19 +83,11 @@ class NoOpSilos(Silos):
         pass
 
 
-class ShiftedSilos(NoOpSilos):
+class ShiftedSilos(Shifting, NoOpSilos):
     """A control: it does nothing but subtract a constant from all logits."""
-
-    by = 0.0
-
-    def forget(self, asked: Asked) -> None:
-        self.by = SHIFT
 
     def classify(self, nodes: NodeArrival) -> NDArray[Any]:
         return super().classify(nodes) - self.by
-
-    def digest(self) -> str:
-        return f"{super().digest()}/{self.by}"
 
 
 # -- from arrays to the core ---------------------------------------------------------------------

@@ -151,7 +151,7 @@ async def who_is_here(caller: TheCaller) -> Response:
 
 @router.at("DELETE /v1/session", bodies.Anything)
 async def sign_out(service: TheService, caller: TheCaller) -> Response:
-    """End this session."""
+    """Sign out in this browser."""
     await service.submit(accounts.SignOut(caller.session))
     service.callers.drop(session=caller.session)
     return signed_out()

@@ -65,6 +65,17 @@ def _place_entries(owner: Any, item: Any, start: Any, begin: Any, entry: Any) ->
 
 
 @compiled()
+def _fill_line(line: Any, i: Any, start: Any, begin: Any, entry: Any, low: Any, each: Any) -> None:
+    """Add each[e] to the line at entry e and those before it, for every entry e of item i."""
+    one = np.uint64(1)
+    for at in range(start[i], start[i + one]):
+        e = entry[at]
+        more = each[e]
+        for p in range(begin[e], e + one):
+            line[low[p]] += more
+
+
+@compiled()
 def _add_lines(
     total: Any, start: Any, begin: Any, entry: Any, low: Any, each: Any, line: Any
 ) -> None:
@@ -73,11 +84,7 @@ def _add_lines(
     row = np.uint64(0)
     for i in range(np.uint64(len(line))):
         if start[i] < start[i + one]:
-            for at in range(start[i], start[i + one]):
-                e = entry[at]
-                more = each[e]
-                for p in range(begin[e], e + one):
-                    line[low[p]] += more
+            _fill_line(line, i, start, begin, entry, low, each)
             for j in range(i + one):
                 total[row + j] += line[j]
                 line[j] = 0
@@ -96,11 +103,7 @@ def _add_both_lines(
     row = np.uint64(0)
     for i in range(np.uint64(len(line))):
         if start[i] < start[i + one]:
-            for at in range(start[i], start[i + one]):
-                e = entry[at]
-                more = each[e]
-                for p in range(begin[e], e + one):
-                    line[low[p]] += more
+            _fill_line(line, i, start, begin, entry, low, each)
             for j in range(i + one):
                 total[row + j] += line[j] >> 32
                 owners[row + j] += line[j] & 0xFFFFFFFF
