@@ -13,6 +13,9 @@ PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 	$(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile
 STATED := pyproject.toml setup.py constraints.txt
 
+# Whoever forbids this would have each of the tests' many processes compile torch's sources again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help install demo serve test test-browser test-slow test-security lint bench docs vendor clean
 
 help:
@@ -69,8 +72,10 @@ serve: $(VENV)/installed-service
 # is worth running while it is broken. Then everything above it, side by side.
 GROUND := tests/core/test_labels.py tests/core/test_jagged.py tests/core/test_params.py
 
-# The longest files first, so that both processes end together.
-LONGEST := tests/flower tests/stories tests/papers
+# The longest file first: one process compiles nearly all kernels there and leaves them on the disk,
+# while the other runs tests that need none of them. Then the longest ones, so that both end together.
+LONGEST := tests/contract/test_every_method.py tests/service tests/docs tests/data \
+	tests/flower tests/stories tests/papers
 
 test: $(VENV)/installed-dev
 	@$(BIN)/python -m pytest $(GROUND)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
@@ -144,7 +146,15 @@ def tiny_fed(tiny: Holdings) -> Federation:
     return Federation.start(tiny, method, seed=7)
 
 
+@pytest.fixture(scope="session")
+def keys_of_all_tests(tmp_path_factory) -> tuple[Path, Iterator[int]]:
+    """A folder for keys, and a number for each test: pytest would read all names to find a new one."""
+    return tmp_path_factory.mktemp("keys"), count()
+
+
 @pytest.fixture(autouse=True)
-def keys_of_the_test(tmp_path_factory, monkeypatch):
+def keys_of_the_test(keys_of_all_tests, monkeypatch):
     """Secrets of a test go to a folder of the test, never to the user's own."""
-    monkeypatch.setenv("RESCIND_KEYS", str(tmp_path_factory.mktemp("keys")))
+    folder, number = keys_of_all_tests
+    (mine := folder / str(next(number))).mkdir()
+    monkeypatch.setenv("RESCIND_KEYS", str(mine))
