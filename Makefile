@@ -6,12 +6,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# As variables, not options, so that packages which are built here see them, too: Flower needs one
-# that does not build with newer setuptools. Older pip reads the first, pip 25.3 and newer the second.
-# Files are compiled when they are first imported: compiling all 16,000 takes a minute and a half.
-PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
-	$(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile
-STATED := pyproject.toml setup.py constraints.txt
+INSTALL := $(BIN)/python install.py
+STATED := pyproject.toml setup.py install.py constraints.txt
+
+# Whoever forbids this would have each of the tests' many processes compile torch's sources again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install demo serve test test-browser test-slow test-security lint bench docs vendor clean
 
@@ -37,18 +36,18 @@ $(VENV)/made:
 
 $(VENV)/installed: $(VENV)/made $(STATED)
 	@echo "installing rescind (a few minutes the first time)"
-	@$(PIP) --editable .
+	@$(INSTALL) --editable .
 	@touch $@
 
 # In one go, not after the plain install: each go builds the package and looks all versions up.
 $(VENV)/installed-dev: $(VENV)/made $(STATED)
 	@echo "installing rescind with the tools for tests and checks (a few minutes the first time)"
-	@$(PIP) --editable '.[dev,flower,service,postgres]'
+	@$(INSTALL) --editable '.[dev,flower,service,postgres]'
 	@touch $(VENV)/installed $@
 
 $(VENV)/installed-docs: $(VENV)/installed-dev
 	@echo "installing the tools for the documentation"
-	@$(PIP) --editable '.[docs]'
+	@$(INSTALL) --editable '.[docs]'
 	@touch $@
 
 install: $(VENV)/installed-dev
@@ -59,7 +58,7 @@ demo: $(VENV)/installed
 
 $(VENV)/installed-service: $(VENV)/installed
 	@echo "installing what the service needs"
-	@$(PIP) --editable '.[service]'
+	@$(INSTALL) --editable '.[service]'
 	@touch $@
 
 serve: $(VENV)/installed-service
@@ -69,16 +68,13 @@ serve: $(VENV)/installed-service
 # is worth running while it is broken. Then everything above it, side by side.
 GROUND := tests/core/test_labels.py tests/core/test_jagged.py tests/core/test_params.py
 
-# The longest files first, so that both processes end together.
-LONGEST := tests/flower tests/stories tests/papers
-
 test: $(VENV)/installed-dev
 	@$(BIN)/python -m pytest $(GROUND)
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(GROUND)) $(LONGEST) tests
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(GROUND)) tests
 
 $(VENV)/installed-browser: $(VENV)/installed-dev
 	@echo "installing what drives a browser"
-	@$(PIP) --editable '.[browser]'
+	@$(INSTALL) --editable '.[browser]'
 	@touch $@
 
 test-browser: $(VENV)/installed-browser
@@ -91,9 +87,9 @@ test-security: $(VENV)/installed-dev
 	@$(BIN)/python -m pytest tests/security -m "slow or not slow"
 
 lint: $(VENV)/installed-dev
-	@$(BIN)/ruff check src tests bench papers setup.py
-	@$(BIN)/ruff format --check --quiet src tests bench papers setup.py || \
-		{ echo "run: $(BIN)/ruff format src tests bench papers setup.py"; exit 1; }
+	@$(BIN)/ruff check src tests bench papers setup.py install.py
+	@$(BIN)/ruff format --check --quiet src tests bench papers setup.py install.py || \
+		{ echo "run: $(BIN)/ruff format src tests bench papers setup.py install.py"; exit 1; }
 	@$(BIN)/mypy
 
 bench: $(VENV)/installed

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
@@ -101,9 +103,21 @@ KEPT = ("[FedShare]", "[Gram]", "[FineTune]", "[F3CRec]", "replace-server.safete
 """Of these, the cases that run every time."""
 
 
+FIRST = (
+    "tests/contract/test_every_method.py", "tests/service/", "tests/docs/", "tests/data/",
+    "tests/flower/", "tests/stories/", "tests/papers/", "tests/contract/",
+)  # fmt: skip
+"""What runs first. pytest itself sorts by name, whatever the order of its arguments.
+
+The longest file: of two processes one compiles nearly all kernels there and keeps them on the disk,
+while the other runs tests that need few of them. Then what is long, so that both end together.
+"""
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark repetitions as slow."""
+    """Put the longest files first, and mark repetitions as slow."""
+    items.sort(key=lambda item: [not item.nodeid.startswith(name) for name in FIRST])
     for item in items:
         if item.nodeid.endswith(KEPT):
             continue
@@ -144,7 +158,15 @@ def tiny_fed(tiny: Holdings) -> Federation:
     return Federation.start(tiny, method, seed=7)
 
 
+@pytest.fixture(scope="session")
+def keys_of_all_tests(tmp_path_factory) -> tuple[Path, Iterator[int]]:
+    """A folder for keys, and a number for each test: pytest reads all names to find a new one."""
+    return tmp_path_factory.mktemp("keys"), count()
+
+
 @pytest.fixture(autouse=True)
-def keys_of_the_test(tmp_path_factory, monkeypatch):
+def keys_of_the_test(keys_of_all_tests, monkeypatch):
     """Secrets of a test go to a folder of the test, never to the user's own."""
-    monkeypatch.setenv("RESCIND_KEYS", str(tmp_path_factory.mktemp("keys")))
+    folder, number = keys_of_all_tests
+    (mine := folder / str(next(number))).mkdir()
+    monkeypatch.setenv("RESCIND_KEYS", str(mine))

@@ -6,6 +6,7 @@ import inspect
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,30 @@ def begin(
     return fed.apply(draw_share(fed.now.vault.holdings, groups, fed.clock, part=0.5))
 
 
+@cache
+def begun(cls: type[Method], task: str) -> Federation:
+    """The same, once for all tests of a method: a federation is a value."""
+    return begin(cls, task)
+
+
+@cache
+def learnt(cls: type[Method], task: str) -> Federation:
+    """The same after its rounds."""
+    return begun(cls, task).run(ROUNDS)
+
+
+def stopper(fed: Federation, task: str) -> EarlyStop:
+    """Stop when a measure has not grown for two rounds."""
+    return EarlyStop(metric=fed.method.metric("valid"), value=MEASURES[task], every=1, patience=2)
+
+
+@cache
+def uninterrupted(cls: type[Method], task: str) -> Federation:
+    """Five rounds at most, in one go."""
+    fed = begun(cls, task)
+    return fed.run(5, until=stopper(fed, task))
+
+
 def digests(fed: Federation) -> tuple[str, str, str]:
     """Everything a run changes, on both sides."""
     state, vault = fed.now.state, fed.now.vault
@@ -104,7 +129,7 @@ def part_of(update: Update, place: int) -> dict[str, Tensor]:
 
 @every_method
 def test_0_the_sum_is_the_fold_of_single_updates(cls, task):
-    fed = doubled(begin(cls, task).run(1))
+    fed = doubled(begun(cls, task).run(1))
     update, cohort = trained(fed)
     clock = fed.clock.at(fed.now.state.round + 1)
     private = fed.now.vault.read(cohort.ids)
@@ -122,8 +147,9 @@ def test_0_the_sum_is_the_fold_of_single_updates(cls, task):
 @every_method
 def test_1_together_is_in_chunks_is_one_by_one(cls, task):
     results = []
-    for executor in (InProcess(), InProcess(chunk=2, score_cells=30), OneByOne()):
-        fed = begin(cls, task, executor=executor).run(ROUNDS)
+    chunks, single = InProcess(chunk=2, score_cells=30), OneByOne()
+    others = (begin(cls, task, executor=executor).run(ROUNDS) for executor in (chunks, single))
+    for fed in (learnt(cls, task), *others):
         results.append((fed.now.state.public, fed.now.vault.private, fed.evaluate(k=5)))
     for public, private, measured in results[1:]:
         for name, value in results[0][0].items():
@@ -135,7 +161,7 @@ def test_1_together_is_in_chunks_is_one_by_one(cls, task):
 
 @every_method
 def test_2_changing_one_clients_data_leaves_other_updates_untouched(cls, task):
-    fed = begin(cls, task)
+    fed = begun(cls, task)
     before, cohort = trained(fed)
     holdings = fed.now.vault.holdings
     # Two of somebody's own records go; several of theirs stay, so that they still take part.
@@ -190,7 +216,7 @@ def test_3_server_code_runs_with_the_holdings_removed(cls, task, monkeypatch):
 
 @every_method
 def test_4_sums_add_in_any_order_and_survive_bytes(cls, task):
-    fed = begin(cls, task)
+    fed = begun(cls, task)
     update, cohort = trained(fed)
     each = [
         update.only(torch.arange(len(cohort)) == place).fold(
@@ -216,7 +242,7 @@ def test_5_the_same_seed_gives_the_same_bits_and_another_seed_another_run(cls, t
 
 @every_method
 def test_6_zero_rounds_change_nothing(cls, task):
-    fed = begin(cls, task)
+    fed = begun(cls, task)
     assert digests(fed.run(0)) == digests(fed)
     assert digests(fed.run(1)) != digests(fed)
 
@@ -230,7 +256,7 @@ def test_7_configuration_survives_toml(cls, task):
 
 @every_method
 def test_7_a_saved_federation_comes_back_bit_for_bit(cls, task, tmp_path: Path):
-    fed = begin(cls, task).run(ROUNDS)
+    fed = learnt(cls, task)
     back = load_federation(save_federation(fed, tmp_path / "model"))
     assert digests(back) == digests(fed)
     assert back.world.digest() == fed.world.digest()
@@ -241,7 +267,7 @@ def test_7_a_saved_federation_comes_back_bit_for_bit(cls, task, tmp_path: Path):
 @every_method
 @pytest.mark.parametrize("kind", ["unshare", "erase", "withdraw"])
 def test_8_after_forgetting_nothing_is_left_and_the_receipt_verifies(cls, task, kind):
-    fed = begin(cls, task).run(ROUNDS)
+    fed = learnt(cls, task)
     if not len(fed.world.shared):
         pytest.skip("nobody can lend in this world")
     lent = fed.world.shared
@@ -267,17 +293,14 @@ def test_9_a_method_given_the_wrong_task_says_so_by_name(cls, task):
 @every_method
 @pytest.mark.parametrize("stop", [1, 2, 4])
 def test_10_resume_is_uninterrupted_bit_for_bit(cls, task, stop, tmp_path: Path):
-    fed = begin(cls, task)
-    metric = fed.method.metric("valid")
-    until = EarlyStop(metric=metric, value=MEASURES[task], every=1, patience=2)
-    whole = fed.run(5, until=until)
+    fed, whole = begin(cls, task), uninterrupted(cls, task)
+    until = stopper(fed, task)
     keep = Checkpoints(tmp_path, every=1, key="same run")
     fed.run(stop, until=until, watch=[keep])
-    found = resume(tmp_path, "same run", begin(cls, task), until)
+    again = begin(cls, task)
+    found = resume(tmp_path, "same run", again, until)
     assert found is not None
-    rest = replace(begin(cls, task), now=found.now).run(
-        5 - found.now.state.round, until=found.until
-    )
+    rest = replace(again, now=found.now).run(5 - found.now.state.round, until=found.until)
     assert digests(rest) == digests(whole)
     assert rest.now.state.round == whole.now.state.round
 

@@ -6,6 +6,7 @@ A world of nine people: three lend all they train on, one lends half of it, the 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -41,7 +42,13 @@ MODEL_STAYS = (Nothing, PurgeOnly)
 
 def learnt(cls: type[Unlearner]) -> Federation:
     """A run of who forgets, or of FedShare where it forgets for others."""
-    learner = cls() if issubclass(cls, Method) else FedShare()
+    return run_of(cls if issubclass(cls, Method) else FedShare)
+
+
+@cache
+def run_of(cls: type[Method]) -> Federation:
+    """Three rounds, once for all tests: a federation is a value."""
+    learner = cls()
     if isinstance(learner, FedShare):
         learner = replace(learner, model=LightGCN(dim=4))
         if not isinstance(learner, FedAccum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -60,8 +60,9 @@ def dense(held, client):
     return modules["dense_gcn"].Dense.of(held, client)
 
 
+@cache
 def trained(method: GraphFedAvg | None = None, rounds: int = 12) -> Federation:
-    """Four clients after some rounds, in float64."""
+    """Four clients after some rounds, in float64: once for all tests, a federation is a value."""
     method = method or GraphFedAvg(model=SMALL)
     fed = Federation.start(tiny_subgraphs(clients=4, nodes=60), method, seed=5)
     wide = {
@@ -69,6 +70,14 @@ def trained(method: GraphFedAvg | None = None, rounds: int = 12) -> Federation:
         for part in ("public", "own")
     }
     return fed.with_(state=replace(fed.now.state, **wide)).run(rounds)
+
+
+@cache
+def one_never_trained() -> Federation:
+    """Four clients after three rounds, one of whom has nothing to train on."""
+    graph, part = tiny_graph(60, 4)
+    graph.y[part == LEAVER] = -1
+    return Federation.start(subgraphs(graph, part), ULKD(model=SMALL), seed=1).run(3)
 
 
 def leaves(public) -> dict[str, torch.Tensor]:
@@ -241,9 +250,7 @@ def test_without_correction_is_ascent_with_retention_eq_2_6():
     "cls", [*UNLEARNERS, partial(FedGCV, virtual=True), partial(FedGCV, private_virtual=True)]
 )
 def test_a_client_that_never_trained_leaves_the_weights_unchanged(cls):
-    graph, part = tiny_graph(60, 4)
-    graph.y[part == LEAVER] = -1  # nothing to train on
-    fed = Federation.start(subgraphs(graph, part), ULKD(model=SMALL), seed=1).run(3)
+    fed = one_never_trained()
     after = cls(model=SMALL).unlearn(fed, Withdraw(LEAVER))
     assert not bool(after.world.members[LEAVER])
     for name in NAMES:

@@ -6,6 +6,7 @@ import itertools
 import math
 import statistics
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from rescind.experiments.tables import Entry
 from rescind_papers.bounds import least_ndcg
 from rescind_papers.exhibits import rows
 from rescind_papers.index import Shelf, chosen, finding, looked_up
+from rescind_papers.judging import Row
 from rescind_papers.tally import KINDS, distinct, kind
 from rescind_papers.verdicts import (
     ABSENT,
@@ -37,7 +39,12 @@ from rescind_papers.verdicts import (
 
 ROOT = Path(__file__).resolve().parents[2]
 SHELF = Shelf(ROOT / "recipes")
-EVERY = {one.place: rows(one, SHELF) for one in chosen(SHELF.folder, None)}
+
+
+@cache
+def every() -> dict[str, list[Row]]:
+    """All rows of all exhibits by place: read by the first test that asks, not by collecting."""
+    return {one.place: rows(one, SHELF) for one in chosen(SHELF.folder, None)}
 
 
 def two_errors(printed: float, runs: list[float]) -> str:
@@ -130,7 +137,7 @@ def test_only_the_pairs_of_video_games_exclude_each_other():
     assert below == {"amazon-video-games-2018-5core"}
     games = [r for r in pairs if r["data"] in below]
     assert all(r["printed NDCG@20"] < r["least possible NDCG@20"] for r in games)
-    found = [row for row in EVERY["fedshare/table3"] if row.entry.paper is not None]
+    found = [row for row in every()["fedshare/table3"] if row.entry.paper is not None]
     mine = [row for row in found if row.entry.cell.startswith("video-games/")]
     assert len(mine) == 16
     assert {row.verdict for row in mine} == {EXCLUSIVE}
@@ -141,7 +148,7 @@ def test_only_the_pairs_of_video_games_exclude_each_other():
 
 
 def test_every_worse_has_its_reason_or_says_that_we_do_not_know():
-    for place, found in EVERY.items():
+    for place, found in every().items():
         for row in found:
             if row.verdict in (WORSE, BOTH_WORSE, *OTHER):
                 assert row.reason, f"{place}: {row.part.recipe}: {row.entry.cell} is {row.verdict}"
@@ -149,13 +156,13 @@ def test_every_worse_has_its_reason_or_says_that_we_do_not_know():
 
 
 def test_every_word_is_explained():
-    given = {row.verdict for found in EVERY.values() for row in found} - {ALONE}
+    given = {row.verdict for found in every().values() for row in found} - {ALONE}
     assert given <= MEANINGS.keys()
-    assert {kind(row) for found in EVERY.values() for row in found} - {ALONE} <= set(KINDS)
+    assert {kind(row) for found in every().values() for row in found} - {ALONE} <= set(KINDS)
 
 
 def test_a_rate_of_an_attack_has_no_verdict_but_a_distance_to_a_retraining():
-    found = {(r.entry.cell, r.entry.metric): r for r in EVERY["fedgcv/table1"]}
+    found = {(r.entry.cell, r.entry.metric): r for r in every()["fedgcv/table1"]}
     row = found["cora/FedGCV", "MIA, distance to a retraining"]
     assert row.verdict == UNJUDGED
     assert row.entry.paper == pytest.approx(0.0556 - 0.0370)
@@ -167,7 +174,7 @@ def test_a_rate_of_an_attack_has_no_verdict_but_a_distance_to_a_retraining():
 
 def test_no_floor_for_diagnostics_or_where_lower_is_better():
     for place in ("f3crec/table4", "f3crec/table5", "f3crec/table7"):
-        assert all(row.entry.floor is None for row in EVERY[place])
+        assert all(row.entry.floor is None for row in every()[place])
 
 
 def test_the_second_best_is_one_of_the_papers_learners():
@@ -178,7 +185,7 @@ def test_the_second_best_is_one_of_the_papers_learners():
         pytest.skip("f3crec/table2-fedmf has no results")
     best = max(mean[c] for c in learners if not c.endswith(("/F3CRec", "/FT")))
     assert mean["ml-100k/Gram"] > best, "the control would be second best"
-    drawn = {r.entry.cell: r.entry for r in EVERY["f3crec/fig3"][:6]}
+    drawn = {r.entry.cell: r.entry for r in every()["f3crec/fig3"][:6]}
     gain = 100 * (best / mean["ml-100k/FT"] - 1)
     assert drawn["ml-100k/second best"].mean == pytest.approx(gain, abs=2)
 
@@ -198,11 +205,11 @@ def test_a_number_printed_in_two_tables_counts_once():
 
 
 def test_authors_methods_stand_beside_ours():
-    found = {(r.entry.cell, r.entry.metric): r for r in EVERY["fedgcv/table1"]}
+    found = {(r.entry.cell, r.entry.metric): r for r in every()["fedgcv/table1"]}
     theirs = found["cora/FedGCV", "kept accuracy"].authors
     assert theirs.cell == "cora/FedGCV as published"
     assert len(theirs.values) == 50
-    found = {(r.entry.cell, r.entry.metric): r for r in EVERY["fedshare/table3"]}
+    found = {(r.entry.cell, r.entry.metric): r for r in every()["fedshare/table3"]}
     assert found["ml-1m/FedShare", "HR@20"].authors.cell == "ml-1m/as published"
     assert found["ml-1m/PDC-FRS-R", "HR@20"].authors is None
 
