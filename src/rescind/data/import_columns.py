@@ -176,6 +176,8 @@ def _as_written(text: bytes, separator: bytes) -> bool:
 
 def _columns(batches: Any, names: list[str], most: int, wanted: Wanted) -> Columns:
     """Read batches. names: the column of each role in the batches"""
+    import pyarrow as pa
+
     if len(set(names)) < len(wanted.positions):  # one column has two roles
         raise _Unusual
     parts: dict[str, list[Any]] = {role: [] for role in wanted.positions}
@@ -196,6 +198,7 @@ def _columns(batches: Any, names: list[str], most: int, wanted: Wanted) -> Colum
             rows[role] = np.concatenate(held)
         else:
             rows[role], ids[role] = _numbered(held)
+    pa.default_memory_pool().release_unused()  # it keeps what was freed, and sorting needs memory
     for role in ("user", "item"):
         check_ids(ids[role], wanted.text_ids)
     if "split" in ids:

@@ -33,7 +33,9 @@ def sorted_rows(columns: dict[str, NDArray[Any]], in_order: bool = False) -> dic
         places[order] = rank_in_owner(user[order]) + 1
         columns["time"] = places
     keys = [columns[role] for role in ("user", "time", "item") if role in columns]
-    if _are_sorted(keys):
+    in_place = _are_sorted(keys)
+    del keys  # so that the columns can be freed
+    if in_place:
         ordered = columns
     else:
         ordered = _sorted_by_loops(columns) or _sorted_in_groups(columns)
