@@ -35,10 +35,7 @@ def sorted_rows(columns: dict[str, NDArray[Any]], in_order: bool = False) -> dic
     keys = [columns[role] for role in ("user", "time", "item") if role in columns]
     in_place = _are_sorted(keys)
     del keys  # so that the columns can be freed
-    if in_place:
-        ordered = columns
-    else:
-        ordered = _sorted_by_loops(columns) or _sorted_in_groups(columns)
+    ordered = columns if in_place else _sorted_by_loops(columns) or _sorted_in_groups(columns)
     out = {name: ordered.get(name) for name in ("user", "item", "rating")}
     out["timestamp"] = ordered.get("time")
     return out | ({"split": ordered["split"]} if "split" in ordered else {})
