@@ -9,9 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rescind.core.clock import Clock
 from rescind.data import (
     describe,
     import_columns,
@@ -533,6 +535,60 @@ def test_rows_are_sorted_as_by_lexsort(rows, timed, sort_first, group):
     with mock.patch.object(import_order, "_GROUP", group):
         found = import_order.sorted_rows(columns | ({"time": time} if timed else {}))
     assert found["rating"].tolist() == np.lexsort(keys).tolist()
+
+
+def mixed(rows, size, purpose):
+    """Return numbers below a size in no order."""
+    return (size * Clock(0).uniform(purpose, torch.arange(rows))).long().numpy()
+
+
+@pytest.mark.parametrize("timed", [True, False])
+@pytest.mark.parametrize("times", [1, 40, 2**20])
+@pytest.mark.parametrize("rated", [True, False])
+def test_loops_sort_large_files_as_numpy_does(monkeypatch, timed, times, rated):
+    columns = {
+        "user": mixed(4000, 9, "user").astype(np.int32),
+        "item": mixed(4000, 5000, "item").astype(np.int32),
+    }
+    if rated:
+        columns["rating"] = np.arange(-2000, 2000, dtype=np.float32)  # tells equal rows apart
+    if timed:  # one time: all rows of a user are ordered by item, too many for single moves
+        columns["time"] = 5 + mixed(4000, times, "time")
+    plain = import_order.sorted_rows(dict(columns))
+    monkeypatch.setattr(import_order, "MANY", 2)
+    monkeypatch.setattr(import_order, "_SMALL_GROUP", 512)
+    monkeypatch.setattr(import_order, "_sorted_in_groups", None)  # not called
+    found = import_order.sorted_rows(dict(columns))
+    for name, column in plain.items():
+        assert (found[name] is None) == (column is None), name
+        assert column is None or (found[name] == column).all(), name
+    assert found["user"].dtype == np.int64
+
+
+def test_loops_number_ids_as_numpy_does(monkeypatch):
+    codes = mixed(2000, 300, "code").astype(np.int32) * 2
+    plain, found = import_columns._by_appearance(codes.copy(), 700)
+    monkeypatch.setattr(import_order, "MANY", 2)
+    numbers, codes_of = import_columns._by_appearance(codes.copy(), 700)
+    assert (numbers == plain).all()
+    assert (codes_of == found).all()
+    assert (codes_of[numbers] == codes).all()
+
+
+def test_numbers_of_more_than_32_bits_stay(tmp_path, monkeypatch):
+    monkeypatch.setattr(import_columns, "_ROWS", 2)  # the first batch fits into 32 bits
+    table = pa.table({"user": [7, 7, 2**40, 7], "item": [0, 1, 2, 3]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    fast, careful = read_plainly(tmp_path / "a.parquet")
+    assert fast is not None
+    assert_same(fast, careful())
+
+
+def test_an_import_is_loaded_without_pandas(save):
+    """It takes longer to import than most datasets to read."""
+    import_file(save(GOOD), "mine")
+    code = "import sys, rescind as rs; rs.load('mine'); assert 'pandas' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize("block", range(1, 24))

@@ -44,7 +44,7 @@ class Canonical:
         self, name: str, users: Strings, split: Labels | None, terms: str, source: str = ""
     ) -> Dataset:
         """Build a dataset; unknown times are 0, unknown original item ids the numbers of items."""
-        user, item = (self.interactions[c].astype(np.int64) for c in ("user", "item"))
+        user, item = (self.interactions[c].astype(np.int64, copy=False) for c in ("user", "item"))
         time, ids = self.column("timestamp"), self.items.get("source_id")
         about = {n: self.items[n].astype(str) for n in ("title", "genres") if n in self.items}
         return Dataset(
@@ -114,7 +114,9 @@ def _column(path: Path, name: str, column: Any) -> NDArray[Any] | None:
     if column.null_count:
         row = column.is_null().to_pylist().index(True)
         raise DataError(f"{path}, row {row + 1}, column '{name}': the value is missing.")
-    values: NDArray[Any] = column.to_numpy()
+    # Not by `to_numpy`: it imports pandas, which takes longer than to read most files.
+    parts = [np.from_dlpack(part) for part in column.chunks]
+    values: NDArray[Any] = parts[0] if len(parts) == 1 else np.concatenate(parts)
     return values
 
 

@@ -98,8 +98,8 @@ def read_ratings(cells: Sequence[str]) -> NDArray[np.float32]:
 
 def check_ratings(values: NDArray[np.float64]) -> NDArray[np.float32]:
     """Return ratings in 32 bits; the first that is not finite there raises BadCell."""
-    wrong = np.flatnonzero(~(np.abs(values) < _LARGEST_RATING))
-    if len(wrong):
+    if len(values) and not (values.min() > -_LARGEST_RATING and values.max() < _LARGEST_RATING):
+        wrong = np.flatnonzero(~(np.abs(values) < _LARGEST_RATING))
         why = "a rating must be a finite number; remove these rows, or the rating column"
         raise BadCell(int(wrong[0]), why)
     return values.astype(np.float32)
@@ -137,8 +137,9 @@ def check_times(values: NDArray[np.int64], unit: str) -> NDArray[np.int64]:
 
     unit: of the file, for the advice
     """
-    wrong = np.flatnonzero((values < 0) | (values > _latest()))
-    if len(wrong):
+    latest = _latest()
+    if len(values) and (values.min() < 0 or values.max() > latest):
+        wrong = np.flatnonzero((values < 0) | (values > latest))
         hint = "; for milliseconds pass --time-unit ms" if unit == "s" else ""
         early = values[wrong[0]] < 0
         why = "the time is before 1970" if early else f"the time is in the future{hint}"

@@ -24,6 +24,7 @@ from rescind.data.import_cells import (
     check_times,
     read_splits,
 )
+from rescind.data.import_order import has_loops
 
 _BLOCK = 2**22
 _WINDOW = 2**16  # a line break in each: no line is longer than the csv module reads
@@ -175,6 +176,8 @@ def _as_written(text: bytes, separator: bytes) -> bool:
 
 def _columns(batches: Any, names: list[str], most: int, wanted: Wanted) -> Columns:
     """Read batches. names: the column of each role in the batches"""
+    import pyarrow as pa
+
     if len(set(names)) < len(wanted.positions):  # one column has two roles
         raise _Unusual
     parts: dict[str, list[Any]] = {role: [] for role in wanted.positions}
@@ -195,6 +198,7 @@ def _columns(batches: Any, names: list[str], most: int, wanted: Wanted) -> Colum
             rows[role] = np.concatenate(held)
         else:
             rows[role], ids[role] = _numbered(held)
+    pa.default_memory_pool().release_unused()  # it keeps what was freed, and sorting needs memory
     for role in ("user", "item"):
         check_ids(ids[role], wanted.text_ids)
     if "split" in ids:
@@ -212,7 +216,18 @@ def _checked(role: str, column: Any, unit: str) -> Any:
         return _ratings(column)
     if role == "time":
         return _times(column, unit)
-    return column.dictionary_encode() if pa.types.is_string(column.type) else column
+    if pa.types.is_string(column.type):
+        return column.dictionary_encode()
+    return _narrow(column) if role != "split" and pa.types.is_integer(column.type) else column
+
+
+def _narrow(column: Any) -> Any:
+    """Return whole numbers from 0 in 32 bits, which need half of the memory; others as they are."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    low, high = pc.min_max(column).as_py().values()
+    return column.cast(pa.int32(), safe=False) if low >= 0 and high < 2**31 else column
 
 
 def _ratings(column: Any) -> NDArray[np.float32]:
@@ -221,7 +236,7 @@ def _ratings(column: Any) -> NDArray[np.float32]:
     kind = column.type
     if not (pa.types.is_float64(kind) or pa.types.is_float32(kind) or pa.types.is_integer(kind)):
         raise _Unusual
-    return check_ratings(column.to_numpy(zero_copy_only=False).astype(np.float64))
+    return check_ratings(column.to_numpy(zero_copy_only=False).astype(np.float64, copy=False))
 
 
 def _times(column: Any, unit: str) -> NDArray[np.int64]:
@@ -236,8 +251,8 @@ def _times(column: Any, unit: str) -> NDArray[np.int64]:
         return check_times(values // scale, unit)
     if not pa.types.is_signed_integer(column.type):
         raise _Unusual
-    values = column.to_numpy().astype(np.int64)
-    return check_times(values // _PER_SECOND[unit], unit)
+    values = column.to_numpy().astype(np.int64, copy=False)
+    return check_times(values if unit == "s" else values // _PER_SECOND[unit], unit)
 
 
 def _numbered(parts: list[Any]) -> tuple[NDArray[np.int32], list[str]]:
@@ -245,6 +260,8 @@ def _numbered(parts: list[Any]) -> tuple[NDArray[np.int32], list[str]]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    if len({part.type for part in parts}) > 1:  # some numbers do not fit into 32 bits
+        parts = [part.cast(pa.int64()) for part in parts]
     column = pa.chunked_array(parts)
     kind = column.type
     if pa.types.is_integer(kind):
@@ -273,11 +290,20 @@ def _numbered(parts: list[Any]) -> tuple[NDArray[np.int32], list[str]]:
 
 
 def _by_appearance(codes: NDArray[Any], size: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Renumber codes below `size` by first appearance; return them, and the code of each number."""
-    highest = np.maximum.accumulate(codes)
-    if codes[0] == 0 and highest[-1] == size - 1 and (highest[1:] - highest[:-1] < 2).all():
+    """Renumber codes below `size` by first appearance; return them, and the code of each number.
+
+    codes: [n]; they may be overwritten
+    """
+    if _appear(codes[:_ROWS]) and _appear(codes) and codes.max() == size - 1:
         return codes.astype(np.int32, copy=False), np.arange(size)
     rows = len(codes)
+    if has_loops(rows):
+        from rescind.data.import_kernels import number
+
+        codes = codes.astype(np.int32, copy=False)
+        order = np.empty(size, dtype=np.int64)
+        known = number(codes, np.full(size, -1, dtype=np.int32), order)
+        return codes, order[:known]
     first = np.full(size, rows, dtype=np.int32)
     first[codes[::-1]] = np.arange(rows - 1, -1, -1, dtype=np.int32)  # the last one written stays
     found = np.flatnonzero(first < rows)
@@ -285,3 +311,9 @@ def _by_appearance(codes: NDArray[Any], size: int) -> tuple[NDArray[np.int32], N
     number = np.empty(size, dtype=np.int32)
     number[found] = np.arange(len(found), dtype=np.int32)
     return number[codes], found
+
+
+def _appear(codes: NDArray[Any]) -> bool:
+    """Return whether codes are numbered by first appearance already."""
+    highest = np.maximum.accumulate(codes)
+    return bool(codes[0] == 0 and (highest[1:] - highest[:-1] < 2).all())

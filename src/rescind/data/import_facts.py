@@ -93,6 +93,8 @@ def _joined(item: str, texts: Mapping[int, Mapping[str, str]], places: Iterable[
 
 def about_items(dataset: Dataset, facts: Facts) -> Dataset:
     """Return a dataset with titles and words of its items, where there are any."""
+    if not facts:
+        return dataset
     known = [facts.get(one, ("", "")) for one in dataset.items.tolist()]
     titles, words = ([fact[n] for fact in known] for n in (0, 1))
     return replace(
