@@ -24,10 +24,10 @@ def command(
     ] = None,
     unshare: Annotated[
         list[str] | None,
-        Option(metavar="FILE", help="Lent records to take back, in the format of --erase."),
+        Option(metavar="FILE", help="Lent records to unshare, in the format of --erase."),
     ] = None,
     withdraw: Annotated[
-        list[str] | None, Option(metavar="USER", help="A user who leaves with all their data.")
+        list[str] | None, Option(metavar="USER", help="A user who withdraws with all their data.")
     ] = None,
     nodes: Nodes = None,
     edges: Edges = None,
@@ -59,7 +59,7 @@ def command(
     kind, sources = requests_of(erase, unshare, withdraw, nodes, edges, labels)
     if len(sources) > 1:
         raise ConfigError(
-            f"an audit looks at one request; {len(sources)} were given. Audit users who leave "
+            f"an audit looks at one request; {len(sources)} were given. Audit users who withdraw "
             f"together as one request: --erase FILE, a CSV file with the column user."
         )
     check_finished(run)

@@ -109,7 +109,7 @@ def join(
     witness_port: Annotated[int | None, Option(help="Its port. Default: 8017 + I.")] = None,
     insecure: Insecure = False,
 ) -> None:
-    """Join as a silo (a SuperNode), with the data of a recipe. Ctrl-C leaves."""
+    """Join as a silo (a SuperNode), with the data of a recipe. Ctrl-C ends it."""
     deploy, link = _deploy(server, kit, insecure)
     from rescind.core.executor import InProcess
     from rescind.flower.silo.data_source import RecipeData
@@ -168,16 +168,19 @@ def run(
         float, Option(min=0.0, max=1.0, help="Fraction of silos a round needs.")
     ] = 0.5,
     resume: Annotated[bool, Option("--resume", help="Resume the run in --out.")] = False,
-    take_back: Annotated[
+    unshare: Annotated[
         list[str] | None,
-        Option(metavar="USER", help="This user takes back everything they lent. Repeatable."),
+        Option(metavar="USER", help="This user unshares everything they lend. Repeatable."),
+    ] = None,
+    take_back: Annotated[
+        list[str] | None, Option(metavar="USER", hidden=True, help="Older name of --unshare.")
     ] = None,
     erase: Annotated[
         list[str] | None,
         Option(metavar="USER:ITEM,ITEM", help="This user erases these items. Repeatable."),
     ] = None,
     withdraw: Annotated[
-        list[str] | None, Option(metavar="USER", help="This user leaves. Repeatable.")
+        list[str] | None, Option(metavar="USER", help="This user withdraws. Repeatable.")
     ] = None,
     unlearner: Annotated[
         str | None, Option(help="An unlearner. Default: that of the method.")
@@ -211,9 +214,10 @@ def run(
     done, failed = out / "run.json", out / "error.txt"
     for old in (done, failed):
         old.unlink(missing_ok=True)
+    requests = _requests([*(unshare or ()), *(take_back or ())], erase, withdraw)
     asked = RunRequest(
         str(path.resolve()), silos, str(out.resolve()), cell, tuple(change or ()), deadline, wait,
-        least, resume, _requests(take_back, erase, withdraw), unlearner,
+        least, resume, requests, unlearner,
         secure_range if secure else None, limit, trim,
     )  # fmt: skip
     number = operator.submit(asked)
@@ -287,12 +291,12 @@ def recommend(
 
 
 def _requests(
-    take_back: list[str] | None, erase: list[str] | None, withdraw: list[str] | None
+    unshare: list[str] | None, erase: list[str] | None, withdraw: list[str] | None
 ) -> tuple[NamedRequest, ...]:
-    """Return the requests that the options name, those who leave last."""
+    """Return the requests that the options name, those who withdraw last."""
     from rescind.flower.run_request import NamedRequest
 
-    found = [NamedRequest("take-back", user) for user in take_back or ()]
+    found = [NamedRequest("take-back", user) for user in unshare or ()]
     found += [NamedRequest("erase", *_erased(text)) for text in erase or ()]
     return (*found, *(NamedRequest("withdraw", user) for user in withdraw or ()))
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rescind.life.cells import Job
 
 app = typer.Typer(
-    help="Play the lifecycle benchmark: people join, lend, regret, leave and come back.",
+    help="Play the lifecycle benchmark: users join, lend, unshare, erase, withdraw and come back.",
     invoke_without_command=True,
 )
 
