@@ -10,7 +10,8 @@ from typer import Option
 
 from rescind.cli.forget import requests_of, unlearner
 from rescind.cli.options import ChangeUnlearner, Edges, NodeLabels, Nodes, Run
-from rescind.cli.progress import Countdown, interruptible
+from rescind.cli.progress import Countdown
+from rescind.cli.stopping import interruptible
 
 if TYPE_CHECKING:
     from rescind.audits import Report
@@ -72,7 +73,7 @@ def command(
 
     nothing = method == "nothing" and not change
     subject: By = "nothing" if nothing else unlearner(method, change or ())
-    with interruptible(), working_on(run):
+    with interruptible("Finished models are kept."), working_on(run):
         before = open_run(run, repeatable=False)
         event = read_request(before, kind, sources[0], Blocklist.read(run))
         lot = committed(run / "audits")  # before the unlearner runs

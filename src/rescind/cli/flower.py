@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import time
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -14,11 +13,10 @@ from typer import Argument, Option
 
 from rescind.cli import witness as witnesses
 from rescind.cli.options import Recipe
-from rescind.cli.progress import interruptible
+from rescind.cli.progress import Followed, working
+from rescind.cli.stopping import interruptible
 
 if TYPE_CHECKING:
-    import subprocess
-
     from rescind.flower.deploy import Link
     from rescind.flower.run_request import NamedRequest
 
@@ -80,7 +78,9 @@ def up(
                 typer.echo(f"known silos: {', '.join(names)}; no other node is admitted.")
                 typer.echo("runs: from this machine only, signed with the operator's key.")
             typer.echo(f"listening on {link.address}. Next: rescind flower join, on every silo")
-            _until_ended(process)
+            with interruptible(f"Its state is kept in {state}.", "Start again: the same command."):
+                code = process.wait()
+            _check(code)
 
 
 @app.command()
@@ -141,14 +141,16 @@ def join(
         )
     try:
         with (
-            interruptible("stopped."),
+            interruptible(
+                f"What this silo holds is kept in {folder}.", "Join again: the same command."
+            ),
             watching,
             deploy.started(command, environment) as process,
             deploy.started(deploy.superexec(own, secret), environment),
         ):
             typer.echo(f"silo {number} of {count}: {folder}")
             resident.serve(lambda: process.poll() is None)
-            _until_ended(process)
+            _check(process.wait())
     finally:
         resident.close()
 
@@ -220,18 +222,22 @@ def run(
         least, resume, requests, unlearner,
         secure_range if secure else None, limit, trim,
     )  # fmt: skip
+    follow = Followed(out / LOG, chosen.run.rounds)
     number = operator.submit(asked)
     typer.echo(f"run {number}: {chosen.name} seed {chosen.run.seed} over {silos} silos")
     typer.echo(f"log: {out / LOG}")
-    checked = time.monotonic()
-    while not done.is_file() and not failed.is_file():
-        time.sleep(0.5)
-        if time.monotonic() - checked > 60:  # a process that was killed leaves neither file
-            checked, state = time.monotonic(), operator.status(number)
-            if state.startswith("finished") and not done.is_file() and not failed.is_file():
-                raise DataError(
-                    f"run {number} ended ({state}) and wrote nothing. Resume it: --resume."
-                )
+    kept = f"Run {number} goes on at the server, which writes {done}."
+    with interruptible(kept, f"Follow it in {out / LOG}."), working(follow.told()) as say:
+        checked = time.monotonic()
+        while not done.is_file() and not failed.is_file():
+            time.sleep(0.5)
+            say(follow.told())
+            if time.monotonic() - checked > 60:  # a process that was killed leaves neither file
+                checked, state = time.monotonic(), operator.status(number)
+                if state.startswith("finished") and not done.is_file() and not failed.is_file():
+                    raise DataError(
+                        f"run {number} ended ({state}) and wrote nothing. Resume it: --resume."
+                    )
     if failed.is_file():
         raise DataError(failed.read_text(encoding="utf-8").strip())
     facts = json.loads(done.read_text(encoding="utf-8"))
@@ -350,17 +356,11 @@ def _deploy(address: str, kit: Path | None, insecure: bool):
         )
     if insecure:
         typer.echo(deploy.INSECURE, err=True)
-    signal.signal(signal.SIGTERM, _interrupted)  # so that Flower's processes end with this one
     link: Link = deploy.Link(host, int(port), None if kit is None else kit / "ca.pem")
     return deploy, link
 
 
-def _interrupted(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
-def _until_ended(process: subprocess.Popen) -> None:
-    with interruptible("stopped."):
-        code = process.wait()
+def _check(code: int) -> None:
+    """End with the exit code of Flower's process, if that ended by itself."""
     if code:
         raise typer.Exit(code)

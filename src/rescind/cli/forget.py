@@ -11,6 +11,7 @@ from typer import Option
 
 from rescind.cli.options import ChangeUnlearner, Edges, NodeLabels, Nodes, Run
 from rescind.cli.progress import Countdown
+from rescind.cli.stopping import interruptible
 
 if TYPE_CHECKING:
     from rescind.core.federation import Federation
@@ -158,7 +159,8 @@ def _answer(
     bars: list[RoundBar] = []
     count = Countdown("retrained models to compare with (audit)")
     asked: list[tuple[Event, Labels]] = []
-    with ExitStack() as stack:
+    kept, go_on = "Nothing is half forgotten.", "To have it answered, give the same command."
+    with interruptible(kept, go_on), ExitStack() as stack:
 
         def on_start(fed: Federation, event: Event, count: int) -> None:
             emptied = (

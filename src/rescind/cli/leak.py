@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from rescind.cli.progress import Bar, interruptible
+from rescind.cli.progress import Bar
+from rescind.cli.stopping import interruptible
 from rescind.experiments.leak_report import draw, rows_of
 
 if TYPE_CHECKING:
