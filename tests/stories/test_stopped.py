@@ -7,13 +7,18 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
+import rescind as rs
 from killing import ENVIRONMENT
 from rescind.cli.progress import Followed
 from rescind.cli.stopping import TERMINATED
+from rescind.forgetting.parallel import worker_pool
 
 PATIENCE = 300.0
 NOISE = ("Traceback", "resource_tracker", "leaked", "Exception ignored", "KeyboardInterrupt")
@@ -85,6 +90,30 @@ def test_a_command_that_heeds_no_signal_is_noticed(tmp_path):
     with pytest.raises(AssertionError, match="begun"):
         stopped(tmp_path, process, lambda said: "begun" in said)
     assert process.returncode == -signal.SIGTERM
+
+
+def interrupted(pool: ProcessPoolExecutor) -> None:
+    """Interrupt a block while a worker of its pool is at work."""
+    future = pool.submit(time.sleep, 5)
+    while not future.running():
+        time.sleep(0.02)
+    raise Interrupted(future)
+
+
+class Interrupted(KeyboardInterrupt):
+    """Carries the work that was begun."""
+
+
+def test_workers_end_with_an_interrupt_and_not_with_their_work():
+    with pytest.raises(Interrupted) as stop, worker_pool(1, rs.methods.FedAvg()) as pool:
+        interrupted(pool)
+    assert isinstance(stop.value.args[0].exception(), BrokenProcessPool)
+    with (
+        pytest.raises(Interrupted) as stop,
+        ProcessPoolExecutor(1, get_context("spawn")) as pool,
+    ):  # the control
+        interrupted(pool)
+    assert stop.value.args[0].exception() is None, "it was waited for"
 
 
 def test_what_the_server_does_is_read_from_its_log(tmp_path):
