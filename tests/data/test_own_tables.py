@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
+
 import numpy as np
 import polars
 import pyarrow as pa
@@ -61,6 +64,79 @@ def test_a_partly_empty_column_names_how_many_and_offers_what_to_do(save):
     assert "dropped 2 of 4 rows" in told[0]
     assert "column 'rating': 2 cells" in told[0]
     assert "line 3" not in told[0], "they were listed when the file was refused"
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "dates", "polars", "arrow", "pandas", "dict"])
+@pytest.mark.parametrize("column", ["timestamp", "rating"])
+def test_every_way_in_names_how_many_cells_are_empty_and_both_ways_out(tmp_path, kind, column):
+    pandas = pytest.importorskip("pandas")
+    values = [1500, None, 1502, None, 1504]
+    table = pa.table({"user": list("aabbc"), "item": list("vwvwv"), column: values})
+    if kind == "dates":  # of pandas: NaT
+        seen = pandas.to_datetime(pandas.Series(values), unit="s")
+        if column == "rating":
+            pytest.skip("ratings are no dates")
+        table = pa.table(table.to_pandas().assign(**{column: seen}))
+    frames = {
+        "polars": lambda: polars.from_arrow(table),
+        "arrow": lambda: table,
+        "pandas": table.to_pandas,
+        "dict": table.to_pydict,
+    }
+    path = tmp_path / ("a.csv" if kind == "csv" else "a.parquet")
+
+    def read(name, **settings):
+        if kind in frames:
+            return rs.from_frame(frames[kind](), name, **settings)
+        if kind == "csv":
+            table.to_pandas().to_csv(path, index=False)
+        else:
+            pq.write_table(table, path)
+        return rs.import_file(path, name, **settings)
+
+    with pytest.raises(DataError) as refused:
+        read("mine")
+    last = str(refused.value).splitlines()[-2:]
+    assert last[0].strip() == f"column '{column}': 2 cells: the cell is empty"
+    assert "--drop-bad-rows (in Python: drop_bad_rows=True)" in last[1]
+    assert "the other 3 of 5 rows" in last[1]
+    assert f"--ignore {column} (in Python: ignore=['{column}'])" in last[1]
+    assert len(read("dropped", drop_bad_rows=True, tell=lambda _: None)) == 3
+    without = read("without", ignore=[column])
+    assert (len(without), without.has_time, without.rating) == (5, False, None)
+
+
+def test_the_command_takes_both_ways_out_as_it_writes_them(tmp_path, save):
+    from typer.testing import CliRunner
+
+    from rescind.cli.data import app
+
+    def ask(*words):
+        done = CliRunner().invoke(app, ["import", *words, "--name", "mine"])
+        return done.exit_code, str(done.exception)
+
+    path = str(save("1,2,5,10\n1,3,4,\n2,3,4,12\n", "plain.csv"))
+    named = str(save('who,what,"seen at"\n1,2,10\n1,3,\n2,3,12\n', "named.csv"))
+    roles = ["--user", "who", "--item", "what", "--time", "seen at"]
+    for words, out in (
+        ([path, "--no-header"], "--ignore 4"),
+        ([named, *roles], "--ignore 'seen at'"),
+    ):
+        code, told = ask(*words)
+        assert code == 1, "main makes it 2"
+        assert f"column out with {out} (in Python" in told
+        assert "pass --drop-bad-rows (" in told
+        assert ask(*words, *shlex.split(out))[0] == 0
+        assert (len(load("mine")), load("mine").has_time) == (3, False)
+        assert ask(*words, "--drop-bad-rows", "--replace")[0] == 0
+        assert (len(load("mine")), load("mine").has_time) == (2, True)
+        shutil.rmtree(tmp_path / "cache")
+
+
+def test_a_column_of_users_cannot_be_ignored(save):
+    path = save("who,item\n1,2\n1,3\n")
+    with pytest.raises(ConfigError, match="'who' is the user: it cannot be ignored"):
+        rs.import_file(path, "mine", columns={"user": "who"}, ignore=["who"])
 
 
 def test_ids_of_dropped_rows_alone_do_not_stay(save):

@@ -91,7 +91,7 @@ def cosigned(folder: Path) -> None:
     )
     log.cosigned(reply.body, witness.key)
     Path("log.pub").write_text(f"{key_of(log)}\n")
-    Path("silo-0.pub").write_text(f"{witness.key}\n")
+    Path("witness-0.pub").write_text(f"{witness.key}\n")
 
 
 def test_every_way_to_check_a_receipt_works_as_printed(folder: Path) -> None:

@@ -135,8 +135,25 @@ def test_sequences_need_times():
     for frame in (coo_matrix(np.eye(2)), [("a", "b")], {"user": ["a"], "item": ["b"]}):
         with pytest.raises(DataError, match="no column of times"):
             rs.SeqGram().fit(frame)
-    for times in ([1.5, 2.0], [1, None], ["x", "y"]):
-        with pytest.raises(DataError, match="times must be whole numbers or dates"):
+    day = np.datetime64("2024-05-01", "D")
+    empty = "1 of 2 times are missing.* Leave these rows out, or use Gram"
+    for times, why in (
+        ([1.5, 2.0], "times must be whole numbers or dates"),
+        (["x", "y"], "times must be whole numbers or dates"),
+        ([1, None], empty),
+        ([1, np.nan], empty),
+        (np.asarray([day, np.datetime64("NaT", "D")]), empty),
+    ):
+        with pytest.raises(DataError, match=why):
             rs.SeqGram().fit({"user": ["a", "a"], "item": ["b", "c"], "time": times})
     with pytest.raises(ConfigError, match="columns has 'place'"):
         rs.Gram().fit(RECORDS, columns={"place": "x"})
+
+
+def test_a_wrong_keyword_gets_the_right_one():
+    learnt = rs.Gram().fit([("ann", "film 1"), ("bob", "film 2")])
+    with pytest.raises(ConfigError, match="forget has no 'user'; did you mean 'users'"):
+        learnt.forget(user="ann")
+    with pytest.raises(ConfigError, match="recommend has no"):
+        learnt.recommend(person="ann")
+    assert learnt.forget(users=["ann"]).digest() == rs.Gram().fit([("bob", "film 2")]).digest()

@@ -76,7 +76,7 @@ class Deployment:
         self.rounds = 0
 
     def run(self, away: Iterable[int] = (), resume: bool = False, **named: list[str]) -> Any:
-        words = {"take_back": None, "erase": None, "withdraw": None, **named}
+        words = {"unshare": None, "erase": None, "withdraw": None, **named}
         asked = replace(self.asked, requests=_requests(**words), resume=resume)
         source = RecipeData(asked.recipe)
         there = [silo for silo in range(SILOS) if silo not in away]

@@ -47,7 +47,7 @@ from rescind.cli.help_text import (
     flow,
     keep_argument_help,
 )
-from rescind.cli.progress import SAID
+from rescind.cli.stopping import code_of, heeding_sigterm
 from rescind.errors import RescindError
 
 keep_argument_help()
@@ -89,9 +89,6 @@ app.command("reproduce", rich_help_panel=REPRODUCE)(reproduce.command)
 app.add_typer(life.app, name="life", rich_help_panel=REPRODUCE)
 app.command("bench", rich_help_panel=REPRODUCE)(bench.command)
 
-INTERRUPTED = 130
-"""Exit code of a command that was interrupted, as shells have it."""
-
 
 def _version(wanted: bool) -> None:
     if wanted:
@@ -117,16 +114,18 @@ def _ask() -> None:
 
 def main() -> None:
     """Run the command line. Errors that a user can fix end with code 2 and no traceback."""
-    SAID.clear()
+    with heeding_sigterm():
+        _answer()
+
+
+def _answer() -> None:
     try:
         _ask()
     except RescindError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(2)
     except SystemExit as stop:
-        if stop.code == INTERRUPTED and not SAID:  # before a step that has more to say
-            typer.echo("\nstopped. Give the same command to begin again.", err=True)
-        raise
+        sys.exit(code_of(stop))
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)

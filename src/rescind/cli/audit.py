@@ -10,7 +10,8 @@ from typer import Option
 
 from rescind.cli.forget import requests_of, unlearner
 from rescind.cli.options import ChangeUnlearner, Edges, NodeLabels, Nodes, Run
-from rescind.cli.progress import Countdown, interruptible
+from rescind.cli.progress import Countdown
+from rescind.cli.stopping import interruptible
 
 if TYPE_CHECKING:
     from rescind.audits import Report
@@ -24,10 +25,10 @@ def command(
     ] = None,
     unshare: Annotated[
         list[str] | None,
-        Option(metavar="FILE", help="Lent records to take back, in the format of --erase."),
+        Option(metavar="FILE", help="Lent records to unshare, in the format of --erase."),
     ] = None,
     withdraw: Annotated[
-        list[str] | None, Option(metavar="USER", help="A user who leaves with all their data.")
+        list[str] | None, Option(metavar="USER", help="A user who withdraws with all their data.")
     ] = None,
     nodes: Nodes = None,
     edges: Edges = None,
@@ -59,7 +60,7 @@ def command(
     kind, sources = requests_of(erase, unshare, withdraw, nodes, edges, labels)
     if len(sources) > 1:
         raise ConfigError(
-            f"an audit looks at one request; {len(sources)} were given. Audit users who leave "
+            f"an audit looks at one request; {len(sources)} were given. Audit users who withdraw "
             f"together as one request: --erase FILE, a CSV file with the column user."
         )
     check_finished(run)
@@ -72,7 +73,7 @@ def command(
 
     nothing = method == "nothing" and not change
     subject: By = "nothing" if nothing else unlearner(method, change or ())
-    with interruptible(), working_on(run):
+    with interruptible("Finished models are kept."), working_on(run):
         before = open_run(run, repeatable=False)
         event = read_request(before, kind, sources[0], Blocklist.read(run))
         lot = committed(run / "audits")  # before the unlearner runs

@@ -18,6 +18,7 @@ app = typer.Typer(
 
 Json = Annotated[bool, Option("--json", help="Print one JSON object and nothing else.")]
 ColumnName = Annotated[str | None, Option(help="Name of this column, if unusual.")]
+_AGAIN = "To begin again, give the same command."
 _NO_HEADER = "The first line is data; columns are named 1, 2, 3."
 _MAX_ROWS = "Most rows to read. Default: 50 million, and of Parquet 20 a byte."
 _TEXT_IDS = "Keep ids as text, also if they look like numbers."
@@ -333,8 +334,9 @@ def _report_import(data: Any, file: Path, json: bool) -> None:
 def _with_status(text: str, work: Any) -> Any:
     """Run `work(say)` while stderr shows that it goes on; stdout stays clean."""
     from rescind.cli.progress import working
+    from rescind.cli.stopping import interruptible
 
-    with working(text) as say:
+    with interruptible("Nothing was stored.", _AGAIN), working(text) as say:
         return work(say)
 
 

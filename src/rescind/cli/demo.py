@@ -1,4 +1,4 @@
-"""`rescind demo`: lend, learn, recommend and take back in one command."""
+"""`rescind demo`: lend, learn, recommend and forget in one command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def command(
     synthetic: Annotated[bool, Option("--synthetic", help="Use built-in synthetic data.")] = False,
     picture: Annotated[Path | None, Option(help="Also write the picture to this file.")] = None,
 ) -> None:
-    """Run the main job on ML-100K: people lend films, devices train, some take their data back.
+    """Run the main job on ML-100K: users lend films, devices train, some unshare or erase them.
 
     Writes run.json, the model and report.html. If ML-100K cannot be obtained, synthetic data is
     used and the output says it.

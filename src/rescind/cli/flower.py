@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import time
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -14,11 +13,10 @@ from typer import Argument, Option
 
 from rescind.cli import witness as witnesses
 from rescind.cli.options import Recipe
-from rescind.cli.progress import interruptible
+from rescind.cli.progress import Followed, working
+from rescind.cli.stopping import interruptible
 
 if TYPE_CHECKING:
-    import subprocess
-
     from rescind.flower.deploy import Link
     from rescind.flower.run_request import NamedRequest
 
@@ -80,7 +78,9 @@ def up(
                 typer.echo(f"known silos: {', '.join(names)}; no other node is admitted.")
                 typer.echo("runs: from this machine only, signed with the operator's key.")
             typer.echo(f"listening on {link.address}. Next: rescind flower join, on every silo")
-            _until_ended(process)
+            with interruptible(f"Its state is kept in {state}.", "Start again: the same command."):
+                code = process.wait()
+            _check(code)
 
 
 @app.command()
@@ -109,7 +109,7 @@ def join(
     witness_port: Annotated[int | None, Option(help="Its port. Default: 8017 + I.")] = None,
     insecure: Insecure = False,
 ) -> None:
-    """Join as a silo (a SuperNode), with the data of a recipe. Ctrl-C leaves."""
+    """Join as a silo (a SuperNode), with the data of a recipe. Ctrl-C ends it."""
     deploy, link = _deploy(server, kit, insecure)
     from rescind.core.executor import InProcess
     from rescind.flower.silo.data_source import RecipeData
@@ -141,14 +141,16 @@ def join(
         )
     try:
         with (
-            interruptible("stopped."),
+            interruptible(
+                f"What this silo holds is kept in {folder}.", "Join again: the same command."
+            ),
             watching,
             deploy.started(command, environment) as process,
             deploy.started(deploy.superexec(own, secret), environment),
         ):
             typer.echo(f"silo {number} of {count}: {folder}")
             resident.serve(lambda: process.poll() is None)
-            _until_ended(process)
+            _check(process.wait())
     finally:
         resident.close()
 
@@ -168,16 +170,19 @@ def run(
         float, Option(min=0.0, max=1.0, help="Fraction of silos a round needs.")
     ] = 0.5,
     resume: Annotated[bool, Option("--resume", help="Resume the run in --out.")] = False,
-    take_back: Annotated[
+    unshare: Annotated[
         list[str] | None,
-        Option(metavar="USER", help="This user takes back everything they lent. Repeatable."),
+        Option(metavar="USER", help="This user unshares everything they lend. Repeatable."),
+    ] = None,
+    take_back: Annotated[
+        list[str] | None, Option(metavar="USER", hidden=True, help="Older name of --unshare.")
     ] = None,
     erase: Annotated[
         list[str] | None,
         Option(metavar="USER:ITEM,ITEM", help="This user erases these items. Repeatable."),
     ] = None,
     withdraw: Annotated[
-        list[str] | None, Option(metavar="USER", help="This user leaves. Repeatable.")
+        list[str] | None, Option(metavar="USER", help="This user withdraws. Repeatable.")
     ] = None,
     unlearner: Annotated[
         str | None, Option(help="An unlearner. Default: that of the method.")
@@ -211,23 +216,28 @@ def run(
     done, failed = out / "run.json", out / "error.txt"
     for old in (done, failed):
         old.unlink(missing_ok=True)
+    requests = _requests([*(unshare or ()), *(take_back or ())], erase, withdraw)
     asked = RunRequest(
         str(path.resolve()), silos, str(out.resolve()), cell, tuple(change or ()), deadline, wait,
-        least, resume, _requests(take_back, erase, withdraw), unlearner,
+        least, resume, requests, unlearner,
         secure_range if secure else None, limit, trim,
     )  # fmt: skip
+    follow = Followed(out / LOG, chosen.run.rounds)
     number = operator.submit(asked)
     typer.echo(f"run {number}: {chosen.name} seed {chosen.run.seed} over {silos} silos")
     typer.echo(f"log: {out / LOG}")
-    checked = time.monotonic()
-    while not done.is_file() and not failed.is_file():
-        time.sleep(0.5)
-        if time.monotonic() - checked > 60:  # a process that was killed leaves neither file
-            checked, state = time.monotonic(), operator.status(number)
-            if state.startswith("finished") and not done.is_file() and not failed.is_file():
-                raise DataError(
-                    f"run {number} ended ({state}) and wrote nothing. Resume it: --resume."
-                )
+    kept = f"Run {number} goes on at the server, which writes {done}."
+    with interruptible(kept, f"Follow it in {out / LOG}."), working(follow.told()) as say:
+        checked = time.monotonic()
+        while not done.is_file() and not failed.is_file():
+            time.sleep(0.5)
+            say(follow.told())
+            if time.monotonic() - checked > 60:  # a process that was killed leaves neither file
+                checked, state = time.monotonic(), operator.status(number)
+                if state.startswith("finished") and not done.is_file() and not failed.is_file():
+                    raise DataError(
+                        f"run {number} ended ({state}) and wrote nothing. Resume it: --resume."
+                    )
     if failed.is_file():
         raise DataError(failed.read_text(encoding="utf-8").strip())
     facts = json.loads(done.read_text(encoding="utf-8"))
@@ -287,12 +297,12 @@ def recommend(
 
 
 def _requests(
-    take_back: list[str] | None, erase: list[str] | None, withdraw: list[str] | None
+    unshare: list[str] | None, erase: list[str] | None, withdraw: list[str] | None
 ) -> tuple[NamedRequest, ...]:
-    """Return the requests that the options name, those who leave last."""
+    """Return the requests that the options name, those who withdraw last."""
     from rescind.flower.run_request import NamedRequest
 
-    found = [NamedRequest("take-back", user) for user in take_back or ()]
+    found = [NamedRequest("take-back", user) for user in unshare or ()]
     found += [NamedRequest("erase", *_erased(text)) for text in erase or ()]
     return (*found, *(NamedRequest("withdraw", user) for user in withdraw or ()))
 
@@ -346,17 +356,11 @@ def _deploy(address: str, kit: Path | None, insecure: bool):
         )
     if insecure:
         typer.echo(deploy.INSECURE, err=True)
-    signal.signal(signal.SIGTERM, _interrupted)  # so that Flower's processes end with this one
     link: Link = deploy.Link(host, int(port), None if kit is None else kit / "ca.pem")
     return deploy, link
 
 
-def _interrupted(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
-def _until_ended(process: subprocess.Popen) -> None:
-    with interruptible("stopped."):
-        code = process.wait()
+def _check(code: int) -> None:
+    """End with the exit code of Flower's process, if that ended by itself."""
     if code:
         raise typer.Exit(code)

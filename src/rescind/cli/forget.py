@@ -1,4 +1,4 @@
-"""`rescind forget`: answer a request to erase records, take loans back, or leave."""
+"""`rescind forget`: answer a request to erase records, to unshare them, or to withdraw."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typer import Option
 
 from rescind.cli.options import ChangeUnlearner, Edges, NodeLabels, Nodes, Run
 from rescind.cli.progress import Countdown
+from rescind.cli.stopping import interruptible
 
 if TYPE_CHECKING:
     from rescind.core.federation import Federation
@@ -34,13 +35,13 @@ def command(
     ] = None,
     unshare: Annotated[
         list[str] | None,
-        Option(metavar="FILE", help="Lent records to take back, as in --erase; devices keep them."),
+        Option(metavar="FILE", help="Lent records to unshare, as in --erase; devices keep them."),
     ] = None,
     withdraw: Annotated[
         list[str] | None,
         Option(
             metavar="USER",
-            help="A user leaves with all their data. Repeatable: each request is answered by "
+            help="A user withdraws with all their data. Repeatable: each request is answered by "
             "itself, with its own receipt.",
         ),
     ] = None,
@@ -71,7 +72,7 @@ def command(
         Option(
             metavar="USER",
             help="A user whose device is offline; repeatable. What it kept is owed, or lost if "
-            "the user leaves, and the receipt states it (Gram).",
+            "the user withdraws, and the receipt states it (Gram).",
         ),
     ] = None,
     everywhere: Annotated[
@@ -158,7 +159,8 @@ def _answer(
     bars: list[RoundBar] = []
     count = Countdown("retrained models to compare with (audit)")
     asked: list[tuple[Event, Labels]] = []
-    with ExitStack() as stack:
+    kept, go_on = "Nothing is half forgotten.", "To have it answered, give the same command."
+    with interruptible(kept, go_on), ExitStack() as stack:
 
         def on_start(fed: Federation, event: Event, count: int) -> None:
             emptied = (

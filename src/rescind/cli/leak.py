@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from rescind.cli.progress import Bar, interruptible
+from rescind.cli.progress import Bar
+from rescind.cli.stopping import interruptible
 from rescind.experiments.leak_report import draw, rows_of
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ def _ordered(run: Federation | None, name: str, seed: int, out: Path) -> dict[st
     holdings = run.now.vault.holdings if run else dataset.on_devices(seed)
 
     def progress(people: int) -> None:
-        typer.echo(f"  the sum of {people:,} people: attacked", err=True)
+        typer.echo(f"  the sum of {people:,} users: attacked", err=True)
 
     facts: dict[str, Any] = {
         "question": "how many whole sequences peeling reads out of the sums of SeqGram",

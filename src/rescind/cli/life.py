@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from rescind.cli.progress import Bar, interruptible
+from rescind.cli.progress import Bar
+from rescind.cli.stopping import interruptible
 
 if TYPE_CHECKING:
     from rescind.life.cells import Job
 
 app = typer.Typer(
-    help="Play the lifecycle benchmark: people join, lend, regret, leave and come back.",
+    help="Play the lifecycle benchmark: users join, lend, unshare, erase, withdraw and come back.",
     invoke_without_command=True,
 )
 
@@ -66,7 +67,7 @@ def _play(jobs: list[Job]) -> None:
     from rescind.forgetting.parallel import one_thread
     from rescind.life.cells import run_job
 
-    with interruptible(), _BlockBar(jobs) as bar, one_thread():
+    with interruptible("Finished cells are kept."), _BlockBar(jobs) as bar, one_thread():
         for job in jobs:
             bar.begin(job)
             run_job(job, bar)
@@ -126,7 +127,7 @@ def verify(
     if not texts:
         raise ConfigError(f"{line} is empty. Give a file with result lines.")
     wrong: list[Any] = []
-    with interruptible("\nstopped."), one_thread():
+    with interruptible("Nothing was changed."), one_thread():
         for number, text in enumerate(texts, 1):
             found = lines.verify(text, method)
             about = lines.read_line(text)

@@ -1,21 +1,22 @@
-"""Progress and interrupts of long commands."""
+"""Progress of long commands."""
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from time import monotonic
 from typing import Self
 
 import typer
 
+_LOGGED = re.compile(r"\d{4}-\d\d-\d\d [\d:,]+ (.+)")
+_ROUND = re.compile(r"round (\d+):")
 EVERY = 10.0
 """Seconds between lines where stderr is no terminal."""
-SAID: list[str] = []
-"""What was said when the command was interrupted."""
-RESUME = "\nstopped. To resume, give the same command."
 
 
 class Bar:
@@ -89,6 +90,30 @@ class Countdown:
         typer.echo(f"  {done} of {total} {self.what}{left}", err=True)
 
 
+class Followed:
+    """Reads from a log that another process writes what that process does now."""
+
+    def __init__(self, log: Path, rounds: int | None = None) -> None:
+        self._log, self._rounds = log, rounds
+        self._read = log.stat().st_size if log.is_file() else 0  # of earlier runs in this folder
+        self._last = "waiting for the server"
+
+    def told(self) -> str:
+        """Return the last line of the log without its time."""
+        if self._log.is_file():
+            with self._log.open("rb") as file:
+                file.seek(self._read)
+                lines, end, _ = file.read().rpartition(b"\n")  # the last one may not be whole
+            self._read += len(lines) + len(end)
+            for line in lines.decode("utf-8", "replace").splitlines():
+                if found := _LOGGED.match(line):
+                    self._last = found.group(1)
+        if (found := _ROUND.match(self._last)) and self._rounds:
+            at = int(found.group(1))
+            return f"round {at} of {self._rounds}" if at <= self._rounds else f"round {at}"
+        return self._last
+
+
 @contextmanager
 def working(title: str) -> Iterator[Callable[[str], None]]:
     """Show that a step of unknown length is going on: a spinner, or a line every ten seconds.
@@ -115,14 +140,3 @@ def working(title: str) -> Iterator[Callable[[str], None]]:
     finally:
         ended.set()
         thread.join()
-
-
-@contextmanager
-def interruptible(message: str = RESUME) -> Iterator[None]:
-    """End an interrupted command with this message and exit code 130."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        SAID.append(message)
-        typer.echo(message, err=True)
-        raise typer.Exit(130) from None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from rescind.cli.progress import interruptible
+from rescind.cli.stopping import interruptible
 
 if TYPE_CHECKING:
     from rescind_papers.index import Exhibit

@@ -128,7 +128,7 @@ def mine(
     out: Annotated[Path, Option(help="File to write, for this user only.")],
     log: Log = None,
 ) -> None:
-    """Write what a person needs to find their own lines in the roster, now and after leaving."""
+    """Write what a user needs to find their own lines in the roster, now and after withdrawing."""
     from rescind.core.files import write_atomically
     from rescind.errors import DataError
     from rescind.experiments.counterfactual import open_run

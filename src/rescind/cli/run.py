@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from rescind.cli.progress import Countdown, interruptible
+from rescind.cli.progress import Countdown
+from rescind.cli.stopping import interruptible
 
 if TYPE_CHECKING:
     from rescind.experiments.recipe import Cell, Recipe
@@ -181,8 +182,8 @@ def _one(cell: Cell, folder: Path, resume: bool, title: str, cache: TrialCache) 
         return done
     bar_of = BlockBar if cell.data.variant else RoundBar
     shown = bar_of(title, cell.run.rounds, cell.run.measure)
-    stopped = "\nstopped. To resume, give the same command with --resume."
-    with interruptible(stopped), shown as bar, _log_to_stderr():
+    go_on = "To resume, give the same command with --resume."
+    with interruptible("The last checkpoint is kept.", go_on), shown as bar, _log_to_stderr():
         result = run_one(cell, folder, replace(cache, watch=(bar,)), resume)
         if cell.data.variant and cell.forget is None:
             stream_run.draw(result.facts, folder / stream_run.PICTURE)

@@ -11,6 +11,7 @@ from typer import Argument, Option
 
 from rescind.cli.options import Json
 from rescind.cli.progress import Steps
+from rescind.cli.stopping import interruptible
 
 
 def command(
@@ -46,7 +47,11 @@ def command(
         raise ConfigError(f"{target} exists. Delete it, or name another file with --out.")
     (cell,) = recipe_for(data, method, [f"run.rounds={rounds}", *(change or ())]).cells
     cell = replace(cell, sharing=cell.sharing or SharingSettings())
-    with Steps(f"tuning {method} on {data}", "rounds") as steps:
+    again = "To begin again, give the same command."
+    with (
+        interruptible("Nothing was written.", again),
+        Steps(f"tuning {method} on {data}", "rounds") as steps,
+    ):
         found = tune(cell, steps)
     target.write_text(recipe_text(cell, found), encoding="utf-8")
     rows = [

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from rescind.cli.progress import Bar, interruptible
+from rescind.cli.progress import Bar
+from rescind.cli.stopping import interruptible
 
 if TYPE_CHECKING:
     from rescind.experiments.value import Interval, Value
@@ -53,7 +54,7 @@ def command(
 
 
 def _print(found: Value, users: int) -> None:
-    typer.echo("Quality of the recommendations (mean over people, 95 % interval)")
+    typer.echo("Quality of the recommendations (mean over users, 95 % interval)")
     _rows({LENDS[g]: v for g, v in found.quality.items()}, signed=False)
     typer.echo(
         f"\nGain of one user from lending (sharing minus keeping; up to {users} drawn users of "
@@ -64,7 +65,7 @@ def _print(found: Value, users: int) -> None:
     _rows({**rows, "others (noise)": found.others}, signed=True)
     moved = " and ".join(f"{v:.4f} in {m}" for m, v in found.noise.items())
     typer.echo(
-        '"others": drawn people who did not change their decision, in the same models (a mean for '
+        '"others": drawn users who did not change their decision, in the same models (a mean for '
         f"each model).\nTheir own values also change, by a standard deviation of {moved}: a gain "
         f"of that size\nin one user means nothing."
     )
@@ -79,7 +80,7 @@ def _print(found: Value, users: int) -> None:
 
 def _rows(rows: dict[str, Any], signed: bool) -> None:
     metrics = list(next(iter(rows.values())))
-    typer.echo(f"  {'':18}{'people':>7}  " + "".join(f"{m:>28}" for m in metrics))
+    typer.echo(f"  {'':18}{'users':>7}  " + "".join(f"{m:>28}" for m in metrics))
     for name, found in rows.items():
         people = next(iter(found.values())).people
         cells = "".join(f"{_shown(found[m], signed):>28}" for m in metrics)
@@ -103,7 +104,7 @@ def draw(found: Value, folder: Path) -> None:
     short = {"all": "all", "part": "a part", "nothing": "nothing"}
     quality = _ends({short[g]: v[metric] for g, v in found.quality.items()})
     charts.intervals(left, quality, metric, colours)
-    left.set_xlabel("what people lend", fontsize=11)
+    left.set_xlabel("what users lend", fontsize=11)
     gains = {short[g]: v[metric] for g, v in found.gain.items()}
     gain = _ends({**gains, "others": found.others[metric]})
     charts.intervals(right, gain, f"gain in {metric}", colours, zero=True)

@@ -72,7 +72,7 @@ class Federation:
     """Rounds between restore points, from which forgetting can rerun."""
     spent: Tensor | None = field(default=None, repr=False)
     """[clients] in how many sums each client's update was, ever; None: without guards. Retraining
-    adds to it: what was published before cannot be taken back."""
+    adds to it: what was published before stays published."""
 
     @classmethod
     def start(

@@ -15,8 +15,8 @@ class Request:
 
     event: Unshare | Erase | Withdraw
     records: Records
-    """The records as devices hold them, or as far as the server knows them. All of a leaver's; none
-    if only edges go."""
+    """The records as devices hold them, or as far as the server knows them. All of one
+    who withdraws; none if only edges go."""
     people: Tensor
     """[n] sorted: the clients concerned."""
     first_round: int | None

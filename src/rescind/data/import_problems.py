@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -83,14 +84,21 @@ class Problems:
 
     def error(self, total: int) -> DataError:
         """Return the error that says what to do. total: rows of the file"""
-        columns = sorted({at for at, _ in self.counts})
-        ignore = [f"--ignore {self.header[at]}" for at in columns if at not in self.needed]
-        left = total - self.rows
-        ways = (
-            [f"pass --drop-bad-rows to import the other {left:,} of {total:,} rows"] if left else []
-        )
-        ways += [f"leave a column out with {' '.join(ignore)}"] if ignore else []
-        told = "Nothing was imported. " + ", or ".join(["Mend the file", *ways])
+        columns = sorted({at for at, _ in self.counts} - self.needed)
+        left, ways = total - self.rows, []
+        if left:
+            ways.append(
+                f"pass --drop-bad-rows (in Python: drop_bad_rows=True) to import the other "
+                f"{left:,} of {total:,} rows"
+            )
+        if columns:
+            names = [self.header[at] for at in columns]
+            ignore = " ".join(f"--ignore {shlex.quote(name)}" for name in names)
+            ways.append(
+                f"leave {'a column' if len(names) == 1 else 'columns'} out with {ignore} "
+                f"(in Python: ignore={names})"
+            )
+        told = "Nothing was imported. " + ", or ".join(["Mend these cells", *ways])
         return DataError(f"{self.told()}\n  {told}.")
 
     needed: frozenset[int] = frozenset()

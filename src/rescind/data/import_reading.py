@@ -60,6 +60,10 @@ def find_columns(
         given = dict(zip(("user", "item", "rating", "time"), table.header, strict=False))
     positions: dict[str, int] = {}
     ignored = ignoring(table.header, ignore)
+    for role in ("user", "item"):
+        if given.get(role) in ignore:
+            raise ConfigError(f"the column '{given[role]}' is the {role}: it cannot be ignored.")
+    given = {role: name for role, name in given.items() if name not in ignore}
     for role, common in COLUMN_NAMES.items():
         if role in given:
             wanted = [n for n, name in enumerate(table.header) if name == given[role]]
@@ -70,18 +74,22 @@ def find_columns(
             names = ", ".join(table.header[n] for n in wanted)
             raise DataError(
                 f"{table.file}, line 1, column {wanted[1] + 1}: more than one column could be the "
-                f"{role} ({names}). Choose one with --{role} COLUMN."
+                f"{role} ({names}). Choose one with {_choose(role)}."
             )
         if not wanted and (role in given or role in ("user", "item")):
             asked = f"'{given[role]}' for the {role}" if role in given else f"for the {role}"
             raise DataError(
                 f"{table.file}, line 1, column 1: there is no column {asked}. The columns are "
-                f"{', '.join(table.header)}. Choose one with --{role} COLUMN, or pass --no-header "
+                f"{', '.join(table.header)}. Choose one with {_choose(role)}, or pass --no-header "
                 "if the first line is data."
             )
         if wanted:
             positions[role] = wanted[0]
     return positions
+
+
+def _choose(role: str) -> str:
+    return f"--{role} COLUMN (in Python: columns={{'{role}': 'COLUMN'}})"
 
 
 def read_table(

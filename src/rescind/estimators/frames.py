@@ -201,8 +201,14 @@ def times_in(column: Any) -> Ints:
         return values.astype(np.int64)
     if values.dtype.kind == "f" and np.isfinite(values).all() and (values == values.round()).all():
         return values.astype(np.int64)
+    missing = int(np.sum([each is None or not np.equal(each, each) for each in values]))  # NaN, NaT
+    if missing:
+        raise DataError(
+            f"{missing:,} of {len(values):,} times are missing, and this learner reads the order "
+            f"of records. Leave these rows out, or use Gram, which needs no times."
+        )
     raise DataError(
-        f"times must be whole numbers or dates, and none may be missing; got {values.dtype}. "
+        f"times must be whole numbers or dates; got {values.dtype}. "
         f"Convert the column, for example to seconds since 1970."
     )
 

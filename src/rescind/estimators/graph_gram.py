@@ -20,6 +20,7 @@ from rescind.errors import ConfigError, DataError
 from rescind.estimators.frames import Id, in_order
 from rescind.estimators.graph_frames import Nodes, Row, read_edges, read_labels, read_nodes
 from rescind.estimators.graph_ledger import Change, GraphLedger, Part
+from rescind.estimators.hints import hinted
 from rescind.estimators.ledger import ids_of
 from rescind.estimators.settings import Settings, ids_as_bytes, ids_from_bytes
 from rescind.methods.additive import graph_gram
@@ -105,6 +106,7 @@ class GraphGram(Settings):
         """
         return self._change(self._ledger.with_(*self._read(nodes, edges, features, columns)))
 
+    @hinted
     def forget(
         self,
         clients: Iterable[Id] = (),

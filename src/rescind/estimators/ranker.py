@@ -26,6 +26,7 @@ from rescind.core.tasks.metrics import Ranking, top_k
 from rescind.core.update import Sum
 from rescind.errors import ConfigError, DataError
 from rescind.estimators.frames import Frame, Id, Ints, in_order, plain_id, read
+from rescind.estimators.hints import hinted
 from rescind.estimators.ledger import Change, Ledger, Owned, ids_of
 from rescind.estimators.log_ledger import packed, summed, unpacked
 from rescind.estimators.logs import is_log
@@ -127,6 +128,7 @@ class Ranker(Settings, ABC):
         self._must_fit({*self._ledger.slot, *records.items})
         return self._add(records)
 
+    @hinted
     def forget(
         self,
         users: Iterable[Id] = (),
@@ -230,6 +232,7 @@ class Ranker(Settings, ABC):
 
     # -- using it ----------------------------------------------------------------------------------
 
+    @hinted
     def recommend(
         self, user: Id | None = None, k: int = 10, *, history: Iterable[Id] | None = None
     ) -> list[Recommended]:

@@ -231,10 +231,7 @@ def _train_missing(
         for client in todo:
             yield train_world(fed, client, people, k)
         return
-    pool = worker_pool(min(processes, len(todo)), fed.method)
-    try:
+    with worker_pool(min(processes, len(todo)), fed.method) as pool:
         futures = [pool.submit(_train_in_worker, folder, c, people, k) for c in todo]
         for done in as_completed(futures):
             yield done.result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)

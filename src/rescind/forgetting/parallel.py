@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import signal
 import threading
 import time
 from collections.abc import Hashable, Iterator, Sequence
@@ -64,27 +65,37 @@ def spread(
         save_federation(before, Path(folder) / "before")
         tensors, facts = pack_event(event)
         params.save(Path(folder) / "event.safetensors", tensors, as_notes(facts))
-        pool = worker_pool(min(workers, len(jobs)), before.method)
-        try:
+        with worker_pool(min(workers, len(jobs)), before.method) as pool:
             futures = {pool.submit(_in_worker, folder, before.executor, work, j): j for j in jobs}
             for done in as_completed(futures):
                 done.result()
                 yield futures[done]
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
 
 
-def worker_pool(workers: int, method: Unlearner) -> ProcessPoolExecutor:
-    """Return a pool of processes that end when this process ends, however it ends.
+@contextmanager
+def worker_pool(workers: int, method: Unlearner) -> Iterator[ProcessPoolExecutor]:
+    """Make a pool of processes that end with the block, and with this process, however it ends.
+
+    After an error or an interrupt they are not waited for: a job may take minutes, and saves its
+    result only at its end.
 
     They are spawned, because running threads of torch do not survive a fork. They know the method
     of the federation and all methods of files that were loaded here.
     """
-    context = get_context("spawn")
-    return ProcessPoolExecutor(workers, context, _prepare, (os.getpid(), files_of(method)))
+    about = (os.getpid(), files_of(method))
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _prepare, about)
+    try:
+        yield pool
+    except BaseException:
+        for process in (getattr(pool, "_processes", None) or {}).copy().values():
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _prepare(parent: int, methods: Sequence[Path]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the parent ends its workers
     _end_with_parent(parent)
     for path in methods:
         load_file(path)

@@ -161,8 +161,8 @@ class Wanted:
             url, _, key = text.partition("=")
             if not key:
                 raise ConfigError(
-                    f"'{text}' is not URL=KEY. Give --witness http://silo-0:8017=silo-0.pub, with "
-                    f"the line that rescind witness prints, or a file that holds it."
+                    f"'{text}' is not URL=KEY. Give --witness http://silo-0:8017=witness-0.pub, "
+                    f"with the line that rescind witness prints, or a file that holds it."
                 )
             found.append((url, _witness_key(key)))
         return found

@@ -87,7 +87,7 @@ class Store:
         if name_of(data) != name:
             raise DataError(
                 f"{path} does not match the digest that is its name: it was changed or is "
-                f"incomplete, so the wrong person could be erased. Restore it from a copy, or "
+                f"incomplete, so the wrong user could be erased. Restore it from a copy, or "
                 f"rerun."
             )
         return data

@@ -32,7 +32,7 @@ def read(folder: Path, server: Facts) -> tuple[Params, Facts, tuple[Params, Fact
     if server.get("labels", _digest(labels)) != _digest(labels):
         raise DataError(
             f"{folder / 'labels.json'} does not match the digest that was saved with the model: "
-            f"its ids were changed, so the wrong person could be erased. Restore it from a copy."
+            f"its ids were changed, so the wrong user could be erased. Restore it from a copy."
         )
     past = None
     if server.get("past"):

@@ -279,7 +279,7 @@ def with_requests(
     for one in new:
         event = event_of(one, progress.fed, users, items)
         if users[one.user] in leaving:
-            raise ConsentError(f"user '{one.user}' leaves already. Give that request alone.")
+            raise ConsentError(f"user '{one.user}' withdraws already. Give that request alone.")
         events.append(event)
     names = tuple(digest_of(one) for one in new)
     return replace(progress, events=(*progress.events, *events), asked=(*progress.asked, *names))

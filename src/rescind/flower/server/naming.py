@@ -58,11 +58,11 @@ def numbers(
 def event_of(
     one: NamedRequest, fed: Federation, users: dict[str, int], items: dict[str, int]
 ) -> Event:
-    """Return the event of a request. Raises `ConsentError` if the user has left."""
+    """Return the event of a request. Raises `ConsentError` if the user has withdrawn."""
     client = users[one.user]
     if client >= len(fed.world.members) or not bool(fed.world.members[client]):
         raise ConsentError(
-            f"user '{one.user}' is not a member of this run: they left, or have no data here. "
+            f"user '{one.user}' is not a member of this run: they withdrew, or have no data here. "
             f"See the receipt of the earlier request. Nothing was changed."
         )
     if one.kind == "withdraw":
@@ -73,5 +73,5 @@ def event_of(
         raise ConfigError(f"unknown request '{one.kind}'. Use take-back, erase or withdraw.")
     lent = fed.world.shared[fed.world.shared.client == client]
     if not len(lent):
-        raise ConsentError(f"user '{one.user}' lends nothing now, so nothing can be taken back.")
+        raise ConsentError(f"user '{one.user}' lends nothing now, so there is nothing to unshare.")
     return Unshare(lent)

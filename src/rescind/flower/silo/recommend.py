@@ -37,8 +37,8 @@ def recommend(folder: Path, user: int, k: int) -> list[tuple[int, float]]:
     held = vault.holdings
     if not 0 <= user < held.clients or not bool(held.members[user]):
         raise ConsentError(
-            f"client {user} is not one of the {int(held.members.sum())} members of this silo: they "
-            f"left, or belong to another silo."
+            f"this user is not one of the {int(held.members.sum())} members of this silo: they "
+            f"withdrew, or belong to another silo."
         )
     if held.task == "nodes":
         raise DataError(

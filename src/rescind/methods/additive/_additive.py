@@ -286,7 +286,7 @@ class Additive(Dial, Method):
         """Return the digest of the sum over a federation's data, computed from zero."""
         lent = torch.unique(fed.world.shared.pairs())
         if not self.cross and not torch.equal(lent, Lent.of(fed.now.state.own).pair):
-            raise DataError("the loans differ from those counted in the sum")
+            raise DataError("the lent records differ from those counted in the sum")
         return sum_digest(rebuilt(self, fed))
 
 

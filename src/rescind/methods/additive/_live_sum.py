@@ -125,7 +125,7 @@ class LiveSum:
         known = self.of(person)
         if not kernels.same(known, old):
             raise DataError(
-                f"the sum holds {len(known)} items of this person, and the change starts from "
+                f"the sum holds {len(known)} items of this user, and the change starts from "
                 f"{len(old)} others. Start the service again: it adds the sum up from the ledger."
             )
         self._check(new)
@@ -164,7 +164,7 @@ class LiveSum:
     def load(self, loans: Mapping[bytes, Items]) -> None:
         """Add up the loans of many people at once, into a sum that is empty."""
         if self.loans:
-            raise DataError(f"the sum holds {self.people:,} people already; load an empty one.")
+            raise DataError(f"the sum holds {self.people:,} users already; load an empty one.")
         lending = {person: items for person, items in loans.items() if len(items)}
         sums = added_up(lending.values(), self.items)
         for items in lending.values():

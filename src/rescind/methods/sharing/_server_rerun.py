@@ -1,7 +1,7 @@
 """Replay of the server's steps from the first round, without some loans.
 
 No device has to be online: the mean of the devices' updates is stored per round. The difference of
-two replays, with and without the loans, is added to the model.
+two replays, with and without the records, is added to the model.
 """
 
 from __future__ import annotations

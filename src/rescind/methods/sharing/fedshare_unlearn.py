@@ -44,7 +44,7 @@ class FedShareUnlearn(Unlearner):
     the remaining graph and away from their views on the forgotten graph.
 
     DEPARTS Algorithm 2: if the means of updates were kept (`keep_sums`), the server first replays
-    its own steps without the loans (`_server_rerun`), and the rounds start there. Without the
+    its own steps without the records (`_server_rerun`), and the rounds start there. Without the
     replay the rounds move the table by a tenth of its length, and an old row of a user still finds
     its records: AUC .560, retraining .518 (ML-100K), .575 and .553 (ML-1M).
 
