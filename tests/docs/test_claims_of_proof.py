@@ -14,8 +14,8 @@ GONE = r"(forgotten|forgot|erased|deleted|removed|gone|unlearnt)"
 TOO_MUCH = {
     "the data or a model, which nobody outside can see": (
         rf"(proof|prov(es?|ed|ing)|guarantees?|shows?) (to (anybody|anyone|everybody|strangers) )?"
-        rf"that (the|your|his|her|their|its) (data|records?|loans?|model)( is| are| was| were| has| "
-        rf"have| been)* {GONE}"
+        rf"that (the|your|his|her|their|its) (data|records?|loans?|model)"
+        rf"( is| are| was| were| has| have| been)* {GONE}"
     ),
     "a check by anybody, without saying of what": (
         r"a (proof|sum|model) that (anybody|anyone|everybody) can (check|verify)(?! offline)"
