@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import rescind as rs
 from page_blocks import ROOT, Block, blocks, play
 from rescind import data
+from rescind.cli import app
 from rescind.methods._outside import load_file
 
 TUTORIALS = sorted(p.name for p in (ROOT / "docs" / "tutorials").glob("*.md"))
@@ -121,24 +124,21 @@ def test_a_page_that_does_not_do_what_it_says_fails(tmp_path, patch):
     assert "nothing.json" in play(["right.md"], tmp_path, patch).of("rescind verify")
 
 
-@pytest.mark.slow
-@pytest.mark.flower
-def test_two_silos(tmp_path, patch):
-    pytest.importorskip("flwr", reason="the extra flower")
+def deployed(page: list[Block], folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """Type the commands `rescind flower` of a page, each terminal in a process of its own."""
     from flower.deployments import PATIENCE, Machines, free_port, until
 
-    patch.setenv("RESCIND_KEYS", str(tmp_path / "keys"))
-    with Machines(tmp_path, silos=2) as machines:
-        ports = {"8000": str(machines.port)}
+    patch.setenv("RESCIND_KEYS", str(folder / "keys"))
+    with Machines(folder, silos=2) as machines:
 
         def words(line: str) -> list[str]:
-            said = shlex.split(line.replace("8000", ports["8000"]), comments=True)
+            said = shlex.split(line.replace("8000", str(machines.port)), comments=True)
             apart = ["--port", str(free_port())] if "join" in said else []
             return [*said[2:], *apart]  # what comes after `rescind flower`
 
-        for number, block in enumerate(blocks("docs/tutorials/two-silos.md")):
+        for number, block in enumerate(page):
             if block.language == "toml":
-                (tmp_path / block.title).write_text(block.text, "utf-8")
+                (folder / block.title).write_text(block.text, "utf-8")
             for line in block.commands if block.language == "bash" else ():
                 name = block.title.partition(":")[0] or f"step {number}"
                 if not line.startswith("rescind flower"):
@@ -146,8 +146,53 @@ def test_two_silos(tmp_path, patch):
                 started = machines.start(name, *words(line))
                 if name == "terminal 1":
                     until(lambda: "listening on" in machines.log("terminal 1"), "the server")
-                if not block.title:
+                if not block.title or " run " in line:
                     assert started.wait(PATIENCE) == 0, machines.log(name)
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+def test_devices_make_the_lines_that_a_stranger_checks(tmp_path, patch):
+    pytest.importorskip("flwr", reason="the extra flower")
+    text = (ROOT / "docs/deploy.md").read_text("utf-8")
+    section = text.split("\n## Let strangers check the sum\n")[1].split("\n## ")[0]
+    page = [b for b in blocks("docs/deploy.md") if b.text in section]
+    kit = Block("bash", "", "rescind flower kit --silos 2\n")  # step 2 of the page
+    deployed([kit, *page], tmp_path, patch)
+    shutil.copy(tmp_path / "kit" / "silo-0" / "silos.pub", tmp_path / "silos.pub")
+    shown = [b for b in page if "log key" in b.text or "roster check" in b.text]
+    key, check = (b.commands[-1] for b in shown)
+
+    def typed(*lines: str) -> str:
+        patch.setattr("page_blocks.blocks", lambda _: [Block("bash", "", "\n".join(lines))])
+        return play(["deploy.md"], tmp_path, patch).of("rescind roster check")
+
+    (tmp_path / "log.pub").write_text(_rescind_says(key.partition(" >")[0]), "utf-8")
+    told = typed(check)
+    assert "VALID" in told
+    assert "39 lines were made by devices of 2 silos" in told
+    lines = tmp_path / "public" / "roster.bin"
+    honest = lines.read_bytes()
+    lines.write_bytes(honest + bytes(8192))  # control: a line that nobody made
+    assert "never added" in typed(f"{check}  # exit code 1")
+    lines.write_bytes(honest)
+    (tmp_path / "silos.pub").write_bytes(b"".join(_swapped(tmp_path / "silos.pub")))
+    assert "did not sign these lines" in typed(f"{check}  # exit code 1")
+
+
+def _rescind_says(line: str) -> str:
+    return CliRunner().invoke(app, shlex.split(line)[1:]).output
+
+
+def _swapped(path: Path) -> list[bytes]:
+    return path.read_bytes().splitlines(keepends=True)[::-1]
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+def test_two_silos(tmp_path, patch):
+    pytest.importorskip("flwr", reason="the extra flower")
+    deployed(blocks("docs/tutorials/two-silos.md"), tmp_path, patch)
     receipt = json.loads((tmp_path / "runs" / "flower" / "receipts" / "1.json").read_text())
     assert receipt["asked"]["kind"] == "Withdraw"
     assert json.loads((tmp_path / "runs" / "flower" / "run.json").read_text())["forgot"]

@@ -380,7 +380,9 @@ def test_the_demonstration_runs_without_any_data(rescind):
     assert "it is about exactly the given Erase request" in told
     assert "it is entry 1 of 1 in the log" in told
     # The proof of the subtraction stands above the retrain, and can be repeated from disk.
-    assert out.index("proof: exact, bit for bit") < out.index("the same rounds without them")
+    assert out.index("summed again here: exact, bit for bit") < out.index(
+        "the same rounds without them"
+    )
     additive = "demo/additive"
     assert rescind("verify", f"{additive}/receipt.json", "--data", additive)[0] == 0
     user = out.split("User ")[1].split()[0]

@@ -6,7 +6,7 @@ import json
 import time
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -101,6 +101,9 @@ def join(
     ] = False,
     questions: Annotated[bool, Option(help="Answer questions about single records.")] = False,
     secure: Annotated[bool, Option("--secure", help="Send only masked sums.")] = False,
+    lines: Annotated[
+        bool, Option("--lines", help="Make and sign the lines of its devices for a roster.")
+    ] = False,
     witness: Annotated[
         list[str] | None,
         Option(help="Also cosign this log (its key, NAME+ID+KEY, or a file); repeatable."),
@@ -112,6 +115,7 @@ def join(
     """Join as a silo (a SuperNode), with the data of a recipe. Ctrl-C ends it."""
     deploy, link = _deploy(server, kit, insecure)
     from rescind.core.executor import InProcess
+    from rescind.errors import ConfigError
     from rescind.flower.silo.data_source import RecipeData
     from rescind.flower.silo.identity import Identity
     from rescind.flower.silo.node import Node
@@ -119,12 +123,14 @@ def join(
     from rescind.flower.silo.secure_sum import Masks
     from rescind.flower.silo.storage import Store
 
+    if lines and (secure or kit is None):
+        raise ConfigError("--lines needs this silo's --kit, to sign them, and no --secure.")
     number, count = _place(silo)
     data = RecipeData(recipe, cell, tuple(change or ()))
     folder = store or Path(f"silo-{number}")
     data.note_in(Store(folder))  # `rescind flower recommend` reads original ids from it
     executor = InProcess(device=device, guards=data.guards)
-    masks = Masks(Identity.of_kit(kit) if kit and secure else None)
+    masks = Masks(Identity.of_kit(kit) if kit and (secure or lines) else None)
     node = Node(
         Store(folder), data, number, count, executor, single_updates, questions, secure, masks
     )
@@ -198,6 +204,14 @@ def run(
         Option(min=0.0, max=0.49, help="Trimmed means: fraction of silos left out at each end."),
     ] = 0.0,
     secure_range: Annotated[float, Option(help="Largest entry of a silo's masked sum.")] = 1024.0,
+    roster: Annotated[
+        Path | None,
+        Option(metavar="PUBLIC", help="Afterwards publish the lines of all devices here."),
+    ] = None,
+    log: Annotated[
+        Path | None,
+        Option(help="Folder of the log for --roster. Default: log/ beside the server's keys."),
+    ] = None,
     insecure: Insecure = False,
 ) -> None:
     """Run one cell of a recipe over the silos and wait for it, on the server's machine.
@@ -209,9 +223,12 @@ def run(
     from rescind.errors import DataError
     from rescind.flower.recipe_cell import one_cell
     from rescind.flower.run_request import LOG, RunRequest
+    from rescind.flower.server.rosters import check_possible
 
     operator = deploy.Operator.of_kit(link, kit)
     path, chosen = one_cell(recipe, cell, tuple(change or ()))
+    if roster is not None:
+        check_possible(chosen, secure)
     out.mkdir(parents=True, exist_ok=True)
     done, failed = out / "run.json", out / "error.txt"
     for old in (done, failed):
@@ -221,6 +238,7 @@ def run(
         str(path.resolve()), silos, str(out.resolve()), cell, tuple(change or ()), deadline, wait,
         least, resume, requests, unlearner,
         secure_range if secure else None, limit, trim,
+        str(roster.resolve()) if roster else None, str(log.resolve()) if log else None,
     )  # fmt: skip
     follow = Followed(out / LOG, chosen.run.rounds)
     number = operator.submit(asked)
@@ -258,7 +276,9 @@ def run(
             f"  silos {waiting} have not confirmed yet. Start them, then: --resume", err=True
         )
     typer.echo(f"Written: {done} and {out}/model/")
-    if refused:
+    if published := facts.get("roster"):
+        _tell_roster(published)
+    if refused or "why" in (published or {}):
         raise typer.Exit(2)
 
 
@@ -294,6 +314,15 @@ def recommend(
 
     for one in recommend_to(store, user, k):
         typer.echo(f"{one.item:>8}  {one.score:.4f}  {one.title}")
+
+
+def _tell_roster(facts: dict[str, Any]) -> None:
+    if "why" in facts:
+        typer.echo(f"no roster to rely on: {facts['why']}", err=True)
+        typer.echo("Ask again without training: the same command with --resume", err=True)
+        return
+    typer.echo(f"roster {facts['number']}: {facts['lines']:,} lines. Written: {facts['folder']}")
+    typer.echo(f"Next: rescind roster check {facts['folder']} --log-key KEY --silos silos.pub")
 
 
 def _requests(

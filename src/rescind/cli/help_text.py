@@ -8,7 +8,7 @@ import click
 from typer.core import TyperArgument
 
 TRY, LEARN = "Try", "Learn"
-FORGET, DEPLOY, REPRODUCE = "Forget and prove", "Deploy and operate", "Reproduce"
+FORGET, DEPLOY, REPRODUCE = "Forget and check", "Deploy and operate", "Reproduce"
 
 
 def keep_argument_help() -> None:

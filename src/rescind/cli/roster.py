@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from rescind.cli.given import key_given, read_text
+from rescind.cli.given import key_given, read_receipt, read_text
 from rescind.cli.options import Run
 
 app = typer.Typer(
@@ -70,6 +70,10 @@ def check(
         Path | None,
         Option(help="Public keys of silos (silos.pub): did their devices make the lines?"),
     ] = None,
+    after: Annotated[
+        Path | None,
+        Option(metavar="RECEIPT", help="With --silos: no line may be older than this receipt."),
+    ] = None,
     run: Annotated[
         Path | None,
         Option(help="For whoever may rebuild: is this run's sum the published one?"),
@@ -90,11 +94,12 @@ def check(
     before = read_text(since) if since else None
     own = read_text(mine) if mine else None
     signers = read_text(silos) if silos else None
+    earliest = _time_of(after, signers) if after else None
     try:
         public = roster.Public.read(folder)
         told = roster.check(public, trusted or key_of(public.log), witnesses, before)
         told += _mine(public, own) if own is not None else []
-        told += _signed(folder, public, signers) if signers is not None else []
+        told += _signed(folder, public, signers, earliest) if signers is not None else []
         told += _audit(run, public) if run else []
         told += _audit_state(state, public) if state else []
     except DataError as error:
@@ -194,7 +199,16 @@ def _audit_state(state, public):
         ledger.close()
 
 
-def _signed(folder, public, keys):
+def _time_of(receipt, signers):
+    from rescind.errors import ConfigError
+    from rescind.forgetting.receipt import parse
+
+    if signers is None:
+        raise ConfigError("--after asks when silos made their lines: give --silos, too.")
+    return parse(read_receipt(receipt)).time
+
+
+def _signed(folder, public, keys, after):
     from rescind.errors import DataError
     from rescind.proof import signed_lines
 
@@ -202,4 +216,5 @@ def _signed(folder, public, keys):
         data = (folder / signed_lines.FILE).read_bytes()
     except OSError as error:
         raise DataError(f"{folder} does not say who made the lines: {error.strerror}.") from None
-    return signed_lines.check(public, signed_lines.read(data), signed_lines.keys_in(keys.encode()))
+    signed, silos = signed_lines.read(data), signed_lines.keys_in(keys.encode())
+    return signed_lines.check(public, signed, silos, after)

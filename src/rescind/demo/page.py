@@ -159,7 +159,7 @@ def _references(finding: Finding) -> list[object]:
 
 
 def _subtracted(out: Page, found: Subtraction, user: str) -> None:
-    """Add the additive learner's answer: three digests of its sum, and what they prove."""
+    """Add the additive learner's answer: three digests of its sum, and what they show."""
     out.text(
         f"Gram keeps one sum over all people, in whole numbers, so the loans were subtracted: "
         f"those of user {user} in {1000 * found.alone:.0f} ms, all of them in "
@@ -167,7 +167,7 @@ def _subtracted(out: Page, found: Subtraction, user: str) -> None:
         f"sums are the same to the last bit, so this model cannot be told from one that never had "
         f"the records."
         if found.proof.holds
-        else f"The loans were subtracted, and the proof failed: {found.proof.says}."
+        else f"The loans were subtracted, and the sum does not agree: {found.proof.says}."
     )
     out.facts(
         {
@@ -182,5 +182,5 @@ def _subtracted(out: Page, found: Subtraction, user: str) -> None:
         "This data is public.",
         note=True,
     )
-    out.text("To repeat the proof, in the folder of this page:")
+    out.text("To repeat this check, in the folder of this page:")
     out.code("rescind verify additive/receipt.json --data additive")

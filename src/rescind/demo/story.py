@@ -110,7 +110,7 @@ def groups_table(fed: Federation) -> list[tuple[str, int, int]]:
 def subtract(
     additive: Federation, lent: Records, user: str, data: str, folder: Path
 ) -> Subtraction:
-    """Subtract the loans from the additive learner's sum, with a proof that can be repeated."""
+    """Subtract the loans from the additive learner's sum, with a check that can be repeated."""
     mine = lent[lent.client == additive.labels.client(user, additive.world.sizes.clients)]
     additive.method.unlearn(additive, Erase(mine))  # warm up: compiles what is timed next
     start = time.process_time()
@@ -133,7 +133,7 @@ def subtract(
 
 
 def print_subtraction(found: Subtraction, user: str, people: int) -> None:
-    """Print the time, the three digests, and whether they prove it."""
+    """Print the time, the three digests, and whether they agree."""
     print(
         f"   additive model: user {user} subtracted in {1000 * found.alone:.0f} ms, "
         f"all {people} people in {1000 * found.together:.0f} ms of CPU"
@@ -145,7 +145,7 @@ def print_subtraction(found: Subtraction, user: str, people: int) -> None:
     }
     for name, value in sums.items():
         print(f"     sum {name:24} {value.removeprefix('sha256:')[:16]}")
-    print(f"   proof: {found.says}")
+    print(f"   summed again here: {found.says}")
 
 
 def typical(fed: Federation, lent: Records) -> Person:

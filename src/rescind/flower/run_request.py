@@ -49,6 +49,10 @@ class RunRequest:
     """Largest norm of an update, as a mean over a silo's clients."""
     trim: float = 0.0
     """Fraction of silos left out at each end of a trimmed mean; 0: plain means."""
+    roster: str | None = None
+    """The public folder for the lines of all devices (docs/proof.md); None: no roster."""
+    log: str | None = None
+    """The folder of the log that states them. Default: log/ beside the server's keys."""
 
     def to_json(self) -> str:
         """Return the settings as JSON."""

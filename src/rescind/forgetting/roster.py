@@ -1,8 +1,8 @@
 """Publish the roster of a run of Gram: a hidden line for each part of its sum (`proof.roster`).
 
 The seeds that hide the lines are secret and lie beside the keys, one per line. A part that changes
-gets a new line under a new seed; its old line is revoked, and the old seed is dropped. Then nobody
-can open the old line any more, and it may stay in the log.
+gets a new line under a new seed; its old line is revoked, and the old seed is dropped. Whoever kept
+no copy of it cannot open the old line any more, so the line may stay in the log.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ A public folder holds
     log/            the log that names them
 
 The log has an entry for each line that was added and for each that was revoked. So the lines that
-count follow from the log, which witnesses cosign: none can be left out, kept or put in unseen.
-Nothing here needs data, and nothing here tells about people.
+count follow from the log. Whoever checks it with a witness's key finds a line that was left out,
+kept or put in since that witness signed. Nothing here needs data or tells whose line is whose.
 """
 
 from __future__ import annotations
@@ -162,9 +162,10 @@ def check(
     Needs no data: the public folder and keys only.
     """
     seen = public.log.check(log, witnesses, since)
-    names = ", ".join(key.name for key in seen) or "nobody else"
+    names = ", ".join(key.name for key in seen)
     size = public.log.checkpoint.size
-    told = [f"the log {log.name} has {size:,} entries and is cosigned by {names}"]
+    by = f"is cosigned by {names}" if names else "no witness was named, so none was checked"
+    told = [f"the log {log.name} has {size:,} entries and {by}"]
     stated = Stated.parse(public.stated)
     every = public.log.entries[:size]
     rosters = [n for n, one in enumerate(every) if one[0] == ROSTER]

@@ -1,14 +1,15 @@
-"""Lines that devices made: the silo of each device signs them, so nobody else can make one up.
+"""Lines that devices made: the silo of each device signs them, so the server can make up none.
 
-The operator publishes `signed.json` beside the roster: which silo signed which lines, for which log
-and which number of a roster. A stranger needs the public keys of the silos (`silos.pub` of a kit).
+The operator publishes `signed.json` beside the roster: which silo signed which lines, when, for
+which log and which number of a roster. A stranger needs the public keys of the silos (`silos.pub`
+of a kit).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -29,17 +30,20 @@ class Signed:
     silo: int
     lines: tuple[str, ...]
     """Digests, in their order."""
+    time: str
+    """When its devices made them, by the silo's clock."""
     signature: str
 
 
-def text_of(origin: str, number: int, lines: Iterable[str]) -> bytes:
+def text_of(origin: str, number: int, time: str, lines: Iterable[str]) -> bytes:
     """Return what a silo signs. number: of the roster, so that old lines cannot be shown again"""
-    return "\n".join(["rescind roster lines 1", origin, str(number), *sorted(lines), ""]).encode()
+    head = ["rescind roster lines 2", origin, str(number), time]
+    return "\n".join([*head, *sorted(lines), ""]).encode()
 
 
 def written(signed: Sequence[Signed]) -> bytes:
     """Return the bytes of `signed.json`."""
-    rows = [{"silo": s.silo, "lines": s.lines, "signature": s.signature} for s in signed]
+    rows = [asdict(one) for one in signed]
     return (json.dumps(rows, indent=1) + "\n").encode()
 
 
@@ -47,7 +51,10 @@ def read(data: bytes) -> list[Signed]:
     """Read `signed.json`, or raise `DataError`."""
     try:
         rows: list[dict[str, Any]] = json.loads(data)
-        return [Signed(int(r["silo"]), tuple(r["lines"]), str(r["signature"])) for r in rows]
+        return [
+            Signed(int(r["silo"]), tuple(map(str, r["lines"])), str(r["time"]), str(r["signature"]))
+            for r in rows
+        ]
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{FILE} does not say who signed which lines ({error}).") from None
 
@@ -65,16 +72,20 @@ def keys_in(data: bytes) -> list[ec.EllipticCurvePublicKey]:
 
 
 def check(
-    public: Public, signed: Sequence[Signed], silos: Sequence[ec.EllipticCurvePublicKey]
+    public: Public,
+    signed: Sequence[Signed],
+    silos: Sequence[ec.EllipticCurvePublicKey],
+    after: str | None = None,
 ) -> list[str]:
     """Return what holds; raise `DataError` if a line is not of a device, or a device's is missing.
 
-    Comes after `roster.check`, which says that the lines add up.
+    Comes after `roster.check`, which says that the lines add up. after: a time, as receipts state
+    it; lines that were made before it may still hold what was erased then
     """
     number, origin = Stated.parse(public.stated).number, public.log.checkpoint.origin
     known = [one for part in signed for one in part.lines]
     for part in signed:
-        if not _holds(part, text_of(origin, number, part.lines), silos):
+        if not _holds(part, text_of(origin, number, part.time, part.lines), silos):
             raise DataError(f"silo {part.silo} did not sign these lines for roster {number}.")
     given = [digest(line) for line in split(public.lines)]
     if made_up := set(given) - set(known):
@@ -83,7 +94,18 @@ def check(
         raise DataError(f"{len(missing)} lines of devices are missing: {min(missing)[:16]}.")
     if len(known) != len(given) or len({part.silo for part in signed}) != len(signed):
         raise DataError("a silo, or a line, stands twice among the signed ones.")
-    return [f"all {len(given):,} lines were made by devices of {len(signed)} silos"]
+    if absent := set(range(len(silos))) - {part.silo for part in signed}:
+        raise DataError(f"silo {min(absent)} signed no lines, so its devices may be left out.")
+    oldest = min(signed, key=lambda part: part.time)
+    if after is not None and oldest.time < after:
+        raise DataError(
+            f"the devices of silo {oldest.silo} made their lines on {oldest.time}, before {after}: "
+            f"the lines may hold what was erased then."
+        )
+    return [
+        f"all {len(given):,} lines were made by devices of {len(signed)} silos, the first on "
+        f"{oldest.time}"
+    ]
 
 
 def _holds(part: Signed, text: bytes, silos: Sequence[ec.EllipticCurvePublicKey]) -> bool:

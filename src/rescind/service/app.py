@@ -106,7 +106,7 @@ def description() -> dict[str, Any]:
     found = get_openapi(
         title="rescind",
         version="1",
-        description="Lend records, get recommendations, take records back, get proof.",
+        description="Lend records, get recommendations, take records back, get receipts.",
         routes=routes,
     )
     found["components"]["schemas"][ProblemBody.__name__] = ProblemBody.model_json_schema()

@@ -292,6 +292,9 @@ class FlowerExecutor:
             vault = _after_reply(vault, silo, reply)
         for silo, reason in why.items():
             log.warning("silo %d did not acknowledge %s: %s", silo, type(event).__name__, reason)
+        if "keep" in self.needed:  # a difference may be asked for from the state before the event
+            after = vault.private[MOMENT].tolist()
+            self.needed["keep"] = sorted({*self.needed["keep"], *after})
         return vault
 
     # -- forgetting for good -----------------------------------------------------------------------

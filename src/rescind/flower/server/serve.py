@@ -31,6 +31,7 @@ from rescind.flower.server.forgetting import (
     with_requests,
 )
 from rescind.flower.server.naming import numbers
+from rescind.flower.server.rosters import check_possible, publish_in
 from rescind.flower.server.streams import train_stream
 from rescind.flower.server.transport import Transport
 from rescind.flower.wire.secure_aggregation import Masked
@@ -47,6 +48,8 @@ OnRound = Callable[[RoundResult], Any]
 def serve(grid: Grid, asked: RunRequest, on_round: tuple[OnRound, ...] = ()) -> None:
     """Train, forget and measure over the silos. Writes run.json and the server's model."""
     _, cell = one_cell(asked.recipe, asked.cell, asked.changes)
+    if asked.roster is not None:
+        check_possible(cell, asked.masked is not None)
     folder = Path(asked.out)
     files.make_folder(folder)
     transport = Transport(grid, asked.silos, asked.deadline)
@@ -84,6 +87,9 @@ def serve(grid: Grid, asked: RunRequest, on_round: tuple[OnRound, ...] = ()) -> 
     }  # fmt: skip
     facts["model"] = {"public": params.digest(fed.now.state.public)}
     params.save(folder / "model" / "public.safetensors", dict(fed.now.state.public))
+    if asked.roster is not None:
+        public = Path(asked.roster)
+        facts["roster"] = publish_in(public, fed, Path(asked.log) if asked.log else None)
     write_facts(folder, {**facts, **published(facts)})
     progress_files.finish(executor.waiting(fed))
     tidy(folder)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from datetime import UTC, datetime
 from itertools import pairwise
 
 import numpy as np
@@ -15,6 +17,7 @@ from rescind.errors import ConfigError, ConsentError
 from rescind.flower.silo.identity import Identity
 from rescind.flower.silo.storage import Store
 from rescind.flower.wire.messages import Letter, method_of
+from rescind.forgetting.receipt import TIME_FORMAT
 from rescind.forgetting.roster import domain_of
 from rescind.methods.additive._pairs import Parts
 from rescind.methods.additive.gram import Gram
@@ -25,7 +28,7 @@ from rescind.proof.sum_hash import LENGTH, blinding, line_of
 from rescind.storage.packing import Facts
 
 LAST = "roster"
-"""The note of the last roster that this silo signed lines for."""
+"""The note of the last roster of a log that this silo signed lines for begins so."""
 
 
 def make_lines(method: Method, vault: Vault) -> tuple[Tensor, Tensor]:
@@ -58,18 +61,22 @@ def signed_lines(
 ) -> tuple[Facts, Params]:
     """Return the lines of this silo's devices, signed for one roster of a log.
 
-    Never for the same roster again, or an earlier one. identity: None if the silo signs none
+    Never for an earlier roster of that log. For the same one again if it was not published, because
+    another silo was away; the signed time tells such lines apart. identity: None if it signs none
     """
     if identity is None:
         raise ConsentError(
-            "this silo signs no lines: it has no key (join with its part of a kit), or sends "
-            "masked sums only, and with lines the server could test guesses of its sum."
+            "this silo signs no lines. Join with --lines and its part of a kit, without --secure: "
+            "with the lines the server could test guesses of a masked sum."
         )
-    number, last = int(request.facts["number"]), int(store.notes.get(LAST, 0))
-    if number <= last:
+    origin, number = str(request.facts["origin"]), int(request.facts["number"])
+    note = f"{LAST} {hashlib.sha256(origin.encode()).hexdigest()[:16]}"
+    last = int(store.notes.get(note, 0))
+    if number < last:
         raise ConsentError(f"this silo signed lines for roster {last} already, not for {number}.")
+    time = datetime.now(UTC).strftime(TIME_FORMAT)  # before they are made: none is older
     lines, small = make_lines(method_of(request.facts["method"]), vault)
-    store.note(**{LAST: number})
+    store.note(**{note: number})
     names = [digest(row.numpy().astype("<i8").tobytes()) for row in lines]
-    signature = identity.sign(text_of(str(request.facts["origin"]), number, names))
-    return {"signature": signature}, {"lines": lines, "small": small}
+    signature = identity.sign(text_of(origin, number, time, names))
+    return {"signature": signature, "time": time}, {"lines": lines, "small": small}

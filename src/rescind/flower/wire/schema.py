@@ -210,7 +210,8 @@ def _payload_flaw(request: Letter, reply: Letter, silo: int, silos: int) -> str 
     if verb == "lines":
         lines, small = reply.tensors.get("lines"), reply.tensors.get("small")
         good = _numbers(lines, (-1, LENGTH)) and _numbers(small, (3, LENGTH))
-        return None if good and text(reply.facts.get("signature")) else "no signed lines"
+        said = text(reply.facts.get("signature")) and text(reply.facts.get("time"))
+        return None if good and said else "no signed lines"
     if verb == "query":
         answer, asked = reply.tensors.get("answer"), request.tensors["records|client"]
         if answer is None or answer.shape != asked.shape or not answer.is_floating_point():

@@ -43,8 +43,8 @@ class Blend(Gram, RankingMethod):
     z standardises a user's scores to mean 0 and deviation 1 over the catalogue. The first round
     counts all clients for B; in each round some devices also send a softmax gradient.
 
-    Forgetting subtracts from B, exactly and with a digest as proof. The softmax learner is
-    retrained without the records, at the full cost of training.
+    Forgetting subtracts from B, exactly; whoever has the remaining data can check its digest. The
+    softmax learner is retrained without the records, at the full cost of training.
     """
 
     paper: ClassVar[str] = "ours; Gram and a federated softmax"

@@ -8,7 +8,7 @@
 const utf8 = new TextEncoder()
 const hexBytes = text => Uint8Array.from(text.match(/../g) ?? [], pair => parseInt(pair, 16))
 export const same = (a, b) => a.length === b.length && a.every((byte, n) => byte === b[n])
-const sha256 = async (...parts) => new Uint8Array(await crypto.subtle.digest('SHA-256', join(...parts)))
+export const sha256 = async (...parts) => new Uint8Array(await crypto.subtle.digest('SHA-256', join(...parts)))
 export const node = (left, right) => sha256([1], left, right)
 
 /** @param {...(Uint8Array | number[])} parts */

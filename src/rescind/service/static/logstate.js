@@ -12,8 +12,8 @@ export function LogState ({ log }) {
   return html`<section aria-labelledby="log" class="alarm" role="alert" data-log=${log.state}>
     <h2 id="log">${log.state === 'fork' ? 'The log was changed' : 'The keys were changed'}</h2>
     <p>${log.says}</p>
-    <p>Do not trust new receipts. Save what this browser saw and show it to somebody you trust, a witness of the log or an authority:
-      the signatures in it prove it.</p>
+    <p>Do not trust new receipts. Save what this browser saw and show it to somebody you trust, a witness of the log or an authority${log.state === 'fork'
+      ? ': the operator signed what is in it' : ': ask the operator for a reason'}.</p>
     <button onClick=${() => save('fork.json', JSON.stringify(log.evidence, null, 1), 'application/json')}>save the evidence ↓</button>
   </section>`
 }

@@ -8,6 +8,7 @@ import { Leave, Left } from './leave.js'
 import { LogState } from './logstate.js'
 import { Model } from './model.js'
 import { Records } from './records.js'
+import { Roster } from './roster.js'
 import { Taken } from './taken.js'
 
 const page = document.getElementById('page')
@@ -38,6 +39,7 @@ function Page () {
       <${ForYou} model=${model} />
       <${Help} model=${model} />
       <${Taken} model=${model} />
+      <${Roster} model=${model} />
       <${LogState} log=${model.log} />
     </main>
     ${leaving && html`<${Leave} model=${model} close=${() => setLeaving(false)} />`}`
