@@ -485,3 +485,14 @@ def test_weights_cannot_be_bent_beyond_reason(wrong):
     (field,) = wrong
     with pytest.raises(ConfigError, match=field):
         Gram(**wrong)
+
+
+def test_parts_in_turns_are_all_parts_and_each_client_comes_once() -> None:
+    lot = Lot(torch.tensor([0, 0, 1, 2, 2, 2, 3]), torch.arange(7), 4)
+    client = torch.tensor([5, 5, 1, 9])  # client 1 has 9 pairs, 5 has 4 and 1, 9 has 1
+    parts = Parts.of(lot, 1, client, torch.zeros(4, dtype=torch.int64))
+    turns = [set(some.client.tolist()) for some in parts.in_turns(most=4)]
+    assert turns == [{1}, {5}, {9}]
+    assert sum(len(some) for some in parts.in_turns(most=4)) == len(parts)
+    assert [len(some) for some in parts.in_turns(most=99)] == [4]
+    assert not list(Parts.none().in_turns())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -152,3 +154,17 @@ def test_every_row_lives_through_the_story(story: Story, name: str) -> None:
     assert len(facts) == story.blocks
     if ROWS[name].build(setting_of(story), 0).exact:
         assert all(step["equal"] for block in facts for step in block["steps"])
+
+
+def test_a_life_that_nobody_needs_any_more_frees_its_tables_at_once(story: Story) -> None:
+    entry = Exact(setting_of(story), 0, SMALL, 1)
+    arrival = Arrival(0, np.arange(3), np.arange(3), np.zeros(3, int), np.ones(3, bool))
+    gc.disable()  # what only the collector finds would stay
+    try:
+        entry.relive([arrival])
+        assert entry.cost.rounds == 1  # its rounds are still counted
+        gone = weakref.ref(entry.now.now.state)
+        del entry
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -52,7 +52,7 @@ class Silos(Federated, NodeEntry):
     def relive(self, arrivals: Sequence[Arrival]) -> None:
         self.held = joined_nodes([a for a in arrivals if isinstance(a, NodeArrival)])
         fed = Federation.start(holdings_of(self.held, self.setting), self.learner, self.seed)
-        self.fed = replace(fed, watch=(self.count,)).run(self.rounds)
+        self.fed = replace(fed, watch=(self.counting(),)).run(self.rounds)
 
     def forget(self, asked: Asked) -> None:
         assert isinstance(asked, NodeAsked)

@@ -112,11 +112,13 @@ def client_total(
         once = (jagged.counts(mine.client, len(cohort)) == 1)[mine.client]
         first = mine.only(once)
         total, owners = pair_sums(first.lot, first.weight, cohort.items)
-        rows = _merged(mine.only(~once), cohort.items)
-        total.index_add_(0, rows.index, rows.value.squeeze(1))
-        owners.index_add_(0, rows.index, torch.ones_like(rows.index, dtype=owners.dtype))
+        sent = int(half(first.lot.count).sum())
+        for some in mine.only(~once).in_turns():
+            rows = _merged(some, cohort.items)
+            total.index_add_(0, rows.index, rows.value.squeeze(1))
+            owners.index_add_(0, rows.index, torch.ones_like(rows.index, dtype=owners.dtype))
+            sent += len(rows)
         totals[name], touched[name] = total.unsqueeze(1), owners
-        sent = int(half(first.lot.count).sum()) + len(rows)
         up += sent * 8  # a weight and a row number, 4 bytes each
     if counting and len(parts):
         totals[OWNERS] = owners_in(parts, cohort.items).int().unsqueeze(1)

@@ -207,10 +207,12 @@ def client_total(
     totals, touched, up = {}, {}, 0
     for name, mine in by_sum(parts, sum_key).items():
         once = (jagged.counts(mine.client, len(cohort)) == 1)[mine.client]
-        first, rows = mine.only(once), _merged(mine.only(~once), cohort.items, near)
+        first = mine.only(once)
         total, owners = ordered_sums(first.lot, first.weight.sign(), cohort.items, near)
-        total.index_add_(0, rows.index, rows.value.long())
-        owners.index_add_(0, rows.index, torch.ones_like(rows.index))
+        for some in mine.only(~once).in_turns():
+            rows = _merged(some, cohort.items, near)
+            total.index_add_(0, rows.index, rows.value.long())
+            owners.index_add_(0, rows.index, torch.ones_like(rows.index))
         totals[name], touched[name] = total.int(), owners.int()
         up += int(owners.sum()) * 12  # two weights and a row number, 4 bytes each
     return Sum(totals, float(len(cohort)), len(cohort), touched, up=up)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -67,6 +68,18 @@ class Parts:
         lot = Lot(owner, item, len(self) + len(other), time, rating)
         rest = ((self.weight, other.weight), (self.client, other.client), (self.block, other.block))
         return Parts(lot, *(torch.cat(pair) for pair in rest))
+
+    def in_turns(self, most: int = 2**22) -> Iterator[Parts]:
+        """Yield the parts of some clients after the other, with about `most` pairs each.
+
+        All pairs of a block that brings everybody new items would be gigabytes.
+        """
+        if not len(self):
+            return
+        each = jagged.segment_sum(self.lot.count**2, self.client, int(self.client.max()) + 1)
+        turn = (torch.cumsum(each, 0) - each)[self.client] // most
+        for one in torch.unique(turn).tolist():
+            yield self.only(turn == one)
 
     def only(self, chosen: Tensor) -> Parts:
         """Return the chosen parts. chosen: [P] bool"""
