@@ -12,6 +12,8 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from rescind.errors import ConfigError
+from rescind.life.adapters import Refit
+from rescind.life.entry import Arrival, Setting
 from rescind.life.find import find
 from rescind.life.ledger import Ledger
 from rescind.life.peers import PEERS, RecBole
@@ -78,3 +80,25 @@ def test_who_was_not_trained_is_scored_by_those_with_the_same_items() -> None:
     known, stranger = model.full_scores(np.array([0, 3]), asked)
     assert known.tolist() == [0.0, 1.0, 0.0, 0.0]  # trained: the history does not matter
     assert int(np.argmax(stranger)) == 3
+
+
+class Remembers:
+    """A model that keeps what it worked out for a list, as implicit's does."""
+
+    def fit(self, matrix: Any) -> None:
+        self.popular = np.asarray(matrix.sum(0)).ravel()
+
+    def full_scores(self, users: Any, mine: Any) -> Any:
+        self.squared = self.popular**2
+        return np.tile(self.popular, (len(users), 1))
+
+
+def test_a_list_changes_no_digest() -> None:
+    entry = Refit(Setting(3, 4), 0, Remembers)
+    some = Arrival(0, np.arange(3), np.arange(3), np.zeros(3, int), np.ones(3, bool))
+    entry.arrive(some)
+    told = entry.digest()
+    entry.scores(np.array([0]), [(np.array([1]), np.array([0]))])
+    assert entry.digest() == told
+    entry.arrive(some)
+    assert entry.digest() != told  # of another fit it is another

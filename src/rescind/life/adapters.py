@@ -31,6 +31,8 @@ class Refit(Entry):
         self.make = make
         self.model: Any = None
         self.held: Arrival | None = None
+        self._fitted = ""
+        """Digest of the model when it was fitted: to score, some keep more arrays in themselves."""
 
     def settings(self) -> dict[str, Any]:
         """Return the name of the model, and what a `partial` gives it."""
@@ -62,6 +64,7 @@ class Refit(Entry):
         takes = inspect.signature(self.model.fit).parameters
         quiet = {"show_progress": False} if "show_progress" in takes else {}
         self.model.fit(self._matrix(held.user, held.item, self.setting.users), **quiet)
+        self._fitted = self._digest()
 
     def _matrix(self, user: Ints, item: Ints, people: int) -> Any:
         from scipy.sparse import csr_matrix
@@ -94,7 +97,10 @@ class Refit(Entry):
         return np.where(np.isfinite(out), out, np.where(np.isfinite(least), least, 0.0) - 1.0)
 
     def digest(self) -> str:
-        """Return a digest of what the model holds in arrays."""
+        """Return a digest of what the model held in arrays when it was fitted."""
+        return self._fitted
+
+    def _digest(self) -> str:
         state = hashlib.sha256()
         for name, value in sorted(vars(self.model).items()):
             array = getattr(value, "data", None) if hasattr(value, "indptr") else value
