@@ -100,5 +100,5 @@ def test_a_list_changes_no_digest() -> None:
     told = entry.digest()
     entry.scores(np.array([0]), [(np.array([1]), np.array([0]))])
     assert entry.digest() == told
-    entry.arrive(some)
-    assert entry.digest() != told  # of another fit it is another
+    entry.relive([some.only(some.user < 2)])
+    assert entry.digest() != told  # of other records it is another
