@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from rescind.core import params
+from rescind.core import named, params
 from rescind.core.clock import Clock
 from rescind.core.executor import InProcess, OneByOne
 from rescind.core.federation import Federation
@@ -252,6 +252,14 @@ EVENTS = {
     "share more": lambda fed: part(fed, Share, 5),
     "regret": lambda fed: Unshare(draw_regret(fed.world.shared, fed.clock, 0.5)),
 }
+
+
+def test_somebody_named_by_an_original_id_is_subtracted_like_one_named_by_an_index():
+    fed = lending(Gram()).run(1)
+    user = fed.labels.user_id(3)
+    by_name, by_index = (Gram().follow(fed, one) for one in (named.Withdraw(user), Withdraw(3)))
+    assert params.digest(sums_of(by_name)) == params.digest(sums_of(by_index))
+    assert params.digest(sums_of(by_name)) != params.digest(sums_of(fed))
 
 
 @pytest.mark.parametrize("name", EVENTS)

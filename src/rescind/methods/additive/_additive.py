@@ -19,6 +19,7 @@ from rescind.core.claims import AFTER, BEFORE, EPSILON, NEXT, OPEN, PUBLISHED, C
 from rescind.core.executor import Executor, InProcess, Vault
 from rescind.core.memory import keep_freed_memory
 from rescind.core.method import Method
+from rescind.core.named import Named
 from rescind.core.params import Params
 from rescind.core.records import Arrive, Erase, Event, Records, Share, Unshare, Withdraw
 from rescind.core.request import Request
@@ -112,8 +113,11 @@ class Additive(Dial, Method):
         """
         return self.follow(fed, request.event, request.away)
 
-    def follow(self, fed: Federation, event: Event, away: tuple[int, ...] = ()) -> Federation:
+    def follow(
+        self, fed: Federation, event: Event | Named, away: tuple[int, ...] = ()
+    ) -> Federation:
         """Apply any event and update the sum at once."""
+        event = fed.event_of(event)  # what follows asks which kind it is, and names have their own
         after = fed.apply(event)
         if not fed.now.state.round:
             return after
