@@ -302,3 +302,23 @@ def test_a_clock_that_steps_back_changes_no_order(tmp_path: Path) -> None:
     again = opened(tmp_path)
     assert lent(again, person) == [1, 2, 3, 4, 5]
     again.close()
+
+
+@dataclass(frozen=True)
+class Note:
+    """An operation with texts in it."""
+
+    texts: dict[str, list[str]]
+    person: bytes | None = None
+
+    def carry_out(self, batch: Batch) -> Answer:
+        return Answer(200, {})
+
+
+def test_a_text_that_a_database_cannot_keep_is_refused_before_it_is_written(ledger: Ledger) -> None:
+    assert done(ledger, Note({"name": ["a"]})).status == 200
+    with pytest.raises(ConfigError, match="NUL"):
+        done(ledger, Note({"name": ["a", "b\0c"]}))
+    with pytest.raises(ConfigError, match="NUL"):
+        done(ledger, Note({"na\0me": []}))
+    assert done(ledger, Join()).status == 201  # the ledger goes on

@@ -37,6 +37,7 @@ from rescind.ledger.parts import Parts
 from rescind.ledger.recorded import Recorded
 from rescind.ledger.statements import Driver, Prepared
 from rescind.ledger.store import WAL_PAGES
+from rescind.ledger.texts import unkeepable
 
 MOST = 512
 """Operations in one batch: whoever waits is in it."""
@@ -110,7 +111,7 @@ class Writer:
         """
         lookup = self._recorded.lookup(operation.person, once) if once else None
         with self._gate:
-            refusal = self._refusal(lookup)
+            refusal = self._refusal(lookup) or unkeepable(operation)
             if refusal is None:
                 if lookup is not None:
                     self._running.add(lookup)
