@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from typer.testing import CliRunner
 
+from flower.deployments import DATA
 from flower.grids import FIRST, InMemory, silos_of
 from flower.served import results
 from rescind.cli import app
@@ -243,13 +244,9 @@ def test_erasing_a_record_changes_the_line_of_one_device(tmp_path: Path, log: Lo
     checked(*publish(after, log, keys.log_key()), log)
 
 
-RECIPE = """
-[data]
-name = "synthetic"
-users = 40
-items = 30
-interactions = 500
-
+RECIPE = (
+    DATA
+    + """
 [method]
 name = "Gram"
 
@@ -257,6 +254,7 @@ name = "Gram"
 rounds = 1
 evaluate_every = 1
 """
+)
 
 
 def asked_of(folder: Path, recipe: str = RECIPE, **fields: Any) -> RunRequest:

@@ -16,6 +16,7 @@ pytest.importorskip("flwr")
 from flwr.app import Message
 
 from flower import served
+from flower.deployments import DATA
 from flower.grids import FIRST, InMemory, silos_of
 from flower.served import results
 from rescind.cli.flower import _erased
@@ -39,13 +40,9 @@ from worlds import lendable, tiny_holdings
 
 pytestmark = pytest.mark.flower
 
-RECIPE = """
-[data]
-name = "synthetic"
-users = 40
-items = 30
-interactions = 500
-
+RECIPE = (
+    DATA
+    + """
 [sharing]
 ratio = [1, 1, 1]
 
@@ -57,6 +54,7 @@ rounds = 5
 evaluate_every = 5
 checkpoint_every = 1
 """
+)
 
 
 GRAPH = (

@@ -110,8 +110,9 @@ class Writer:
         tell: is called once, from any thread
         """
         lookup = self._recorded.lookup(operation.person, once) if once else None
+        wrong = unkeepable(operation)
         with self._gate:
-            refusal = self._refusal(lookup) or unkeepable(operation)
+            refusal = wrong or self._refusal(lookup)
             if refusal is None:
                 if lookup is not None:
                     self._running.add(lookup)

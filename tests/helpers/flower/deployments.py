@@ -12,13 +12,17 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-RECIPE = """
+DATA = """
 [data]
 name = "synthetic"
 users = 40
 items = 30
 interactions = 500
-
+"""
+"""Few users, made up."""
+RECIPE = (
+    DATA
+    + """
 [method]
 name = "FedAvg"
 model = {{ name = "MF", dim = 4 }}
@@ -28,6 +32,7 @@ rounds = {rounds}
 evaluate_every = {rounds}
 checkpoint_every = 1
 """
+)
 PATIENCE = 600.0
 """Seconds before a test fails: long enough for a busy machine."""
 
