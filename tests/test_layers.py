@@ -32,7 +32,15 @@ IN_A_CIRCLE = {f"rescind.core.{name}" for name in ("method", "executor", "run_st
 LIGHT = {"torch", "numpy"}
 """What `core` may need at import; a GPU machine has nothing else."""
 COMPILERS = {"numba", "llvmlite", "triton"}
-KERNELS = {"best_items", "ego_kernel", "ego_triton", "linear_kernel", "rowops", "sigmoids"}
+KERNELS = {
+    "best_items",
+    "compiling",
+    "ego_kernel",
+    "ego_triton",
+    "linear_kernel",
+    "rowops",
+    "sigmoids",
+}
 
 
 @lru_cache

@@ -266,16 +266,20 @@ def test_entries_between_neighbours_are_those_of_the_matrix():
     near = torch.stack([(rows[1 : many + 1] + j) % items for j in range(items)]).int()
     near[0, -1] = -1  # a list that is not full
     near[3] = -1  # and an empty one
-    inside = torch.full((items, many, many), torch.nan, dtype=torch.float64)
+    half = torch.full((items, many * (many + 1) // 2), torch.nan, dtype=torch.float64)
     towards = torch.full((items, many), torch.nan, dtype=torch.float64)
-    lists = rows.numpy(), near.numpy()
-    _local_kernels.squares(columns, *lists, 4.0, inside.numpy(), towards.numpy())
+    ridge = torch.arange(items).double() + 0.5
+    lists, into = (rows.numpy(), near.numpy()), [t.view(-1).numpy() for t in (half, towards)]
+    _local_kernels.squares(columns, *lists, 4.0, ridge.numpy(), *into)
+    inside = torch.zeros(items, many, many, dtype=torch.float64)
+    inside[:, *torch.triu_indices(many, many)] = half
     for j in range(items):
         there = near[j][near[j] >= 0].long()
-        size, upper = len(there), inside[j].triu()
-        assert torch.equal(upper[:size, :size], (full[there][:, there] / 4).double().triu())
+        size, upper = len(there), inside[j]
+        right = (full[there][:, there] / 4).double() + torch.diag(ridge[there])
+        assert torch.equal(upper[:size, :size], right.triu())
         assert torch.equal(towards[j, :size], (full[there, j] / 4).double())
-        assert not upper[:, size:].any()
+        assert torch.equal(upper[:, size:], torch.eye(many, dtype=torch.float64)[:, size:])
         assert not towards[j, size:].any()
 
 

@@ -8,12 +8,10 @@ to those of `Clock`, results to those of `client_train`, up to the order of addi
 from __future__ import annotations
 
 import math
-from functools import partial
-from typing import Any
 
 import numpy as np
-from numba import njit
 
+from rescind.core.fast.compiling import compiled, inner
 from rescind.core.fast.rowops import (
     add,
     bits,
@@ -28,11 +26,6 @@ from rescind.core.fast.rowops import (
 
 S24, S32 = np.uint64(24), np.uint64(32)
 BUCKETS = 256  # start positions of a draw's search, by its upper eight bits
-
-# Without a C callback and reference counts, the first call takes two seconds instead of three.
-compiled: Any = partial(njit, cache=True, error_model="numpy", no_cfunc_wrapper=True, _nrt=False)
-inner: Any = partial(compiled, no_cpython_wrapper=True)
-"""For functions that only compiled ones call: what Python needs to call them is not made."""
 
 
 @inner()

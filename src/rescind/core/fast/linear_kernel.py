@@ -12,15 +12,8 @@ import math
 
 import numpy as np
 
-from rescind.core.fast.ego_kernel import (
-    S24,
-    S32,
-    begin_search,
-    compiled,
-    drawn_rank,
-    inner,
-    negative,
-)
+from rescind.core.fast.compiling import compiled, inner
+from rescind.core.fast.ego_kernel import S24, S32, begin_search, drawn_rank, negative
 from rescind.core.fast.rowops import add, bits, dot, dots, gather, multiply, scatter
 from rescind.core.fast.sigmoids import sigmoids
 

@@ -105,7 +105,7 @@ def splat(builder, number, lanes):
     return builder.shuffle_vector(one, empty, places)
 
 
-def _fma(builder, total, one, other):
+def fma(builder, total, one, other):
     """Compute total + one * other."""
     return builder.fadd(total, builder.fmul(one, other, flags=_FREE), flags=_FREE)
 
@@ -145,7 +145,7 @@ def _by_piece(body, name, dim=-1):
     return shared_function(whole, name)
 
 
-def _each(builder, count):
+def each(builder, count):
     """Generate a loop over 0 .. count-1; yields the index."""
     begin, step = (ir.Constant(count.type, n) for n in (0, 1))
     return cgutils.for_range_slice(builder, begin, count, step)
@@ -158,7 +158,7 @@ def add(typing, to, at, row, place, factor, dim):
     def body(builder, f, lanes, to, at, row, place, factor, dim):
         here = builder.add(at, f)
         more = row.load(builder.add(place, f), lanes)
-        done = _fma(builder, to.load(here, lanes), more, splat(builder, factor, lanes))
+        done = fma(builder, to.load(here, lanes), more, splat(builder, factor, lanes))
         to.store(done, here, lanes)
 
     return types.void(to, INDEX, row, INDEX, to.dtype, INDEX), _by_piece(body, "add")
@@ -200,12 +200,12 @@ def dots(typing, out, begin, left, at, rows, places, first, count, dim):
 
     def whole(builder, out, begin, left, at, rows, places, first, count, dim):
         zero = ir.Constant(out.data.type.pointee, 0.0)
-        with _each(builder, count) as (m, _):
+        with each(builder, count) as (m, _):
             out.store(zero, builder.add(begin, m))
 
         def body(f, lanes):
             mine = left.load(builder.add(at, f), lanes)
-            with _each(builder, count) as (m, _):
+            with each(builder, count) as (m, _):
                 place = places.row(builder.add(first, m), dim)
                 products = builder.fmul(mine, rows.load(builder.add(place, f), lanes), flags=_FREE)
                 more, here = _reduced(builder, products, lanes, out.bytes), builder.add(begin, m)
@@ -223,17 +223,17 @@ def _gather(builder, f, lanes, to, at, rows, places, first, count, scale, dim, *
     here = builder.add(at, f)
     before = to.load(here, lanes)
     total = cgutils.alloca_once_value(builder, ir.Constant(before.type, None))
-    with _each(builder, count) as (m, _):
+    with each(builder, count) as (m, _):
         mth = builder.add(first, m)
         more = rows.load(builder.add(places.row(mth, dim), f), lanes)
         if factors:
             by = splat(builder, factors[0].load(mth), lanes)
-            done = _fma(builder, builder.load(total), more, by)
+            done = fma(builder, builder.load(total), more, by)
         else:
             done = builder.fadd(builder.load(total), more, flags=_FREE)
         builder.store(done, total)
     by = splat(builder, scale, lanes)
-    to.store(_fma(builder, before, builder.load(total), by), here, lanes)
+    to.store(fma(builder, before, builder.load(total), by), here, lanes)
 
 
 @intrinsic
@@ -286,17 +286,17 @@ def layer(typing, to, at, base, share, rows, places, factors, first, count, scal
         here = builder.add(at, f)
         zero = ir.Constant(base.load(here, lanes).type, None)
         total = cgutils.alloca_once_value(builder, zero)
-        with _each(builder, count) as (m, _):
+        with each(builder, count) as (m, _):
             mth = builder.add(first, m)
             if lanes == PIECES[0]:
                 ahead = places.row(builder.add(mth, ir.Constant(mth.type, AHEAD)), dim)
                 _prefetch(builder, rows, builder.add(ahead, f), lanes)
             by = splat(builder, factors.load(mth), lanes)
             more = rows.load(builder.add(places.row(mth, dim), f), lanes)
-            builder.store(_fma(builder, builder.load(total), more, by), total)
+            builder.store(fma(builder, builder.load(total), more, by), total)
         mine = builder.fmul(base.load(here, lanes), splat(builder, share, lanes), flags=_FREE)
         by = splat(builder, scale, lanes)
-        to.store(_fma(builder, mine, builder.load(total), by), here, lanes)
+        to.store(fma(builder, mine, builder.load(total), by), here, lanes)
 
     number = to.dtype
     signature = types.void(
@@ -311,11 +311,11 @@ def _scatter(builder, f, lanes, to, places, first, count, scale, at, dim, row, f
     by = splat(builder, scale, lanes)
     plain = [other.load(builder.add(at, f), lanes) for other in others]
     plain = [builder.fmul(one, by, flags=_FREE) for one in plain]
-    with _each(builder, count) as (m, _):
+    with each(builder, count) as (m, _):
         mth = builder.add(first, m)
         here = builder.add(places.row(mth, dim), f)
         factor = builder.fmul(scale, factors.load(mth), flags=_FREE)
-        done = _fma(builder, to.load(here, lanes), mine, splat(builder, factor, lanes))
+        done = fma(builder, to.load(here, lanes), mine, splat(builder, factor, lanes))
         for one in plain:
             done = builder.fadd(done, one, flags=_FREE)
         to.store(done, here, lanes)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rescind.core.fast.ego_kernel import compiled
+from rescind.core.fast.compiling import compiled
 from rescind.core.fast.rowops import bits
 
 MANY = 2**16

@@ -7,22 +7,18 @@ are flat: row r of a table starts at r * dim.
 from __future__ import annotations
 
 import math
-from functools import partial
-from typing import Any
 
 import numpy as np
-from numba import njit
 
+from rescind.core.fast.compiling import compiled
 from rescind.core.fast.rowops import AHEAD, add, bits, dot, layer, prefetch
 
 _S32 = np.uint64(32)
 
-# The first call is faster without a C callback and reference counts.
-_compiled: Any = partial(njit, cache=True, error_model="numpy", no_cfunc_wrapper=True, _nrt=False)
 _free = {"contract", "reassoc"}
 
 
-@_compiled(fastmath=_free)
+@compiled(fastmath=_free)
 def neighbours(dim, own, share, other, first, place, weight, scale, out):
     """Set out[r] = share * own[r] + scale * sum over the edges of r of weight * other[place].
 
@@ -34,7 +30,7 @@ def neighbours(dim, own, share, other, first, place, weight, scale, out):
         layer(out, r * dim, own, share, other, place, weight, begin, count, scale, dim)
 
 
-@_compiled()
+@compiled()
 def draw_pairs(
     pair_key, other_key, ids, user, item, first, count, items, owner, positive, negative
 ):
@@ -66,7 +62,7 @@ def draw_pairs(
         negative[k] = rank + low
 
 
-@_compiled(fastmath=_free, no_cpython_wrapper=True)
+@compiled(fastmath=_free, no_cpython_wrapper=True)
 def _inverse_norm(table, at, dim):
     """Return 1 / the norm of a row."""
     length = math.sqrt(dot(table, at, table, at, dim))
@@ -76,7 +72,7 @@ def _inverse_norm(table, at, dim):
     return table.dtype.type(1) / length
 
 
-@_compiled(fastmath=_free)
+@compiled(fastmath=_free)
 def pair_loss(
     dim, user, item, owner, positive, negative, scale, cosine, down_user, down_item
 ):  # fmt: skip
@@ -123,7 +119,7 @@ def pair_loss(
     return total / len(owner)
 
 
-@_compiled(fastmath=_free)
+@compiled(fastmath=_free)
 def adam(value, first, second, down, numbers, new, new_first, new_second):
     """Take one Adam step down a gradient, as `server_move` does, with one division.
 

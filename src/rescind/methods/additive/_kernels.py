@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rescind.methods.additive._compiled import compiled
+from rescind.core.fast.compiling import compiled
 
 
 @compiled()

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from rescind.core.fast.compiling import compiled
 from rescind.methods.additive._select import nth_smallest
 
 
@@ -64,45 +65,54 @@ def _nearest(
                     edge[k] = -cosine[order[a]]
 
 
-def squares(columns: Any, rows: Any, near: Any, unit: float, inside: Any, towards: Any) -> None:
-    """Write, for each row j, G / unit between its neighbours (upper half), and from them to j.
+def squares(
+    columns: Any, rows: Any, near: Any, unit: float, ridge: Any, inside: Any, towards: Any
+) -> None:
+    """Write, for each row j, G / unit + ridge between its neighbours, and G / unit from them to j.
 
-    columns: first, other, value    near: [rows, n]    inside: [rows, n, n]    towards: [rows, n]
-    Zeros stand where there is no neighbour.
+    columns: first, other, value    near: [rows, n]    ridge: [I] added to the diagonal
+    inside: [rows, n (n + 1) / 2] upper halves, line by line    towards: [rows, n]
+    Where there is no neighbour stand zeros, and 1 on the diagonal.
     """
     items, n = len(columns[0]) - 1, near.shape[1]
     # One that is missing has a number of its own, whose line stays zero.
-    near = np.where(near < 0, items, near)
-    order = np.argsort(near, axis=None, kind="stable")
-    _compiled(*columns, rows, near, order // n, order % n, unit, inside, towards)
+    flat = np.where(near < 0, items, near).astype(np.uint32).reshape(-1)  # a sign costs a test
+    order = np.argsort(flat, kind="stable")
+    added, line = np.append(ridge, 1.0), np.zeros(items + 1)
+    _squares(*columns, rows, flat, order, n, unit, added, line, inside, towards)
 
 
+@compiled()
 def _squares(
-    first: Any, other: Any, value: Any, rows: Any, near: Any, list_: Any, place: Any, unit: Any,
-    inside: Any, towards: Any,
-) -> None:  # fmt: skip
+    first, other, value, rows, near, order, n, unit, ridge, line, inside, towards
+):  # fmt: skip
     """Write the squares neighbour by neighbour.
 
-    A neighbour's row of G is spread out once, and read by all lists that it is in. list_, place:
+    A neighbour's row of G is spread out once, and read by all lists that it is in. order:
     [rows * n] where each neighbour stands, sorted by its number
     """
-    items, n = len(first) - 1, near.shape[1]
-    line = np.zeros(items + 1)
+    items = len(first) - 1
+    half = n * (n + 1) // 2
     at = 0
-    while at < len(list_):
-        i = near[list_[at], place[at]]
-        begin, end = (first[i], first[i + 1]) if i < items else (0, 0)
+    while at < len(order):
+        i = near[order[at]]
+        begin, end = 0, 0
+        if i < items:
+            begin, end = first[i], first[i + 1]
         for p in range(begin, end):
             line[other[p]] = value[p] / unit
-        while at < len(list_) and near[list_[at], place[at]] == i:
-            k, a = list_[at], place[at]
+        while at < len(order) and near[order[at]] == i:
+            k = order[at] // n
+            a = order[at] - k * n
+            mine = k * n
+            to = k * half + a * n - a * (a + 1) // 2
             for b in range(a, n):
-                inside[k, a, b] = line[near[k, b]]
-            towards[k, a] = line[rows[k]]
+                inside[to + b] = line[near[mine + b]]
+            inside[to + a] += ridge[i]
+            towards[order[at]] = line[rows[k]]
             at += 1
         for p in range(begin, end):
             line[other[p]] = 0.0
 
 
 nearest: Any = njit(cache=True)(_nearest)
-_compiled: Any = njit(cache=True, error_model="numpy")(_squares)

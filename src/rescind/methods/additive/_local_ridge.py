@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,10 +17,8 @@ from rescind.core.params import Params
 from rescind.methods.additive._pairs import Parts
 from rescind.methods.additive._solving import UNIT, Ridge, Temper
 
-TOGETHER = 1024
+TOGETHER = 2048
 """Systems filled in at once: 330 MB of float64 at 200 neighbours; changes speed only."""
-AT_ONCE = 16
-"""Systems solved at once: they stay in the cache; changes speed only."""
 
 
 @dataclass(frozen=True)
@@ -140,34 +139,23 @@ class Near:
         uses 1 / (G_ii / 4096 + ridge_i), which equals C_ii if items are unrelated.
         """
         from rescind.methods.additive import _local_kernels as local_kernels
+        from rescind.methods.additive._small_systems import solutions
 
         item, weight, edge = self.item.clone(), self.weight.clone(), self.edge.clone()
         columns = [part.numpy() for part in (gram.first, gram.other, gram.value)]
         own = gram.diagonal.double()
         root, more = own.sqrt().numpy(), ridge.of(own / UNIT)
         n, scale = item.shape[1], 1 / (own / UNIT + more)
-        every = torch.empty(min(len(rows), TOGETHER), n, n, dtype=torch.float64)
+        every = np.empty((min(len(rows), TOGETHER), n * (n + 1) // 2))
         for some in torch.split(rows, TOGETHER):
             near = torch.empty(len(some), n, dtype=torch.int32)
             lowest = torch.empty(len(some), dtype=torch.float64)
             lists = some.numpy(), near.numpy()
             local_kernels.nearest(*columns, root, *lists, lowest.numpy())
-            inside, towards = every[: len(some)], torch.empty(len(some), n, dtype=torch.float64)
-            local_kernels.squares(columns, *lists, UNIT, inside.numpy(), towards.numpy())
+            inside, towards = every[: len(some)].reshape(-1), np.empty((len(some), n))
+            local_kernels.squares(columns, *lists, UNIT, more.numpy(), inside, towards.reshape(-1))
+            solved = torch.from_numpy(solutions(inside, towards))
             known = near.clamp(min=0).long()
-            inside.diagonal(dim1=1, dim2=2).add_(torch.where(near >= 0, more[known], 1.0))
-            found = temper.rescale(
-                _solutions(inside, towards), scale[known], scale[some].unsqueeze(1)
-            )
+            found = temper.rescale(solved, scale[known], scale[some].unsqueeze(1))
             item[some], weight[some], edge[some] = near, found.float(), lowest
         return Near(item, weight, edge)
-
-
-def _solutions(squares: Tensor, sides: Tensor) -> Tensor:
-    """Solve one system for each row. squares: [rows, n, n], of which the upper half is read"""
-    found = torch.empty_like(sides)
-    for begin in range(0, len(sides), AT_ONCE):
-        these = slice(begin, begin + AT_ONCE)
-        factor = torch.linalg.cholesky(squares[these].mT)  # LAPACK takes columns first
-        found[these] = torch.cholesky_solve(sides[these].unsqueeze(2), factor).squeeze(2)
-    return found

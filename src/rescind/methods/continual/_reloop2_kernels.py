@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from rescind.core.fast.ego_kernel import compiled, inner
+from rescind.core.fast.compiling import compiled, inner
 
 BEYOND = 2.0  # larger than any cosine
 LOST = 1e-200  # below, a sum of exponentials has lost precision
