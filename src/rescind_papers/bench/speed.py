@@ -28,6 +28,7 @@ from rescind.core.executor import InProcess
 from rescind.core.federation import Federation
 from rescind.core.gradient import RankingMethod
 from rescind.core.holdings import Holdings
+from rescind.core.run_state import EarlyStop
 from rescind.data.simulated_lending import draw_groups, draw_share
 from rescind.errors import DataError
 from rescind.experiments.streams import Stream
@@ -241,6 +242,18 @@ def first_call(kernel: str) -> float:
     o = Opening.of(synthetic(users=50, items=200, interactions=2000).on_devices(0), method)
     begin = time.process_time()
     method.client_sum(o.public, o.private, o.cohort, o.clock)
+    return time.process_time() - begin
+
+
+def fedshare_rounds(rounds: int, every: int) -> float:
+    """Return the CPU seconds of rounds of FedShare on ML-1M, evaluations included, once warm."""
+    import rescind as rs
+
+    torch.set_num_threads(1)
+    fed = rs.simulate_lending(rs.Federation.start(rs.load("ml-1m"), FedShare(), seed=0))
+    fed.run(1, until=EarlyStop(every=1))
+    begin = time.process_time()
+    fed.run(rounds, until=EarlyStop(every=every, patience=None))
     return time.process_time() - begin
 
 
