@@ -22,7 +22,7 @@ MOST_SAMPLES = 2**24
 LOW24 = np.uint64(MOST_SAMPLES - 1)
 
 
-@compiled()
+@inner()
 def _sort_keys(keys, n, ranked, buckets):
     """Sort keys[:n], whose upper bits are random, into `ranked`.
 
