@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 WIDTHS = (375, 1280)
+PATIENCE = 300_000
+"""Milliseconds until a page is given up: a busy machine is slow."""
 # What sticks out of the window and has no ancestor that scrolls. The width of the document alone
 # would not show what a parent cuts off.
 MEASURE = """() => {
@@ -60,6 +62,7 @@ def measured(site: Path, widths: Sequence[int], pictures: Path | None = None) ->
         browser = play.chromium.launch(executable_path=found, args=["--no-sandbox"])
         for width in widths:
             tab = browser.new_context(viewport={"width": width, "height": 900}).new_page()
+            tab.set_default_timeout(PATIENCE)
             for path in sorted(site.rglob("*.html")):
                 tab.goto(path.resolve().as_uri())
                 tab.wait_for_timeout(50)  # tables are wrapped by a script of the theme

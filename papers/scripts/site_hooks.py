@@ -18,16 +18,20 @@ from typing import Any
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "rescind"
 FOUND = re.compile(r"^from (rescind\.\S+) import (\w+) as \2$", re.M)
+SPREAD = re.compile(r"(?<=\d) ± (?=\d)")
 SETTINGS = "    options:\n      show_root_full_path: false\n      inherited_members: false\n"
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Fill the markers of a page. MkDocs calls this for every page."""
+    """Fill the markers of a page, and keep a number and its spread on one line.
+
+    MkDocs calls this for every page.
+    """
     for marker, made in MARKERS.items():
         sign = f"<!-- {marker} -->"
         if sign in markdown:
             markdown = markdown.replace(sign, made())
-    return markdown
+    return SPREAD.sub("\u00a0±\u00a0", markdown)
 
 
 def classes(package: str) -> list[tuple[str, str]]:

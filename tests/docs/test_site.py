@@ -54,6 +54,7 @@ def test_the_reference_shows_every_method_and_model():
         wanted = {f"{cls.__module__}.{name}" for name, cls in found.items()}
         assert wanted <= shown
     assert hooks.on_page_markdown("nothing to fill") == "nothing to fill"
+    assert hooks.on_page_markdown("| 0.2 ± 0.1 |") == "| 0.2\u00a0±\u00a00.1 |", "on one line"
 
 
 def test_the_reference_shows_every_command_and_option():

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 pytest.importorskip("flwr")
 
-from flower.deployments import PATIENCE, Machines, until
+from flower.deployments import PATIENCE, Machines, left_below, until
 from flower.whole_recipes import FORGETTING, LEARNING, LENDING, WHOLE, in_process
 from rescind.core import params
 from rescind.flower.certificates import make_kit
@@ -100,6 +100,35 @@ def test_a_server_that_is_killed_while_it_forgets_resumes_the_request(
         (unlearner, {}, [])
     ]
     assert not (tmp_path / "out" / "forgetting").exists()
+
+
+def test_sigterm_ends_each_command_and_the_silo_that_joins_again_answers_a_request(
+    tmp_path: Path,
+) -> None:
+    with Machines(tmp_path, silos=2, rounds=2) as machines:
+        machines.up("--insecure")
+        for silo in range(2):
+            machines.join(silo, "--insecure")
+        machines.run("--insecure")
+        run = machines.processes["run"]
+        until(lambda: bool(rounds_of(machines)) or run.poll() is not None, "the first round")
+        said = machines.terminate("run")
+        assert "goes on at the server, which writes out/run.json. Follow it in out" in said
+        until((tmp_path / "out" / "run.json").is_file, "the run that goes on")
+        assert left_below(tmp_path / "silo-1"), "the control: its processes would be seen"
+        said = machines.terminate("silo-1")
+        assert "What this silo holds is kept in silo-1. Join again: the same command." in said
+        said = machines.terminate("up")
+        assert "stopped. Its state is kept in flower. Start again: the same command" in said
+        machines.up("--insecure")
+        machines.join(1, "--insecure")
+        machines.run("--insecure", "--withdraw", "7", "--unlearner", "Retrain")  # of silo 1
+        machines.finished()
+        machines.terminate("silo-0")
+    facts = json.loads((tmp_path / "out" / "run.json").read_text())
+    (answer,) = facts["forgot"]
+    assert (answer["event"], answer["waiting"], answer["traces"]) == ("Withdraw", [], {})
+    assert (tmp_path / "out" / answer["receipt"]).is_file()
 
 
 def test_a_key_that_is_not_registered_cannot_join(tmp_path: Path) -> None:

@@ -15,9 +15,12 @@ from pathlib import Path
 import pytest
 
 import rescind as rs
-from killing import ENVIRONMENT
+from killing import ENVIRONMENT, TINY
+from rescind import cli
 from rescind.cli.progress import Followed
-from rescind.cli.stopping import TERMINATED
+from rescind.cli.stopping import INTERRUPTED, TERMINATED
+from rescind.experiments.learning_run import run_cell
+from rescind.experiments.recipe import read
 from rescind.forgetting.parallel import worker_pool
 
 PATIENCE = 300.0
@@ -79,6 +82,64 @@ def test_an_import_stores_nothing(tmp_path):
     said = stopped(tmp_path, process, lambda _: "pyarrow/_csv" in maps.read_text())
     assert "stopped. Nothing was stored. To begin again, give the same command." in said
     assert not list((tmp_path / "cache").rglob("*.parquet"))
+
+
+def test_tuning_writes_no_recipe(tmp_path):
+    process = begin(tmp_path, "tune", "synthetic", "--rounds", "1000")
+    said = stopped(tmp_path, process, lambda said: "tuning FedShare on synthetic" in said)
+    assert "stopped. Nothing was written. To begin again, give the same command." in said
+    assert not list(tmp_path.glob("*.toml"))
+
+
+@pytest.mark.data
+@pytest.mark.slow
+def test_a_lifecycle_keeps_the_cells_that_are_finished(tmp_path):
+    words = ("life", "--method", "Gram", "--seeds", "2", "--blocks", "4", "--out", "life")
+    process = begin(tmp_path, *words)
+    said = stopped(tmp_path, process, lambda said: "Gram, seed 1" in said)
+    assert "stopped. Finished cells are kept. To go on, give the same command." in said
+    assert [path.name for path in tmp_path.rglob("*.json")] == ["gram-seed-0-of-4.json"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("request_", "moment"),
+    [
+        (("--withdraw", "7"), "forgetting (withdraw)"),
+        (("--erase", "draw:0.9"), " of 5 retrained models"),
+    ],
+)
+def test_a_request_that_is_answered_by_retraining_can_be_given_again(tmp_path, request_, moment):
+    """Stopped in the rounds without the records, and beside workers of the audit."""
+    recipe = TINY.replace("users = 30", "users = 80").replace("= 300", "= 900")  # to be audited
+    (tmp_path / "recipe.toml").write_text(recipe)
+    run_cell(read(tmp_path / "recipe.toml").cells[0], tmp_path / "run")
+    before = contents(tmp_path / "run")
+    words = ("forget", "run", *request_)
+    said = stopped(tmp_path, begin(tmp_path, *words), lambda said: moment in said)
+    assert "Nothing is half forgotten. To have it answered, give the same command." in said
+    assert contents(tmp_path / "run") == before
+    assert not list(tmp_path.glob("run-forgot-*"))
+    again = begin(tmp_path, *words, "--audits", "none")
+    assert again.wait(PATIENCE) == 0, (tmp_path / "said").read_text()
+    assert (tmp_path / "run-forgot-1" / "receipt.json").is_file()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return every file below a folder."""
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("signal_", "code"), [(signal.SIGTERM, TERMINATED), (signal.SIGINT, INTERRUPTED)]
+)
+def test_a_command_that_has_not_begun_ends_in_the_same_way(monkeypatch, capsys, signal_, code):
+    """While the command line is read, typer does not hear signals."""
+    monkeypatch.setattr(cli, "_ask", lambda: signal.raise_signal(signal_))
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == code
+    assert capsys.readouterr().err == "\nstopped. Give the same command to begin again.\n"
 
 
 def test_a_command_that_heeds_no_signal_is_noticed(tmp_path):

@@ -47,7 +47,7 @@ from rescind.cli.help_text import (
     flow,
     keep_argument_help,
 )
-from rescind.cli.stopping import code_of, heeding_sigterm
+from rescind.cli.stopping import INTERRUPTED, code_of, heeding_sigterm
 from rescind.errors import RescindError
 
 keep_argument_help()
@@ -126,6 +126,8 @@ def _answer() -> None:
         sys.exit(2)
     except SystemExit as stop:
         sys.exit(code_of(stop))
+    except KeyboardInterrupt:  # before the command had begun, when nobody listens for it yet
+        sys.exit(code_of(SystemExit(INTERRUPTED)))
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)

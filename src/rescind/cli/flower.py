@@ -71,16 +71,21 @@ def up(
     environment = deploy.environment(state)
     secret = deploy.new_secret(state)
     command = deploy.superlink(link, kit, state / "state.db", secret)
-    with deploy.started(command, environment) as process:
+    with (
+        interruptible(
+            f"Its state is kept in {state}.",
+            "Start again: the same command; then resume a run that was going on: rescind flower "
+            "run, with --resume.",
+        ),
+        deploy.started(command, environment) as process,
+    ):
         deploy.listening(link.near, process)
         with deploy.started(deploy.superexec(link.near, secret), environment):
             if names:
                 typer.echo(f"known silos: {', '.join(names)}; no other node is admitted.")
                 typer.echo("runs: from this machine only, signed with the operator's key.")
             typer.echo(f"listening on {link.address}. Next: rescind flower join, on every silo")
-            with interruptible(f"Its state is kept in {state}.", "Start again: the same command."):
-                code = process.wait()
-            _check(code)
+            _check(process.wait())
 
 
 @app.command()

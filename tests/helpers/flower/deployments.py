@@ -12,6 +12,8 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from rescind.cli.stopping import TERMINATED
+
 DATA = """
 [data]
 name = "synthetic"
@@ -49,6 +51,16 @@ def until(true: Callable[[], bool], what: str, patience: float = PATIENCE) -> No
     while not true():
         assert time.monotonic() < end, f"{what} did not come within {patience:g} s"
         time.sleep(0.2)
+
+
+def left_below(folder: Path) -> list[str]:
+    """Return Flower's processes that keep their files below a folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if f"FLWR_HOME={folder}/".encode() in path.read_bytes():
+                found.append(path.parent.name)
+    return found
 
 
 class Machines:
@@ -99,6 +111,21 @@ class Machines:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+    def terminate(self, name: str) -> str:
+        """End a command as a service manager does. Return what it said.
+
+        Fails if a process that it started is left, or if it ends in another way than by its own.
+        """
+        process = self.processes.pop(name)
+        process.send_signal(signal.SIGTERM)
+        code, said = process.wait(PATIENCE), self.log(name)
+        assert code == TERMINATED, said
+        assert "Traceback" not in said
+        assert said.count("stopped.") == 1, said
+        home = "flower" if name == "up" else name
+        until(lambda: not left_below(self.folder / home), f"the end of the processes of {name}")
+        return said
 
     def up(self, *options: str) -> None:
         up = self.start("up", "up", "--listen", self.server, *options)
