@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from rescind.audits.finding import Finding
+from rescind.core.labels import Labels
 from rescind.core.records import Erase, EraseEdges, Records, Unshare, Withdraw
 from rescind.errors import ConsentError, DataError
 from rescind.forgetting import receipt
-from rescind.forgetting.parts import PEOPLE, proof_of, proof_text, proofs, read_proof
+from rescind.forgetting.parts import PEOPLE, covers_names, proof_of, proof_text, proofs, read_proof
 from rescind.forgetting.receipt import Done
 
 PEOPLE_IN_BATCH = 170
@@ -23,13 +24,13 @@ def batch(people: int = PEOPLE_IN_BATCH, of: type = Erase):
     return of(Records.of(client.flip(0), torch.arange(3 * people) % 40))
 
 
-def issued(event) -> receipt.Issued:
+def issued(event, labels=None) -> receipt.Issued:
     done = Done(
         method={"name": "FedAvg"}, unlearning="Retrain", level="L3", world_before="a",
         world_after="b", model_before="c", model_after="d", rounds=1, client_rounds=1, online={},
         seconds=0.1,
     )  # fmt: skip
-    return receipt.issue(event, done, [], [Finding("audit", "UNAUDITED")], records=3)
+    return receipt.issue(event, done, [], [Finding("audit", "UNAUDITED")], records=3, labels=labels)
 
 
 @pytest.mark.parametrize("people", [1, 2, 3, PEOPLE_IN_BATCH])
@@ -43,6 +44,25 @@ def test_everybody_of_a_batch_can_verify_her_part(people, of):
     for client, proof in found.items():
         assert set(proof.part.records.client.tolist()) == {client}
         assert len(proof.part.records) == 3
+
+
+def test_a_part_covers_the_names_of_its_user_and_items(tmp_path):
+    event = batch()
+    labels = Labels(tuple(f"c{n}" for n in range(400)), tuple(f"p{n}" for n in range(60)))
+    made = issued(event, labels)
+    mine = proof_of(event, made.key, 5, labels)
+    text = proof_text(mine, "c5", labels)
+    user, read = read_proof(text)
+    assert (user, read.fits(made.receipt.claims)) == ("c5", True)
+    for old, new in (('"c5"', '"c6"'), ('"p', '"q')):
+        _, wrong = read_proof(text.replace(old, new))
+        assert not wrong.fits(made.receipt.claims), new
+    with pytest.raises(DataError, match="two users"):
+        read_proof(text.replace('"user": "c5"', '"user": "c6"', 1))
+    old = issued(event)  # without names, as before
+    assert not covers_names(old.receipt.claims)
+    _, plain = read_proof(proof_text(proof_of(event, old.key, 5), "c5", labels))
+    assert plain.fits(old.receipt.claims)
 
 
 def test_who_leaves_has_a_proof_too():

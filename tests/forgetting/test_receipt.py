@@ -11,9 +11,11 @@ from shutil import which
 
 import pytest
 import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from rescind.audits.finding import QUESTIONS, VERDICTS, Finding, overall, question
 from rescind.cli import main
+from rescind.core.labels import Labels
 from rescind.core.records import Erase, Records, Unshare, Withdraw
 from rescind.errors import ConfigError, DataError
 from rescind.forgetting.parts import PEOPLE
@@ -459,15 +461,19 @@ def test_the_way_without_this_program_works_as_the_documentation_tells_it(tmp_pa
     told = (Path(__file__).parents[2] / "docs" / "receipts.md").read_text()
     script = told.split("### Without this program")[1].split("```bash\n")[1].split("```")[0]
     assert script == WITHOUT_THIS_PROGRAM, "the page tells the same"
-    data = canonical(issue(EVENT, DONE, KEPT, [PASSED]).receipt)
+    receipt = issue(EVENT, DONE, KEPT, [PASSED]).receipt
+    data = canonical(receipt)
 
-    def checked(content: bytes) -> int:
+    def checked(content: bytes, key: str = receipt.public_key) -> int:
         (tmp_path / "receipt.json").write_bytes(content)
-        asked = ["bash", "-c", script]
+        asked = ["bash", "-c", script.replace("ed25519:...", key)]
         return subprocess.run(asked, cwd=tmp_path, capture_output=True, check=False).returncode
 
     assert checked(data) == 0
     assert checked(data.replace(b'"seconds": "0-9"', b'"seconds": "0-8"')) != 0
+    other = issue(EVENT, DONE, KEPT, [PASSED], signer=Ed25519PrivateKey.generate()).receipt
+    assert checked(canonical(other), other.public_key) == 0, "control"
+    assert checked(canonical(other)) != 0, "a forger's receipt, checked with the operator's key"
 
 
 # The page for people.
@@ -543,6 +549,7 @@ def test_the_page_tells_a_stranger_what_to_get_and_what_to_compare():
     for text in ("rescind 9.8.7", "abc123 and changes of", "signing.pub", receipt.public_key, bare):
         assert text in words, text
     assert WITHOUT_THIS_PROGRAM in words
+    assert f"--key {receipt.public_key}" not in words, "a forger's page would bring a forger's key"
     unknown = Reader(page(replace(receipt, code={"rescind": "not installed"}))).words
     assert "git rev-parse" not in unknown, "no commit, nothing to compare"
 
@@ -618,6 +625,29 @@ def test_verify_says_valid_or_not_and_why(rescind, tmp_path, home):
     code, out, _ = rescind("verify", path, "--json")
     assert code == 1
     assert json.loads(out)["valid"] is False
+
+
+LABELS = Labels(tuple(f"user {n}" for n in range(50)), tuple(f"film {n}" for n in range(50)))
+
+
+def test_names_in_a_request_are_covered(rescind, tmp_path, home):
+    path, request = tmp_path / "receipt.json", tmp_path / "request.json"
+    secret = write(issue(EVENT, DONE, KEPT, [PASSED], labels=LABELS), path)
+    words = (path, "--key", home / "signing.pub", "--event", request, "--event-key", secret)
+    text = event_text(EVENT, LABELS)
+    request.write_text(text)
+    code, out, _ = rescind("verify", *words)
+    assert (code, "exactly the given Erase request" in out) == (0, True)
+    for other in ("user", "film"):
+        request.write_text(text.replace(f'"{other} ', '"somebody '))
+        code, out, _ = rescind("verify", *words)
+        assert (code, "names other users or items" in out) == (1, True), other
+    path.unlink()
+    secret.unlink()
+    write(issue(EVENT, DONE, KEPT, [PASSED]), path)  # an older receipt covers numbers alone
+    code, out, _ = rescind("verify", *words)
+    assert (code, "does not cover names" in out) == (0, True)
+    assert "exactly" not in out.split("names")[0]
 
 
 def test_verify_prints_who_says_exact_and_what_is_not_covered(rescind, tmp_path):

@@ -450,3 +450,24 @@ def test_doctor_names_what_is_there_and_what_is_missing(rescind):
     assert facts["missing"] == []
     assert facts["packages"]["torch"].startswith("2.")
     assert facts["datasets"]["synthetic"] == "generated"
+
+
+@pytest.mark.parametrize(
+    ("lacking", "words"),
+    [
+        ("sqlalchemy", ["requests"]),
+        ("sqlalchemy", ["tokens", "list"]),
+        ("sqlalchemy", ["backup", "runs/none", "b.bak"]),
+        ("fastapi", ["serve"]),
+    ],
+)
+def test_what_is_not_installed_is_named_with_the_command_that_installs_it(lacking, words, tmp_path):
+    code = (
+        f"import sys; sys.modules[{lacking!r}] = None; sys.argv = ['rescind', *sys.argv[1:]]; "
+        "from rescind.cli import main; main()"
+    )
+    asked = [sys.executable, "-c", code, *words]
+    told = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert told.returncode == 2, told.stderr
+    assert f"needs '{lacking}'. Run: pip install 'rescind[service]'" in told.stderr
+    assert "Traceback" not in told.stderr

@@ -128,6 +128,11 @@ def _answer() -> None:
         sys.exit(code_of(stop))
     except KeyboardInterrupt:  # before the command had begun, when nobody listens for it yet
         sys.exit(code_of(SystemExit(INTERRUPTED)))
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        _end(f"this command needs '{error.name}'. Run: pip install 'rescind[{extra}]'")
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
@@ -142,6 +147,16 @@ def _answer() -> None:
         _end("there is not enough memory for this. Use smaller data, models or cohorts.")
 
 
+_EXTRAS = {
+    **dict.fromkeys(
+        ("alembic", "fastapi", "prometheus_client", "sqlalchemy", "uvicorn", "webauthn"), "service"
+    ),
+    "psycopg": "postgres",
+    "flwr": "flower",
+    "distributed": "dask",
+    "networkx": "graph",
+}
+"""What to install for a module that an ordinary installation lacks."""
 _CHECK = "Check the path and the disk, then give the command again."
 _NEXT = {
     EACCES: "Choose a file or folder that you may read and write.",

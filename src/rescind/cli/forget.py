@@ -205,7 +205,7 @@ def write_parts(folder: Path, asked: tuple[Event, Labels], key: bytes) -> None:
     event, labels = asked
     make_folder(folder)
     count = 0
-    for client, proof in proofs(event, key):
+    for client, proof in proofs(event, key, labels):
         user = labels.user_id(client)
         path = folder / f"{quote(user, safe='')}.json"
         write_atomically(path, proof_text(proof, user, labels).encode(), private=True)
@@ -242,7 +242,13 @@ def _print(done: Answer) -> str:
             f"rounds since the start, these included"
         )
     typer.echo(f"\nWritten: {done.folder}/receipt.json and receipt.html; new run in {done.folder}")
-    typer.echo(f"For the requester only: {done.key_file}, and receipt.html (exact numbers)")
+    if asked.people == 1:
+        typer.echo(f"For the requester only: {done.key_file}, and receipt.html (exact numbers)")
+    else:
+        typer.echo(
+            f"For nobody else: {done.key_file}, and receipt.html (numbers of all). Each user gets "
+            f"receipt.json and their own part (--parts FOLDER writes them)."
+        )
     if done.later_runs:
         typer.echo(done.later_runs)
     _tell_proof(done.folder / RECEIPT)

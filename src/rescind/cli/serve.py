@@ -88,17 +88,8 @@ def command(
 
     The state folder holds everything: the ledger, its keys, the release in service.
     """
-    from rescind.errors import ConfigError
-
-    try:
-        from rescind.service.running import Doorway, Wanted, run
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("rescind"):
-            raise
-        raise ConfigError(
-            f"the service needs '{error.name}'. Run: pip install 'rescind[service]'"
-        ) from None
     from rescind.ledger.options import Options
+    from rescind.service.running import Doorway, Wanted, run
 
     door = Doorway(
         host, port, name, tls_cert, tls_key, tuple(behind_proxy or ()), insecure, demo is not None

@@ -202,8 +202,8 @@ def _part(path: Path | None) -> list[Callable[[Receipt], Check]]:
     if path is None:
         return []
     from rescind.errors import DataError
-    from rescind.forgetting.parts import PEOPLE, read_proof
-    from rescind.forgetting.verify import Check
+    from rescind.forgetting.parts import PEOPLE, covers_names, read_proof
+    from rescind.forgetting.verify import BY_NUMBERS, Check
 
     try:
         user, proof = read_proof(path.read_text(encoding="utf-8"))
@@ -215,14 +215,16 @@ def _part(path: Path | None) -> list[Callable[[Receipt], Check]]:
     def check(receipt: Receipt) -> Check:
         if PEOPLE not in receipt.claims:
             return Check(False, "it was made before receipts had proofs for single people")
-        part = f"{type(proof.part).__name__} of {what} of user '{user}'"
-        is_ = "is part" if proof.fits(receipt.claims) else "is not part"
-        return Check(proof.fits(receipt.claims), f"{part} {is_} of what it is about")
+        part, fits = f"{type(proof.part).__name__} of {what}", proof.fits(receipt.claims)
+        if fits and not covers_names(receipt.claims):
+            return Check(True, f"a part with {part} is part of what it is about{BY_NUMBERS}")
+        is_ = "is part" if fits else "is not part"
+        return Check(fits, f"{part} of user '{user}' {is_} of what it is about")
 
     return [check]
 
 
-def _request(event: Path | None, event_key: Path | None) -> tuple[Event, bytes] | None:
+def _request(event: Path | None, event_key: Path | None) -> tuple[Event, bytes, str] | None:
     from rescind.errors import ConfigError, DataError
     from rescind.privacy import keys
 
@@ -238,10 +240,10 @@ def _request(event: Path | None, event_key: Path | None) -> tuple[Event, bytes] 
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise DataError(f"cannot read {event}: {why}. Give the request as a JSON file.") from None
-    from rescind.storage.events import read_event
+    from rescind.storage.events import names_in, read_event
 
     try:
-        return read_event(text), keys.read_secret(event_key)
+        return read_event(text), keys.read_secret(event_key), names_in(text)
     except DataError as error:
         raise DataError(f"{event}: {error}") from None
 

@@ -171,6 +171,7 @@ def forget(
             previous=previous,
             signer=signer,
             at=at,
+            labels=fed.labels,
         )
 
     if report:

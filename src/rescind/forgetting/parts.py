@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rescind.errors import ConsentError, DataError
+from rescind.forgetting.sealing import sealed
 from rescind.privacy.keys import SECRET_BYTES
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 PEOPLE = "people"
 """The name of the claim: the root of the tree."""
-PREFIX = "blake2b-tree:"
+PREFIX, NAMED = "blake2b-tree:", "blake2b-named-tree:"
+"""Leaves of the second kind also cover the names: the original ids of the user and the items."""
 LONGEST = 64
 """Digests on a way: 2**64 people are enough."""
 
@@ -39,41 +41,61 @@ class Proof:
     key: bytes
     way: tuple[tuple[str, str], ...]
     """("left" or "right", digest) of each neighbour on the way to the root."""
+    names: str = ""
+    """The original ids of the user and the items (`names_text`)."""
 
-    def root(self) -> str:
-        """Return the root that a receipt must state."""
-        node = _leaf(self.part, self.key)
+    def root(self, named: bool = False) -> str:
+        """Return the root that a receipt must state. named: of leaves that cover names"""
+        node = _leaf(self.part, self.key, self.names if named else "")
         for side, other in self.way:
             node = _node(other, node) if side == "left" else _node(node, other)
-        return PREFIX + node
+        return (NAMED if named else PREFIX) + node
 
     def fits(self, claims: Mapping[str, str]) -> bool:
-        """Return whether a receipt with these claims is about this part."""
+        """Return whether a receipt with these claims is about this part, names included."""
         stated = claims.get(PEOPLE, "")
-        return hmac.compare_digest(stated.encode(), self.root().encode())
+        root = self.root(covers_names(claims))
+        return hmac.compare_digest(stated.encode(), root.encode())
 
 
-def claim(event: Event, key: bytes) -> dict[str, str]:
-    """Return the claim of a receipt: the root over all people of a request. key: the receipt's"""
-    levels = _tree(sorted(_leaf(part, own) for _, part, own in _parts(event, key)))
-    return {PEOPLE: PREFIX + levels[-1][0]}
+def covers_names(claims: Mapping[str, str]) -> bool:
+    """Return whether the parts of a receipt cover names. Those of version 0.2 do not."""
+    return claims.get(PEOPLE, "").startswith(NAMED)
 
 
-def proof_of(event: Event, key: bytes, client: int) -> Proof:
-    """Return the proof of one person of a request. key: the receipt's"""
-    found = next((p for p in proofs(event, key) if p[0] == client), None)
+def claim(event: Event, key: bytes, labels: Labels | None = None) -> dict[str, str]:
+    """Return the claim of a receipt: the root over all people of a request.
+
+    key: the receipt's    labels: to cover original ids, too
+    """
+    levels = _tree(sorted(_leaf(p, own, _names(p, labels)) for _, p, own in _parts(event, key)))
+    return {PEOPLE: (PREFIX if labels is None else NAMED) + levels[-1][0]}
+
+
+def proof_of(event: Event, key: bytes, client: int, labels: Labels | None = None) -> Proof:
+    """Return the proof of one person of a request. key, labels: the receipt's"""
+    found = next((p for p in proofs(event, key, labels) if p[0] == client), None)
     if found is None:
         raise ConsentError(f"client {client} is not part of this request, so there is no proof.")
     return found[1]
 
 
-def proofs(event: Event, key: bytes) -> Iterator[tuple[int, Proof]]:
-    """Yield (client, proof) for each person of a request. key: the receipt's"""
-    parts = [(client, part, own, _leaf(part, own)) for client, part, own in _parts(event, key)]
+def proofs(event: Event, key: bytes, labels: Labels | None = None) -> Iterator[tuple[int, Proof]]:
+    """Yield (client, proof) for each person of a request. key, labels: the receipt's"""
+    parts = []
+    for client, part, own in _parts(event, key):
+        names = _names(part, labels)
+        parts.append((client, part, own, names, _leaf(part, own, names)))
     levels = _tree(sorted(leaf for *_, leaf in parts))
     place = {leaf: at for at, leaf in enumerate(levels[0])}
-    for client, part, own, leaf in parts:
-        yield client, Proof(part, own, tuple(_way(levels, place[leaf])))
+    for client, part, own, names, leaf in parts:
+        yield client, Proof(part, own, tuple(_way(levels, place[leaf])), names)
+
+
+def _names(part: Event, labels: Labels | None) -> str:
+    from rescind.storage.events import names_text
+
+    return "" if labels is None else names_text(part, labels)
 
 
 def _parts(event: Event, key: bytes) -> Iterator[tuple[int, Event, bytes]]:
@@ -99,8 +121,9 @@ def _own_key(key: bytes, client: int) -> bytes:
     ).digest()
 
 
-def _leaf(part: Event, key: bytes) -> str:
-    return hashlib.blake2b(b"leaf" + part.digest(key).encode(), digest_size=32).hexdigest()
+def _leaf(part: Event, key: bytes, names: str = "") -> str:
+    covered = part.digest(key) + (sealed(names, key) if names else "")
+    return hashlib.blake2b(b"leaf" + covered.encode(), digest_size=32).hexdigest()
 
 
 def _node(left: str, right: str) -> str:
@@ -139,17 +162,24 @@ def proof_text(proof: Proof, user: str, labels: Labels | None = None) -> str:
 
 def read_proof(text: str) -> tuple[str, Proof]:
     """Read what `proof_text` wrote; return (user, proof). Raises `DataError`."""
-    from rescind.storage.events import read_event
+    from rescind.storage.events import names_in, read_event
 
     try:
         table: dict[str, Any] = json.loads(text)
         way = tuple((str(side), str(other)) for side, other in table["way"])
-        key, part = bytes.fromhex(table["key"]), read_event(json.dumps(table["request"]))
+        asked = json.dumps(table["request"])
+        key, part, names = bytes.fromhex(table["key"]), read_event(asked), names_in(asked)
+        if names and {table["user"]} != _users(json.loads(names)["user"]):
+            raise ValueError("it names two users")
         sides = all(side in ("left", "right") and len(bytes.fromhex(d)) == 32 for side, d in way)
         if len(key) != SECRET_BYTES or len(way) > LONGEST or not sides:
             raise ValueError("its key or its way is damaged")
-        return str(table["user"]), Proof(part, key, way)
+        return str(table["user"]), Proof(part, key, way, names)
     except (DataError, KeyError, TypeError, ValueError) as error:
         raise DataError(
             f"not a proof ({error}). Give the file that came from rescind forget --parts."
         ) from None
+
+
+def _users(named: str | list[str]) -> set[str]:
+    return {named} if isinstance(named, str) else set(named)

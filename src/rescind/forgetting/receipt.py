@@ -31,6 +31,7 @@ from rescind.storage.provenance import versions
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+    from rescind.core.labels import Labels
     from rescind.core.records import Event
 
 FORMAT = 2
@@ -64,6 +65,8 @@ Count = int | str
 """A number, or its band for strangers, such as "10-99"."""
 STATEMENTS = ("audit", "escalation", "exactness")
 """Findings whose note says what was done. The notes of others have numbers, so they are sealed."""
+NAMES = "names"
+"""The claim that covers the original ids in a request, under the requester's key."""
 SECTIONS = ("asked", "done", "kept", "findings", "claims")
 """Parts with numbers that depend on the records: coarse in the open, exact in the sealed part."""
 
@@ -169,6 +172,7 @@ def issue(
     signer: Ed25519PrivateKey | None = None,
     at: datetime | None = None,
     key: bytes | None = None,
+    labels: Labels | None = None,
 ) -> Issued:
     """Seal, date and sign the receipt of a forgetting.
 
@@ -179,10 +183,13 @@ def issue(
     sealed_claims: claims that depend on the records, such as digests of the earlier state
     previous: the bytes of the receipt before        signer: default: this user's key
     at: when it was forgotten. Default: now    key: the requester's. Default: a new one
+    labels: original ids of users and items, to cover them as well as the run's numbers
     """
     signer, key = signer or keys.signing_key(), key or keys.new_secret()
     hidden = {name: sealed(text, key) for name, text in (sealed_claims or {}).items()}
-    people = {} if isinstance(event, Asked) else parts.claim(event, key)  # prepared: one person
+    people = (
+        {} if isinstance(event, Asked) else _covered(event, key, labels)
+    )  # prepared: one person
     exact = Receipt(
         asked=event if isinstance(event, Asked) else _asked(event, records, key),
         done=replace(
@@ -212,6 +219,15 @@ def sign(unsigned: Receipt, signer: Ed25519PrivateKey) -> Receipt:
     """Return the receipt with a signature: the same bits each time (Ed25519)."""
     signature = keys.PREFIX + signer.sign(signed_bytes(unsigned)).hex()
     return replace(unsigned, signature=signature)
+
+
+def _covered(event: Event, key: bytes, labels: Labels | None) -> dict[str, str]:
+    """Return the claims by which a requester, or one of many, knows their own request."""
+    if labels is None:
+        return parts.claim(event, key)
+    from rescind.storage.events import names_text
+
+    return {NAMES: sealed(names_text(event, labels), key), **parts.claim(event, key, labels)}
 
 
 def _asked(event: Event, count: int | None, key: bytes) -> Asked:

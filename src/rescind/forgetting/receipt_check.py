@@ -7,12 +7,14 @@ from rescind.reporting.html import Page
 
 WITHOUT_THIS_PROGRAM = r"""hex() { sed -n "s/^ \"$1\": \"ed25519:\([0-9a-f]*\)\".*/\1/p" receipt.json; }
 bytes() { printf "$(sed 's/../\\x&/g')"; }
-(printf 302a300506032b6570032100; hex public_key) | tr -d '\n' | bytes > key.der   # or your pinned key
+KEY=ed25519:...                                  # the operator's, from their web page, not from this file
+(printf 302a300506032b6570032100; printf %s "${KEY#ed25519:}") | bytes > key.der
 hex signature | tr -d '\n' | bytes > signature.bin
 grep -v '^ "signature"' receipt.json > signed.txt
 openssl pkeyutl -verify -pubin -keyform DER -inkey key.der -rawin -in signed.txt -sigfile signature.bin
 """  # noqa: E501 - lines to copy
 """Checks the signature with a shell and openssl; `docs/receipts.md` has the same lines."""
+THEIR_KEY = "KEY-FROM-THE-OPERATORS-WEB-PAGE"
 
 
 def how_to_check(out: Page, receipt: Receipt) -> None:
@@ -41,11 +43,13 @@ def how_to_check(out: Page, receipt: Receipt) -> None:
         ],
         ordered=True,
     )
-    out.code(
-        f"rescind verify receipt.json \\\n  --key {receipt.public_key}\n"
+    out.code(  # a key from this page would only show that the page agrees with itself
+        f"rescind verify receipt.json --key {THEIR_KEY}\n"
         "# is it about my request?\n"
         "rescind verify receipt.json --event request.json --event-key receipt.key \\\n"
-        f"  --key {receipt.public_key}"
+        f"  --key {THEIR_KEY}\n"
+        "# the same, if several asked together and I got my part of it\n"
+        f"rescind verify receipt.json --part MY-PART.json --key {THEIR_KEY}"
     )
     with out.folded("Without our software", "a shell and openssl"):
         out.text("It prints `Signature Verified Successfully`; then compare `sha256sum`.")

@@ -9,11 +9,25 @@ from typing import TYPE_CHECKING
 
 from rescind.audits.finding import overall
 from rescind.errors import DataError
-from rescind.forgetting.receipt import Receipt, canonical, digest, opened, parse, signed_bytes
+from rescind.forgetting.receipt import (
+    NAMES,
+    Receipt,
+    canonical,
+    digest,
+    opened,
+    parse,
+    signed_bytes,
+)
+from rescind.forgetting.sealing import sealed
 from rescind.privacy import keys
 
 if TYPE_CHECKING:
     from rescind.core.records import Event
+
+BY_NUMBERS = (
+    ", by the numbers of the run. That these numbers are the users and items named in the file is "
+    "a statement of the operator: this receipt does not cover names"
+)
 
 
 @dataclass(frozen=True)
@@ -52,14 +66,15 @@ def verify(
     data: bytes,
     pinned: Mapping[str, str],
     chain: Sequence[bytes] | None = None,
-    request: tuple[Event, bytes] | None = None,
+    request: tuple[Event, bytes] | tuple[Event, bytes, str] | None = None,
     claims: Sequence[Callable[[Receipt], Check]] = (),
     key: bytes | None = None,
 ) -> Verification:
     """Check that these bytes are an unchanged receipt, signed with a trusted key.
 
     pinned: names of trusted signers, by public key (`ed25519:...`)
-    chain: earlier receipts, in any order    request: the event and the requester's key
+    chain: earlier receipts, in any order
+    request: the event, the requester's key, and what its file says of names (`names_in`)
     claims: further checks of its claims, which need data (such as an additive learner's totals)
     key: the requester's key, to open the exact numbers; that of `request` does it, too
     """
@@ -213,8 +228,16 @@ def _open(result: Verification, receipt: Receipt, key: bytes) -> Verification:
     return replace(result.also(agrees), exact=exact)
 
 
-def _request(receipt: Receipt, event: Event, key: bytes) -> Check:
-    fits = hmac.compare_digest(event.digest(key).encode(), receipt.asked.digest.encode())
-    if fits:
-        return Check(True, f"it is about exactly the given {receipt.asked.kind} request")
-    return Check(False, "it is not about the given request, or the key belongs to another receipt")
+def _request(receipt: Receipt, event: Event, key: bytes, names: str = "") -> Check:
+    """Compare a request. names: what its file says of original ids (`names_in`)"""
+    if not hmac.compare_digest(event.digest(key).encode(), receipt.asked.digest.encode()):
+        told = "it is not about the given request, or the key belongs to another receipt"
+        return Check(False, told)
+    if names and NAMES not in receipt.claims:
+        return Check(True, f"it is about the given {receipt.asked.kind} request{BY_NUMBERS}")
+    if names and not hmac.compare_digest(
+        sealed(names, key).encode(), receipt.claims[NAMES].encode()
+    ):
+        told = "the request names other users or items than those that the receipt is about"
+        return Check(False, f"{told}: somebody changed their names in the file")
+    return Check(True, f"it is about exactly the given {receipt.asked.kind} request")

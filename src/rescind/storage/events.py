@@ -123,6 +123,25 @@ def _original_ids(event: Event, inner: Mapping[str, Any], labels: Labels) -> dic
     return named
 
 
+def names_text(event: Event, labels: Labels) -> str:
+    """Return the users and items of a request as people know them, as the bytes of a digest."""
+    tensors, facts = pack_event(event)
+    inner = {**facts, **{name: value.tolist() for name, value in tensors.items()}}
+    return _canonical(_original_ids(event, inner, labels))
+
+
+def names_in(text: str) -> str:
+    """Return what the file of a request says of names, as the bytes of a digest; "" if nothing."""
+    table = json.loads(text)
+    if INNER not in table:
+        return ""
+    return _canonical({name: table[name] for name in table if name not in ("kind", INNER)})
+
+
+def _canonical(table: Mapping[str, Any]) -> str:
+    return json.dumps(table, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
 def read_event(text: str) -> Event:
     """Read what `event_text` wrote, this version or an older one. Raises `DataError`."""
     kinds = {kind.__name__: kind for kind in REQUESTS}
