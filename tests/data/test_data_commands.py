@@ -65,6 +65,9 @@ def test_columns_that_are_not_used_are_told_with_what_to_do(tmp_path):
     told = run("import", str(path), "--name", "listens", *named).stderr
     assert "not used: columns artist_name, plays, note." in told
     assert "--title artist_name" in told
+    assert "--time" not in told, "it was given"
+    told = run("import", str(path), "--name", "untimed", *named[:4]).stderr
+    assert "--time first_heard" in told
     titled = ("--title", "artist_name", "--ignore", "plays", "--ignore", "note")
     told = run("import", str(path), "--name", "titled", *named, *titled)
     assert "not used" not in told.stderr, "the control: each column was named"

@@ -121,15 +121,21 @@ def test_every_way_to_check_a_receipt_works_as_printed(folder: Path) -> None:
 
 
 def test_the_commands_on_the_page_of_a_receipt_work_as_printed(folder: Path) -> None:
-    good("rescind forget runs/demo --user c03 --item p09 --request request.json")
+    good("rescind forget runs/demo --user c03 --item p09 --request request.json --parts parts")
     for name in ("receipt.json", "receipt.key", "receipt.html"):
         shutil.copy(f"runs/demo-forgot-1/{name}", name)
+    shutil.copy("parts/c03.json", "MY-PART.json")
     printed = re.findall(r"<pre[^>]*>(.*?)</pre>", Path("receipt.html").read_text("utf-8"), re.S)
     lines = html.unescape(re.sub(r"<[^>]+>", "", printed[0])).replace("\\\n", " ").splitlines()
-    commands = [line for line in lines if line.startswith("rescind")]
-    assert len(commands) == 2
+    commands = [
+        line.replace("KEY-FROM-THE-OPERATORS-WEB-PAGE", str(keys.own_public_key()))
+        for line in lines
+        if line.startswith("rescind")
+    ]
+    assert len(commands) == 3
     said = "".join(map(good, commands))
     assert "it is about exactly the given Erase request" in said
+    assert "Erase of 1 records of user 'c03' is part of what it is about" in said
     table = json.loads(Path("request.json").read_text("utf-8"))
     assert (table["user"], table["item"]) == (["c03"], ["p09"]), "as the user knows them"
     for older in ({}, {"rating": [8]}):  # versions 0.1 and 0.2 wrote such files
@@ -154,6 +160,9 @@ def test_one_person_of_many_checks_her_part_as_printed(folder: Path) -> None:
     part = json.loads(Path("c03.json").read_text("utf-8"))
     assert part["request"]["user"] == ["c03", "c03"], "named as she knows herself"
     assert part["request"]["item"] == ["p09", "p14"]
+    named = json.dumps(part).replace("c03", "c07")
+    Path("c03.json").write_text(named, "utf-8")
+    assert rescind(verify)[0] == 1, "control: somebody else's name on her part"
     part["request"]["inner"]["item"][0] = 0
     Path("c03.json").write_text(json.dumps(part), "utf-8")
     code, refused = rescind(verify)

@@ -10,7 +10,7 @@ from typer import Option
 
 from rescind.cli.forget import requests_of, unlearner
 from rescind.cli.options import ChangeUnlearner, Edges, NodeLabels, Nodes, Run
-from rescind.cli.progress import Countdown
+from rescind.cli.progress import Countdown, working
 from rescind.cli.stopping import interruptible
 
 if TYPE_CHECKING:
@@ -78,11 +78,19 @@ def command(
         event = read_request(before, kind, sources[0], Blocklist.read(run))
         lot = committed(run / "audits")  # before the unlearner runs
         after = forgotten(subject, before, event)
-        report = examine(
-            before, after, event, level="full" if full else "standard", ulira=ulira,
-            unlearner=subject, seed=seed, workers=workers, pairs=pairs,
-            folder=run / "audits", progress=Countdown("models to compare with"), lot=lot,
-        )  # fmt: skip
+        counted = Countdown("models to compare with")
+        with working("training models to compare with") as say:
+
+            def trained(done: int, total: int) -> None:
+                counted(done, total)
+                if done == total:
+                    say("asking all models, and resampling their answers")
+
+            report = examine(
+                before, after, event, level="full" if full else "standard", ulira=ulira,
+                unlearner=subject, seed=seed, workers=workers, pairs=pairs,
+                folder=run / "audits", progress=trained, lot=lot,
+            )  # fmt: skip
     facts = {
         "verdict": report.verdict,
         "why": report.why,

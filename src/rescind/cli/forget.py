@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from rescind.experiments.forget_run import Answer
     from rescind.experiments.read_request import Kind, NamedRecords, Source
 
+FEW_PEOPLE = 10
+"""Up to so many users mostly change less than chance does, so an audit cannot tell."""
+
 
 def command(
     run: Run,
@@ -153,6 +156,7 @@ def _answer(
     from rescind.core.files import write_atomically
     from rescind.errors import ConfigError
     from rescind.experiments.forget_run import answer
+    from rescind.forgetting.forget import FEWEST
     from rescind.reporting.progress import RoundBar
     from rescind.storage.events import event_text
 
@@ -168,6 +172,12 @@ def _answer(
                 "stop now and copy the folder)."
             )
             typer.echo(f"{kind}: {count:,} records. {emptied}")
+            if audits != "none" and count >= FEWEST and _few_people(event):
+                typer.echo(
+                    "The audit takes minutes, and one user, or a few, mostly stay INCONCLUSIVE: "
+                    "what they change is small. To answer without it, stop now and give --audits "
+                    "none."
+                )
             asked.append((event, fed.labels))
             if request is not None:
                 text = event_text(event, fed.labels).encode()
@@ -193,6 +203,12 @@ def _answer(
             )
         write_parts(parts, asked[0], done.evidence.key)
     return done
+
+
+def _few_people(event: Event) -> bool:
+    """Return whether so few users ask that checks can rarely tell."""
+    records = getattr(event, "records", None)
+    return records is None or len(records.client.unique()) <= FEW_PEOPLE
 
 
 def write_parts(folder: Path, asked: tuple[Event, Labels], key: bytes) -> None:

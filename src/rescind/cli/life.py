@@ -59,7 +59,8 @@ def command(
         Job(cell, out) for cell in cells_of([dataset], range(seeds), blocks, method and [method])
     ]
     _play(jobs)
-    _print([file_of(job) for job in jobs])
+    own = next((Path(job.cell.row) for job in jobs if job.cell.row.endswith(".py")), None)
+    _print([file_of(job) for job in jobs], own)
 
 
 def _play(jobs: list[Job]) -> None:
@@ -93,7 +94,8 @@ class _BlockBar(Bar):
         self.bar.update(self.task, completed=self.start + block)
 
 
-def _print(files: list[Path]) -> None:
+def _print(files: list[Path], own: Path | None = None) -> None:
+    """Print what was found. own: the file of a method that is not one of ours"""
     from rescind.life.lines import read_line
     from rescind.life.page import COSTS, by_row, forgetting
 
@@ -103,7 +105,8 @@ def _print(files: list[Path]) -> None:
         for title, column in {**forgetting(mine[0]["task"]), **COSTS}.items():
             typer.echo(f"  {title}: {column(mine)}")
     typer.echo(f"\nWritten: {len(files)} lines below {files[0].parent}")
-    typer.echo("Check one: rescind life verify FILE    More: docs/life.md")
+    method = "" if own is None else f" --method {own}"
+    typer.echo(f"Check one: rescind life verify {files[0]}{method}    More: docs/life.md")
 
 
 @app.command("verify")

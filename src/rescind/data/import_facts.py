@@ -19,6 +19,7 @@ FACTS = {
 }
 """Names of columns about items, in lower case. Several columns of words are joined."""
 _LIKE_TITLES = ("name", "title")
+_LIKE_TIMES = ("time", "date", "stamp", "when", "heard", "seen", "_at", "day")
 _LONGEST_TEXT = 1_000
 
 Facts = dict[str, tuple[str, str]]
@@ -51,10 +52,13 @@ def tell_unused(table: Table, used: Collection[int], ignore: Collection[str], te
     known = {*used, *ignoring(table.header, ignore)}
     if names := [name for at, name in enumerate(table.header) if at not in known]:
         hint = next((n for n in names if any(w in n.lower() for w in _LIKE_TITLES)), names[0])
+        when = next((n for n in names if any(w in n.lower() for w in _LIKE_TIMES)), None)
+        times = f"times with --time (such as --time {when}), " if when else ""
         tell(
             f"not used: column{'s' * (len(names) > 1)} {', '.join(names)}. A column of item names "
-            f"is read with --title (such as --title {hint}), words about items with --genres, a "
-            f"number that somebody gave with --rating; --ignore COLUMN says that you know"
+            f"is read with --title (such as --title {hint}), {times}words about items with "
+            f"--genres, a number that somebody gave with --rating; --ignore COLUMN says that you "
+            f"know"
         )
 
 
