@@ -49,7 +49,7 @@ class RoundBar(AbstractContextManager["RoundBar"]):
         )
         self.task = self.bar.add_task(title, total=rounds, status="")
         self.measured = self.calls = self.at = 0
-        self.begun = self.began = monotonic()
+        self.begun = self.began = self.latest = monotonic()
         self._ended = threading.Event()
         self._speaker = threading.Thread(target=self._speak, daemon=True)
 
@@ -81,7 +81,7 @@ class RoundBar(AbstractContextManager["RoundBar"]):
         if not self.calls:
             return f"{BEFORE}: {now - self.begun:.0f} s so far"
         if self.at == self.rounds:
-            return f"{self.after}: {now - self.begun:.0f} s so far"
+            return f"{self.after}: {now - self.latest:.0f} s so far"
         if self.rounds is None:
             return f"round {self.at}: {now - self.begun:.0f} s so far"
         # The first round also compiles, so it says little about the others.
@@ -96,6 +96,7 @@ class RoundBar(AbstractContextManager["RoundBar"]):
 
     def _show(self, result: RoundResult, at: int, where: str) -> None:
         status, self.at = self.after if at == self.rounds else "", at
+        self.latest = monotonic()
         if self.calls <= 1:
             self.began = monotonic()
         history = result.until.history if result.until else ()
