@@ -210,6 +210,9 @@ def test_every_full_disk_is_answered_with_507_and_nothing_half_done(tmp_path: Pa
         opened(state).close()
         fault = f"inject=pwrite64:error=ENOSPC:when={number}+"
         acknowledged, code, said = story(state, "-e", fault)
+        if code == 0 and number > 0.9 * writes:  # changes came in fewer batches: no n-th write
+            check(state, acknowledged)
+            break
         assert code in (1, 7, EXIT), (number, said)  # not started, answered 507, ended
         assert "Traceback" not in said
         told[code] += 1
