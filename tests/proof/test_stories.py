@@ -69,7 +69,9 @@ def good(answer: tuple[int, str]) -> str:
     return answer[1]
 
 
-def test_a_person_leaves_and_anybody_can_check_it(rescind: Say, tmp_path: Path) -> None:
+def test_a_person_leaves_and_anybody_can_check_it(
+    rescind: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     good(rescind("run", "sum.toml", "--out", "one"))
     log_key = good(rescind("log", "key", "--name", "example.org/log")).strip()
     good(rescind("roster", "publish", "one", "--out", "public"))
@@ -105,6 +107,13 @@ def test_a_person_leaves_and_anybody_can_check_it(rescind: Say, tmp_path: Path) 
     assert "VALID" in said
     assert "no witness was named" in said, "one signed, but nobody asked whether"
     assert "cosigned by silo-0" in good(rescind("log", "check", "--witness", witness))
+    log = str(keys.folder() / "log")
+    monkeypatch.setenv("RESCIND_KEYS", str(tmp_path / "stranger"))
+    for words in (("roster", "check", "public"), ("log", "check", "--log", log)):
+        code, said = rescind(*words)
+        assert code == 2, "nothing is wrong with it: the key is missing"
+        assert "no log key was given" in said
+        good(rescind(*words, "--log-key", log_key))
 
 
 def test_what_cannot_be_checked_is_told_with_code_1_or_2(rescind: Say, tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def check(
 ) -> None:
     """Check a whole log: every entry, who signed, and that it only grew. Exit code 1 if not."""
     from rescind.errors import DataError
-    from rescind.forgetting.receipt_log import key_of
+    from rescind.forgetting.receipt_log import own_key_under
     from rescind.proof.notes import LOG, WITNESS
 
     trusted = key_given(log_key, LOG) if log_key else None
@@ -100,7 +100,7 @@ def check(
     before = read_text(since) if since else None
     try:
         place = _open(log)
-        seen = place.check(trusted or key_of(place), witnesses, before)
+        seen = place.check(trusted or own_key_under(place.note), witnesses, before)
     except DataError as error:
         typer.echo(f"NOT VALID: {error}")
         raise typer.Exit(1) from None

@@ -85,7 +85,7 @@ def check(
 ) -> None:
     """Check that the lines of a roster add up, without any data. Exit code 1 if they do not."""
     from rescind.errors import DataError
-    from rescind.forgetting.receipt_log import key_of
+    from rescind.forgetting.receipt_log import own_key_under
     from rescind.proof import roster
     from rescind.proof.notes import LOG, WITNESS
 
@@ -97,7 +97,8 @@ def check(
     earliest = _time_of(after, signers) if after else None
     try:
         public = roster.Public.read(folder)
-        told = roster.check(public, trusted or key_of(public.log), witnesses, before)
+        trusted = trusted or own_key_under(public.log.note)
+        told = roster.check(public, trusted, witnesses, before)
         told += _mine(public, own) if own is not None else []
         told += _signed(folder, public, signers, earliest) if signers is not None else []
         told += _audit(run, public) if run else []
@@ -147,7 +148,7 @@ def mine(
         raise DataError(f"user '{user}' has no line. Publish first: rescind roster publish {run}.")
     write_atomically(out, (json.dumps(lines, indent=1) + "\n").encode(), private=True)
     typer.echo(f"{len(lines)} lines. For user '{user}' only: {out} (it holds their items)")
-    typer.echo(f"Next: rescind roster check PUBLIC --mine {out}")
+    typer.echo(f"Next: rescind roster check PUBLIC --log-key KEY --mine {out}")
 
 
 def _mine(public, text):
