@@ -97,7 +97,7 @@ def cosigned(folder: Path) -> None:
 
 @pytest.fixture
 def recipient(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Go on as whoever gets the receipt: without the operator's keys, but with what is published."""
+    """Go on as whoever gets the receipt: with what is published, without the operator's keys."""
 
     def become() -> None:
         shutil.copy(keys.folder() / "signing.pub", "signing.pub")

@@ -15,9 +15,11 @@ from fastapi.testclient import TestClient
 
 from rescind.cli import main
 from rescind.cli.witness import witnessing
+from rescind.errors import DataError
 from rescind.forgetting.receipt_log import open_log
 from rescind.privacy import keys
-from rescind.proof.log_folder import CHANGE, entry_of
+from rescind.proof.log_folder import CHANGE, LogFolder, entry_of
+from rescind.proof.roster import Public
 from rescind.proof.tlog import Tree, leaf_hash
 from rescind.service.logged import router
 
@@ -89,7 +91,16 @@ def test_a_person_leaves_and_anybody_can_check_it(
         said = rescind("log", "list")[1]  # also what the witness said before
         witness = re.search(r"witness (silo-0\S+)", said)[1]
         url = re.search(r"http://127.0.0.1:\d+", said)[0]
+        by_silo = ["roster", "check", "public", "--log-key", log_key, "--witness", witness]
         good(rescind("log", "cosign", url, "--key", witness))
+        code, said = rescind(*by_silo)
+        assert code == 1, "control: the public folder does not know of it"
+        assert "not cosigned by silo-0" in said
+        good(rescind("log", "cosign", url, "--key", witness, "--public", "public"))
+        assert "is cosigned by silo-0" in good(rescind(*by_silo))
+        good(rescind("log", "key", "--log", "other", "--name", "example.org/other"))
+        with pytest.raises(DataError, match="shows another log"):
+            Public.read(Path("public")).show(LogFolder(Path("other")))
         good(rescind("log", "prove", "one-forgot-1/receipt.json"))
     proof = ["--proof", "one-forgot-1/receipt.tlog-proof"]
     trust = ["--log-key", log_key, "--witness", witness]

@@ -120,18 +120,27 @@ def cosign(
     url: Annotated[str, Argument(help="Where the witness listens, such as http://silo-0:8017.")],
     key: Annotated[str, Option(help="The witness's key, which rescind witness prints.")],
     log: Log = None,
+    public: Annotated[
+        Path | None,
+        Option(help="A folder of rescind roster publish, to show the signature there, too."),
+    ] = None,
 ) -> None:
     """Ask a witness to sign the newest checkpoint, and keep its signature."""
     from rescind.errors import DataError
     from rescind.proof.notes import WITNESS
+    from rescind.proof.roster import Public
     from rescind.proof.witness_http import ask
 
     place, witness = _open(log), key_given(key, WITNESS)
+    shown = Public.read(public) if public else None
     try:
         at = ask(url, witness, place)
     except DataError as error:
         raise DataError(f"{url}: {error}") from None
     typer.echo(f"{witness.name} signed {place.checkpoint.size:,} entries (time {at}).")
+    if shown is not None:
+        shown.show(place)
+        typer.echo(f"Written: {public}, with the signature")
     typer.echo("Next: rescind log prove RECEIPT, to put the signature into a proof")
 
 

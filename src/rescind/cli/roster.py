@@ -50,7 +50,8 @@ def publish(
             f"parts of devices that were away. Strangers will find it. Count all devices again."
         )
     typer.echo(f"Written: {out}")
-    typer.echo(f"Next: rescind roster check {out} --log-key KEY (rescind log key prints it)")
+    typer.echo(f"Next: rescind log cosign URL --key KEY --public {out}, to have a witness sign it")
+    typer.echo(f"      rescind roster check {out} --log-key KEY (rescind log key prints it)")
 
 
 @app.command("check")
