@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from rescind.cli.given import key_given, read_receipt, read_text
+from rescind.cli.given import CHECKPOINT, key_given, read_receipt, read_text
 from rescind.cli.options import Run
 
 app = typer.Typer(
@@ -92,9 +92,9 @@ def check(
 
     trusted = key_given(log_key, LOG) if log_key else None
     witnesses = [key_given(one, WITNESS) for one in witness or []]
-    before = read_text(since) if since else None
-    own = read_text(mine) if mine else None
-    signers = read_text(silos) if silos else None
+    before = read_text(since, CHECKPOINT) if since else None
+    own = read_text(mine, "Give the file that rescind roster mine wrote") if mine else None
+    signers = read_text(silos, "Give the file silos.pub of a silo") if silos else None
     earliest = _time_of(after, signers) if after else None
     try:
         public = roster.Public.read(folder)
