@@ -3,7 +3,8 @@
     python papers/scripts/front_picture.py        writes docs/images/take-back.svg
 
 It plays the ten lines of README.md on ML-100K. Every word in the picture that could be wrong is
-taken from that run: titles, counts, the level of the receipt, and whether the receipt is valid.
+taken from that run: titles, counts, the level and the verdict of the receipt, and whether its
+signature is valid.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import rescind as rs
 
 PICTURE = Path("docs/images/take-back.svg")
 USER = 450
-WIDE, HIGH, EDGE = 720, 640, 16
+WIDE, HIGH, EDGE = 720, 686, 16
 INK, QUIET, BLUE, GREEN, ORANGE = "#1c2226", "#545d66", "#0a5a9c", "#00694c", "#9c3000"
 FONT = "system-ui, -apple-system, Segoe UI, Roboto, Noto Sans, sans-serif"
 
@@ -30,6 +31,7 @@ class Told:
     before: tuple[str, ...]
     after: tuple[str, ...]
     level: str
+    verdict: str
     valid: bool
     same: bool
     """Whether the sum is that of a federation in which the records never were."""
@@ -52,6 +54,7 @@ def played() -> Told:
         _titles(fed),
         _titles(gone),
         evidence.receipt.done.level,
+        evidence.receipt.verdict,
         checked.valid,
         sum_digest(gone.now.state.own) == sum_digest(never.now.state.own),
     )
@@ -78,7 +81,7 @@ def drawn(told: Told) -> str:
         *_list(EDGE, f"Lends {told.lent} films", f"User {USER} is recommended:", told.before, gone),
         _card(2 * EDGE + half, EDGE, half, 318, GREEN),
         *_list(2 * EDGE + half, "Takes them back", f"User {USER} is recommended:", told.after, new),
-        _card(EDGE, 350, WIDE - 2 * EDGE, 274, INK),
+        _card(EDGE, 350, WIDE - 2 * EDGE, 320, INK),
         *_receipt(told),
     ]
     said = f"Before and after user {USER} takes {told.lent} films back, and the receipt"
@@ -105,19 +108,22 @@ def _list(x: int, head: str, below: str, titles: tuple[str, ...], colours: list[
 
 def _receipt(told: Told) -> list[str]:
     meaning = {"L3": "the influence is removed exactly"}[told.level]
+    measured = {"UNAUDITED": "nothing"}[told.verdict]
     never = "the same digest as if never lent" if told.same else "not the digest as if never lent"
     rows = [
         ("asked", f"erase {told.lent} records of one user"),
-        ("done", f"{told.level}: {meaning}"),
-        ("shown", never),
-        ("signed", "anyone can check it, offline"),
+        ("stated", f"{told.level}: {meaning}"),
+        ("measured", f"{measured} ({told.verdict})"),
+        ("this run", never),
+        ("signature", "anyone can check it, offline"),
     ]
+    valid = "VALID" if told.valid else "NOT VALID"
     out = [
         _text(36, 398, "The receipt", 24, weight=600),
-        _text(WIDE - 36, 398, "VALID" if told.valid else "NOT VALID", 24, GREEN, 700, "end"),
+        _text(WIDE - 36, 398, f"signature {valid}", 24, INK, 600, "end"),
     ]
     for n, (name, value) in enumerate(rows):
-        out += [_text(36, 446 + 46 * n, name, 22, QUIET), _text(140, 446 + 46 * n, value, 22)]
+        out += [_text(36, 446 + 46 * n, name, 22, QUIET), _text(166, 446 + 46 * n, value, 22)]
     return out
 
 

@@ -10,6 +10,7 @@ import json
 import re
 import shlex
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -94,7 +95,20 @@ def cosigned(folder: Path) -> None:
     Path("witness-0.pub").write_text(f"{witness.key}\n")
 
 
-def test_every_way_to_check_a_receipt_works_as_printed(folder: Path) -> None:
+@pytest.fixture
+def recipient(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Go on as whoever gets the receipt: with what is published, without the operator's keys."""
+
+    def become() -> None:
+        shutil.copy(keys.folder() / "signing.pub", "signing.pub")
+        monkeypatch.setenv("RESCIND_KEYS", str(folder / "recipient"))
+
+    return become
+
+
+def test_every_way_to_check_a_receipt_works_as_printed(
+    folder: Path, recipient: Callable[[], None]
+) -> None:
     ask("request.csv", "c03,p09", "c03,p14")
     (made,) = typed(PAGE, "## Make a receipt")
     good(made)
@@ -104,13 +118,12 @@ def test_every_way_to_check_a_receipt_works_as_printed(folder: Path) -> None:
         shutil.copy(f"runs/demo-forgot-{number}/receipt.json", f"{name}.json")
     for name in ("receipt.json", "receipt.key"):
         shutil.copy(f"runs/demo-forgot-1/{name}", name)
-    shutil.copy(keys.folder() / "signing.pub", "signing.pub")
     cosigned(folder)
     log_receipt(Path("receipt.json"), open_log())
     own = keys.own_public_key()
-    said = [
-        good(line.replace("ed25519:...", str(own))) for line in typed(PAGE, "## Check a receipt")
-    ]
+    recipient()
+    lines = [x.replace("ed25519:...", str(own)) for x in typed(PAGE, "## Check a receipt")]
+    said = [good(line) for line in lines]
     assert len(said) == 6, "a command was added: say here what it must print"
     assert "VALID" in said[0]
     assert "it is about exactly the given Erase request" in said[1]
@@ -118,6 +131,12 @@ def test_every_way_to_check_a_receipt_works_as_printed(folder: Path) -> None:
     assert "2 earlier receipts are in order, back to the first" in said[3]
     assert "3 receipts; no receipt has two successors" in said[4]
     assert "silo-0 saw this log" in said[5]
+    assert rescind("rescind verify receipt.json")[0] == 1, "control: nobody is trusted by default"
+    for _ in range(2):  # without a log of their own, and with one
+        code, told = rescind(lines[5].replace("--log-key log.pub", ""))
+        assert code == 2, "nothing is wrong with the proof"
+        assert "no log key was given" in told
+        good("rescind log key")
 
 
 def test_the_commands_on_the_page_of_a_receipt_work_as_printed(folder: Path) -> None:
@@ -149,13 +168,16 @@ def test_the_commands_on_the_page_of_a_receipt_work_as_printed(folder: Path) -> 
     assert "not about the given request" in refused
 
 
-def test_one_person_of_many_checks_her_part_as_printed(folder: Path) -> None:
+def test_one_person_of_many_checks_her_part_as_printed(
+    folder: Path, recipient: Callable[[], None]
+) -> None:
     ask("asked.csv", "c03,p09", "c03,p14", "c07,p21")
     lines = typed(PAGE, "## One person of many")
     forget, verify = (line.replace("793", "c03") for line in lines)
     good(forget)
     for path in ("runs/demo-forgot-1/receipt.json", "parts/c03.json"):
         shutil.copy(path, Path(path).name)
+    recipient()
     assert "Erase of 2 records of user 'c03' is part of what it is about" in good(verify)
     part = json.loads(Path("c03.json").read_text("utf-8"))
     assert part["request"]["user"] == ["c03", "c03"], "named as she knows herself"

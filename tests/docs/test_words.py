@@ -23,7 +23,7 @@ THEIRS = ("service", "ledger")
 
 SAY = {
     r"loans?": "lent records",
-    r"(?:takes?|taken|took|taking)\s(?:\w+\s)?back": "unshare",
+    r"(?:takes?|taken|took|taking)\s(?:\w+\s)?back": "unshare, erase or withdraw",
     r"persons?|people|somebody's": "user",
     r"leavers?|(?:users?|they|who)\s(?:leaves?|left)": "withdraw",
 }

@@ -15,9 +15,11 @@ from fastapi.testclient import TestClient
 
 from rescind.cli import main
 from rescind.cli.witness import witnessing
+from rescind.errors import DataError
 from rescind.forgetting.receipt_log import open_log
 from rescind.privacy import keys
-from rescind.proof.log_folder import CHANGE, entry_of
+from rescind.proof.log_folder import CHANGE, LogFolder, entry_of
+from rescind.proof.roster import Public
 from rescind.proof.tlog import Tree, leaf_hash
 from rescind.service.logged import router
 
@@ -69,7 +71,9 @@ def good(answer: tuple[int, str]) -> str:
     return answer[1]
 
 
-def test_a_person_leaves_and_anybody_can_check_it(rescind: Say, tmp_path: Path) -> None:
+def test_a_person_leaves_and_anybody_can_check_it(
+    rescind: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     good(rescind("run", "sum.toml", "--out", "one"))
     log_key = good(rescind("log", "key", "--name", "example.org/log")).strip()
     good(rescind("roster", "publish", "one", "--out", "public"))
@@ -87,7 +91,16 @@ def test_a_person_leaves_and_anybody_can_check_it(rescind: Say, tmp_path: Path) 
         said = rescind("log", "list")[1]  # also what the witness said before
         witness = re.search(r"witness (silo-0\S+)", said)[1]
         url = re.search(r"http://127.0.0.1:\d+", said)[0]
+        by_silo = ["roster", "check", "public", "--log-key", log_key, "--witness", witness]
         good(rescind("log", "cosign", url, "--key", witness))
+        code, said = rescind(*by_silo)
+        assert code == 1, "control: the public folder does not know of it"
+        assert "not cosigned by silo-0" in said
+        good(rescind("log", "cosign", url, "--key", witness, "--public", "public"))
+        assert "is cosigned by silo-0" in good(rescind(*by_silo))
+        good(rescind("log", "key", "--log", "other", "--name", "example.org/other"))
+        with pytest.raises(DataError, match="shows another log"):
+            Public.read(Path("public")).show(LogFolder(Path("other")))
         good(rescind("log", "prove", "one-forgot-1/receipt.json"))
     proof = ["--proof", "one-forgot-1/receipt.tlog-proof"]
     trust = ["--log-key", log_key, "--witness", witness]
@@ -105,6 +118,13 @@ def test_a_person_leaves_and_anybody_can_check_it(rescind: Say, tmp_path: Path) 
     assert "VALID" in said
     assert "no witness was named" in said, "one signed, but nobody asked whether"
     assert "cosigned by silo-0" in good(rescind("log", "check", "--witness", witness))
+    log = str(keys.folder() / "log")
+    monkeypatch.setenv("RESCIND_KEYS", str(tmp_path / "stranger"))
+    for words in (("roster", "check", "public"), ("log", "check", "--log", log)):
+        code, said = rescind(*words)
+        assert code == 2, "nothing is wrong with it: the key is missing"
+        assert "no log key was given" in said
+        good(rescind(*words, "--log-key", log_key))
 
 
 def test_what_cannot_be_checked_is_told_with_code_1_or_2(rescind: Say, tmp_path: Path) -> None:
@@ -113,6 +133,9 @@ def test_what_cannot_be_checked_is_told_with_code_1_or_2(rescind: Say, tmp_path:
         (("log", "cosign", "nowhere", "--key", "x"), "holds no log"),
         (("roster", "check", "."), "holds no roster"),
         (("roster", "check", ".", "--log-key", "nonsense"), "NAME+ID+KEY"),
+        (("roster", "check", ".", "--since", "no"), "Give a checkpoint that you kept"),
+        (("roster", "check", ".", "--mine", "no"), "that rescind roster mine wrote"),
+        (("log", "check", "--since", "no"), "Give a checkpoint that you kept"),
         (("log", "key", "--name", "two words"), "cannot name a log"),
         (("log", "add", "sum.toml"), "not JSON"),
         (("witness", "here", "--key", "nonsense", "--name", "w"), "NAME+ID+KEY"),

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -364,6 +365,10 @@ def test_the_demonstration_runs_without_any_data(rescind):
     page = Path("demo/report.html").read_text()
     assert "<svg" in page
     assert not any(word in page for word in ('src="http', 'href="http', "<script", "@import"))
+    assert 'href="receipt.html"' in page
+    for line in json.loads(Path("demo/receipt.json").read_text())["not_covered"]:
+        assert escape(line) in page, "what no command reaches stands in the report, too"
+    assert "nothing was learnt from them" not in page, "the operator states it, nobody measured it"
     facts = json.loads(Path("demo/run.json").read_text())
     erased = facts["demo"]
     assert erased["erased_records"] > 0

@@ -19,7 +19,7 @@ VERDICTS = {
     "INCONCLUSIVE": "The interval is too wide to decide between PASS and FAIL.",
     "VOID": "A control got the wrong verdict, so the result of this check means nothing.",
     "UNAUDITED": "Nothing was measured.",
-    "SHOWN": "Reported for information, not judged.",
+    "SHOWN": "Reported, not judged: it does not mean proved.",
     "POWERLESS": "This check would not detect it if nothing were forgotten, so it is not judged.",
 }
 """All verdicts and their meaning."""

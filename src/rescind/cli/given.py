@@ -30,14 +30,18 @@ def key_given(text: str, kind: int) -> Key:
     return Key.parse(text if looks_like_key else read_text(Path(text)), kind)
 
 
-def read_text(path: Path) -> str:
-    """Read a small text file that was named on the command line."""
+CHECKPOINT = "Give a checkpoint that you kept, such as a copy of public/log/checkpoint"
+
+
+def read_text(path: Path, give: str = "Give a key as NAME+ID+KEY, or a file") -> str:
+    """Read a small text file that was named on the command line.
+
+    give: what to give instead, if it cannot be read
+    """
     from rescind.errors import ConfigError
 
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is not text"
-        raise ConfigError(
-            f"'{str(path)[:80]}' cannot be read ({why}). Give a key as NAME+ID+KEY, or a file."
-        ) from None
+        raise ConfigError(f"'{str(path)[:80]}' cannot be read ({why}). {give}.") from None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from rescind.cli.given import key_given, read_receipt, read_text
+from rescind.cli.given import CHECKPOINT, key_given, read_receipt, read_text
 
 if TYPE_CHECKING:
     from rescind.proof.log_folder import LogFolder
@@ -92,15 +92,15 @@ def check(
 ) -> None:
     """Check a whole log: every entry, who signed, and that it only grew. Exit code 1 if not."""
     from rescind.errors import DataError
-    from rescind.forgetting.receipt_log import key_of
+    from rescind.forgetting.receipt_log import own_key_under
     from rescind.proof.notes import LOG, WITNESS
 
     trusted = key_given(log_key, LOG) if log_key else None
     witnesses = [key_given(one, WITNESS) for one in witness or []]
-    before = read_text(since) if since else None
+    before = read_text(since, CHECKPOINT) if since else None
     try:
         place = _open(log)
-        seen = place.check(trusted or key_of(place), witnesses, before)
+        seen = place.check(trusted or own_key_under(place.note), witnesses, before)
     except DataError as error:
         typer.echo(f"NOT VALID: {error}")
         raise typer.Exit(1) from None
@@ -120,18 +120,27 @@ def cosign(
     url: Annotated[str, Argument(help="Where the witness listens, such as http://silo-0:8017.")],
     key: Annotated[str, Option(help="The witness's key, which rescind witness prints.")],
     log: Log = None,
+    public: Annotated[
+        Path | None,
+        Option(help="A folder of rescind roster publish, to show the signature there, too."),
+    ] = None,
 ) -> None:
     """Ask a witness to sign the newest checkpoint, and keep its signature."""
     from rescind.errors import DataError
     from rescind.proof.notes import WITNESS
+    from rescind.proof.roster import Public
     from rescind.proof.witness_http import ask
 
     place, witness = _open(log), key_given(key, WITNESS)
+    shown = Public.read(public) if public else None
     try:
         at = ask(url, witness, place)
     except DataError as error:
         raise DataError(f"{url}: {error}") from None
     typer.echo(f"{witness.name} signed {place.checkpoint.size:,} entries (time {at}).")
+    if shown is not None:
+        shown.show(place)
+        typer.echo(f"Written: {public}, with the signature")
     typer.echo("Next: rescind log prove RECEIPT, to put the signature into a proof")
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from rescind.cli.given import key_given, read_receipt, read_text
+from rescind.cli.given import CHECKPOINT, key_given, read_receipt, read_text
 from rescind.cli.options import Run
 
 app = typer.Typer(
@@ -50,7 +50,8 @@ def publish(
             f"parts of devices that were away. Strangers will find it. Count all devices again."
         )
     typer.echo(f"Written: {out}")
-    typer.echo(f"Next: rescind roster check {out} --log-key KEY (rescind log key prints it)")
+    typer.echo(f"Next: rescind log cosign URL --key KEY --public {out}, to have a witness sign it")
+    typer.echo(f"      rescind roster check {out} --log-key KEY (rescind log key prints it)")
 
 
 @app.command("check")
@@ -85,19 +86,20 @@ def check(
 ) -> None:
     """Check that the lines of a roster add up, without any data. Exit code 1 if they do not."""
     from rescind.errors import DataError
-    from rescind.forgetting.receipt_log import key_of
+    from rescind.forgetting.receipt_log import own_key_under
     from rescind.proof import roster
     from rescind.proof.notes import LOG, WITNESS
 
     trusted = key_given(log_key, LOG) if log_key else None
     witnesses = [key_given(one, WITNESS) for one in witness or []]
-    before = read_text(since) if since else None
-    own = read_text(mine) if mine else None
-    signers = read_text(silos) if silos else None
+    before = read_text(since, CHECKPOINT) if since else None
+    own = read_text(mine, "Give the file that rescind roster mine wrote") if mine else None
+    signers = read_text(silos, "Give the file silos.pub of a silo") if silos else None
     earliest = _time_of(after, signers) if after else None
     try:
         public = roster.Public.read(folder)
-        told = roster.check(public, trusted or key_of(public.log), witnesses, before)
+        trusted = trusted or own_key_under(public.log.note)
+        told = roster.check(public, trusted, witnesses, before)
         told += _mine(public, own) if own is not None else []
         told += _signed(folder, public, signers, earliest) if signers is not None else []
         told += _audit(run, public) if run else []
@@ -147,7 +149,7 @@ def mine(
         raise DataError(f"user '{user}' has no line. Publish first: rescind roster publish {run}.")
     write_atomically(out, (json.dumps(lines, indent=1) + "\n").encode(), private=True)
     typer.echo(f"{len(lines)} lines. For user '{user}' only: {out} (it holds their items)")
-    typer.echo(f"Next: rescind roster check PUBLIC --mine {out}")
+    typer.echo(f"Next: rescind roster check PUBLIC --log-key KEY --mine {out}")
 
 
 def _mine(public, text):

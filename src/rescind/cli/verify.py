@@ -172,17 +172,10 @@ def _pinned(given: list[str]) -> dict[str, str]:
 
 def _logged(data: bytes, proof: bytes, log_key: str | None, witness: list[str]) -> list[Check]:
     """Check a proof with the log's key and those of witnesses."""
-    from rescind.errors import ConfigError
-    from rescind.forgetting.receipt_log import check_proof, default_log, key_of
-    from rescind.proof.log_folder import CHECKPOINT, LogFolder
+    from rescind.forgetting.receipt_log import check_proof
     from rescind.proof.notes import LOG, WITNESS
 
-    if log_key is not None:
-        log = key_given(log_key, LOG)
-    elif (default_log() / CHECKPOINT).is_file():
-        log = key_of(LogFolder(default_log()))
-    else:
-        raise ConfigError("--proof needs the log's key: --log-key NAME+ID+KEY, from its operator.")
+    log = None if log_key is None else key_given(log_key, LOG)
     return check_proof(data, proof, log, [key_given(one, WITNESS) for one in witness])
 
 

@@ -13,21 +13,21 @@ from rescind.forgetting.verify import Check
 
 @dataclass(frozen=True)
 class Person:
-    """The person whose recommendations are shown, one of those who take data back."""
+    """The person whose recommendations are shown, one of those who erase data."""
 
     user: str
     """Original id."""
     held: int
     lent: int
     among: int
-    """Number of people who lend a part and take it back."""
+    """Number of people who lend a part and erase it."""
 
     @property
     def description(self) -> str:
         """Return how this person was chosen, in one line."""
         return (
             f"holds {self.held} items and lends {self.lent}: the median of the {self.among} people "
-            f"who lend a part and take it back"
+            f"who lend a part and erase it"
         )
 
 

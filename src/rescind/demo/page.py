@@ -41,7 +41,7 @@ def panels(
         "Quality before and after an erasure": lambda ax: charts.bars(
             ax, heights, "NDCG@20 (test)", (charts.GREY, charts.BLUE, charts.GREEN)
         ),
-        "Scores of what was taken back": lambda ax: charts.histograms(
+        "Scores of what was erased": lambda ax: charts.histograms(
             ax, scores, "score of the erased records", colours
         ),
     }
@@ -74,13 +74,17 @@ def page(
         words.tone(exact),
         f"{data['users']:,} people and {data['items']:,} items of {data['name']} "
         f"({data['source']}). Each device trained on its own records; the server saw sums. "
-        f"The signed receipt lies next to this page (receipt.html, receipt.json).",
+        f"The signed receipt lies next to this page.",
     )
+    out.parts.append('<p><a href="receipt.html">Read the receipt</a>, and how to check it.</p>')
     out.parts.append(steps(exact))
+    out.heading("What this does not cover")
+    out.listing(exact.not_covered)
+    out.heading("The run in pictures")
     out.charts({title: _alone(panel) for title, panel in drawn.items()})
     out.text(
-        "These numbers show one run with one seed. Quality alone cannot show forgetting. Here it "
-        "is shown by training without the records, and by the audit.",
+        "These numbers show one run with one seed. Quality and scores cannot show forgetting: the "
+        "operator states how the model was made, and the audit measures what is left.",
         note=True,
     )
     _shown_to(out, erasure)
@@ -132,7 +136,7 @@ def _audited(out: Page, erasure: Erasure) -> None:
         out.text(
             f"The mean score of the erased records went from {means['before']:.3f} to "
             f"{means['after']:.3f}. The same rounds were run again without them, with the same "
-            f"random numbers, so this is exact: nothing was learnt from them."
+            f"random numbers: from that the operator states that it is exact."
         )
         if report is None:
             return
@@ -161,13 +165,13 @@ def _references(finding: Finding) -> list[object]:
 def _subtracted(out: Page, found: Subtraction, user: str) -> None:
     """Add the additive learner's answer: three digests of its sum, and what they show."""
     out.text(
-        f"Gram keeps one sum over all people, in whole numbers, so the loans were subtracted: "
+        f"Gram keeps one sum over all people, in whole numbers, so the records were subtracted: "
         f"those of user {user} in {1000 * found.alone:.0f} ms, all of them in "
         f"{1000 * found.together:.0f} ms of CPU. The remaining data was then summed again. The two "
         f"sums are the same to the last bit, so this model cannot be told from one that never had "
         f"the records."
         if found.proof.holds
-        else f"The loans were subtracted, and the sum does not agree: {found.proof.says}."
+        else f"The records were subtracted, and the sum does not agree: {found.proof.says}."
     )
     out.facts(
         {

@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from rescind.core.files import write_atomically
-from rescind.errors import DataError, RescindError
+from rescind.errors import ConfigError, DataError, RescindError
 from rescind.forgetting.verify import Check
 from rescind.privacy import keys
 from rescind.proof.log_folder import CHECKPOINT, RECEIPT, LogFolder, entry_of
-from rescind.proof.notes import LARGEST, Key, Proof
+from rescind.proof.notes import LARGEST, Key, Proof, opened
 
 SUFFIX = ".tlog-proof"
 
@@ -37,6 +37,22 @@ def key_of(log: LogFolder) -> Key:
     """Return the public key of this user's log."""
     public = keys.log_key().public_key().public_bytes_raw()
     return Key(log.checkpoint.origin, public)
+
+
+def own_key_under(note: str) -> Key:
+    """Return the key of this user's log if it signed this checkpoint, for whoever gave no key.
+
+    Without a key nothing was found wrong, so the error is about the missing key.
+    """
+    name = opened(note, ())[0].origin
+    if (keys.folder() / "log.key").exists():
+        own = Key(name, keys.log_key().public_key().public_bytes_raw())
+        if own in opened(note, [own])[1]:
+            return own
+    raise ConfigError(
+        f"no log key was given, and your own key did not sign the log {name}. Give its key with "
+        f"--log-key (NAME+ID+KEY or a file), as its operator publishes it."
+    )
 
 
 def proof_path(receipt: Path) -> Path:
@@ -65,10 +81,16 @@ def log_if_possible(receipt: Path) -> bool:
     return True
 
 
-def check_proof(data: bytes, proof: bytes, log: Key, witnesses: Sequence[Key] = ()) -> list[Check]:
-    """Return whether a receipt is in the log that its proof names, and who has seen that log."""
+def check_proof(
+    data: bytes, proof: bytes, log: Key | None, witnesses: Sequence[Key] = ()
+) -> list[Check]:
+    """Return whether a receipt is in the log that its proof names, and who has seen that log.
+
+    log: None for this user's own
+    """
     try:
         given = Proof.parse(proof[: LARGEST + 1].decode("utf-8"))
+        log = log or own_key_under(given.note)
         point, seen = given.check(entry_of(RECEIPT, data), log, witnesses)
     except (DataError, UnicodeDecodeError) as error:
         why = str(error) if isinstance(error, DataError) else "it is not text"

@@ -121,8 +121,25 @@ class Public:
         make_folder(folder / LOG)
         for name, data in ((LINES, self.lines), (SUM, self.total), (STATED, self.stated)):
             write_atomically(folder / name, data)
-        for name in (ENTRIES, CHECKPOINT):
-            write_atomically(folder / LOG / name, (self.log.folder / name).read_bytes())
+        _copy(self.log, folder / LOG)
+
+    def show(self, log: LogFolder) -> None:
+        """Bring the log of this folder up to date, with what witnesses signed since it was written.
+
+        log: the operator's own, which must continue the one shown here
+        """
+        shown = self.log.checkpoint
+        if log.checkpoint.origin != shown.origin or log.tree_root(shown.size) != shown.root:
+            raise DataError(
+                f"{self.log.folder} shows another log than {log.folder}. Name the folder that was "
+                f"published from this log."
+            )
+        _copy(log, self.log.folder)
+
+
+def _copy(log: LogFolder, folder: Path) -> None:
+    for name in (ENTRIES, CHECKPOINT):
+        write_atomically(folder / name, (log.folder / name).read_bytes())
 
 
 def digest(line: bytes) -> str:

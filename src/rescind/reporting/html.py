@@ -20,6 +20,8 @@ TONES = {
     "UNAUDITED": "open",
 }
 """How a verdict is tinted. The word itself is always written, too."""
+NOT_JUDGED = {"SHOWN": "SHOWN, not judged"}
+"""What a badge says where the word alone would read as `proved`."""
 
 NUMERIC = re.compile(r"–|[\d.]+ to [\d.]+")
 """Texts that stand where a number would: none, and an interval."""
@@ -36,7 +38,7 @@ class Badge:
     @classmethod
     def of(cls, verdict: str) -> Badge:
         """Return the badge of a verdict."""
-        return cls(verdict, TONES.get(verdict, ""))
+        return cls(NOT_JUDGED.get(verdict, verdict), TONES.get(verdict, ""))
 
     @property
     def html(self) -> str:
