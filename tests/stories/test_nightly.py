@@ -115,3 +115,29 @@ def test_own_receipts_stay_valid_after_a_new_key(shop: Shop) -> None:
     for statement in keys.folder().glob("rotated-*.json"):
         statement.unlink()
     assert shop.rescind(f"rescind verify {receipt}")[0] == 1, "control: without the statements"
+
+
+def test_a_customer_who_left_gets_no_new_place_when_a_file_has_her_again(shop: Shop) -> None:
+    shop.ask("anna", '{"withdraw": "c7"}')
+    here = {f"c{user}" for user in range(12) if user != 7}
+    for night in range(NIGHTS):
+        new = [(3, 20 + night, 300 + night), (7, 1, 300 + night), (7, 30 + night, 300 + night)]
+        table(shop.folder / "in" / "today.csv", new)
+        shop.follow("nightly.sh")
+        assert {user for user, _ in shop.lists()} == here
+        known = {f"p{item}" for item in (*range(10), *range(20, 21 + night))}
+        assert {item for _, item in shop.lists()} == known, "c7 alone had p30 and p31"
+        size = f"11 users, {11 + night} items, {56 + night} rows"
+        assert size in shop.rescind("rescind data describe mine")[1]
+    facts = json.loads((shop.folder / "runs" / "mine" / "run.json").read_text())
+    assert facts["data"]["users"] == 11
+    said = shop.rescind("rescind export runs/mine --out lists -k 50")[1]
+    assert "lists of 11 users" in said
+    table(shop.folder / "in" / "today.csv", [(3, 25, 400), (7, 1, 400), (7, 40, 400)])
+    said = shop.rescind("rescind data append mine in/today.csv")[1]
+    assert "1 row added, 2 withheld" in said
+    table(shop.folder / "in" / "today.csv", [(7, 1, 401)])
+    said = shop.rescind("rescind data append mine in/today.csv")[1]
+    assert "0 rows added, 1 withheld" in said
+    said = shop.rescind("rescind data append mine in/today.csv")[1]
+    assert "this file was added before" in said

@@ -93,6 +93,7 @@ def _counted(name: str) -> dict[str, Any]:
     low, middle, high = (int(np.quantile(each[each > 0], part)) for part in (0, 0.5, 1))
     times = f"{_day(data.time.min())} to {_day(data.time.max())}" if data.has_time else "none"
     return {
+        **data.size,
         "times": times,
         "per user": f"{low:,} to {high:,} rows, half of the users have {middle:,} or more",
         "method": f"{advice.method}, because: {'; '.join(advice.why[1:])}",
@@ -240,7 +241,7 @@ def append_rows(
     """Add new interactions to imported data. The same file given again adds nothing.
 
     The file is read as the import was: the same columns, separator and units, unless you say. Rows
-    that were erased stay away, also if the file has them.
+    that were erased and rows of users who left stay away, also if the file has them.
 
     Example: rescind data append mine today.csv
     """
@@ -262,9 +263,14 @@ def append_rows(
     }
     done = _with_status(f"reading {file.name}", lambda _: append_file(name, file, **settings))
     if json:
-        _print_json({"name": name, "added": done.rows, **done.dataset.size})
+        counts = {"added": done.rows, "withheld": done.withheld}
+        _print_json({"name": name, **counts, **done.dataset.size})
         return
-    told = f"{done.rows:,} rows added" if done.rows else "this file was added before"
+    told = f"{done.rows:,} row{'' if done.rows == 1 else 's'} added"
+    if done.withheld:
+        told += f", {done.withheld:,} withheld (users who left, or erased rows)"
+    elif not done.rows:
+        told = "this file was added before"
     typer.echo(f"{name}: {told}; now {_size(done.dataset.size)}")
     typer.echo(f"\nNext: rescind run --data {name}")
 
@@ -313,9 +319,7 @@ def _report_import(data: Any, file: Path, json: bool) -> None:
 
     result = {
         "name": data.name,
-        "users": len(data.users),
-        "items": len(data.items),
-        "rows": len(data),
+        **data.size,
         "ratings": data.rating is not None,
         "times": data.has_time,
         "split": data.split is not None,
