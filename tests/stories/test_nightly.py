@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -141,3 +142,21 @@ def test_a_customer_who_left_gets_no_new_place_when_a_file_has_her_again(shop: S
     assert "0 rows added, 1 withheld" in said
     said = shop.rescind("rescind data append mine in/today.csv")[1]
     assert "this file was added before" in said
+
+
+def test_cron_finds_the_command_with_the_lines_of_the_page(tmp_path: Path) -> None:
+    found = re.search(r"```cron\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
+    assert found
+    lines = found[1].replace("/srv/", f"{tmp_path}/").splitlines()
+    settings = dict(line.split("=", 1) for line in lines[:-1])
+    command = lines[-1].split(maxsplit=5)[5]
+    installed = tmp_path / "rescind" / "bin" / "rescind"
+    installed.parent.mkdir(parents=True)
+    installed.write_text("#!/bin/sh\n")
+    installed.chmod(0o755)
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "nightly.sh").write_text("rescind requests run in/requests\n")
+    of_cron = {"PATH": "/usr/bin:/bin", "SHELL": "/bin/sh"}
+    for given, code in ((of_cron | settings, 0), (of_cron, 127)):
+        done = subprocess.run(["/bin/sh", "-c", command], env=given, check=False)
+        assert done.returncode == code
