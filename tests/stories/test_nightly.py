@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rescind.cli import main
+from rescind.data.importing import load_imported
 from rescind.privacy import keys
 
 PAGE = Path(__file__).parents[2] / "docs" / "operate.md"
@@ -142,6 +143,39 @@ def test_a_customer_who_left_gets_no_new_place_when_a_file_has_her_again(shop: S
     assert "0 rows added, 1 withheld" in said
     said = shop.rescind("rescind data append mine in/today.csv")[1]
     assert "this file was added before" in said
+
+
+def test_a_customer_who_returns_is_let_in_with_what_is_new_and_can_leave_again(shop: Shop) -> None:
+    shop.ask("anna", '{"withdraw": "c7"}')
+    shop.ask("bert", '{"withdraw": "c2"}')
+
+    def night(when: int) -> str:
+        new = [(user, item, when) for user in (2, 3, 7) for item in (1, when)]
+        table(shop.folder / "in" / "today.csv", new)
+        assert shop.follow("nightly.sh")["requests"] == 0
+        return shop.rescind("rescind data describe mine")[1]
+
+    assert "10 users," in night(300)
+    admit = next(line for line in script("return.sh") if " data admit " in line)
+    code, said = shop.rescind(admit.replace("c7", "c8"))
+    assert code == 2, "c8 did not leave"
+    assert shop.rescind(admit.replace("runs/mine", "runs/mien"))[0] == 2, "nothing is half done"
+    code, said = shop.rescind(admit)
+    assert code == 0, said
+    assert "mine, runs/mine;" in said
+    assert "11 users," in night(301)
+    users = {user for user, _ in shop.lists()}
+    assert "c7" in users
+    assert "c2" not in users, "the control: nobody else came back"
+    held = load_imported("mine")
+    mine = held.items[held.item[held.users[held.user] == "c7"]].tolist()
+    assert mine == ["p301"], "p1 was hers before, and p300 came while she was away"
+    assert shop.rescind(admit)[0] == 2, "she is in"
+    shop.ask("anna-again", '{"withdraw": "c7"}')
+    assert "10 users," in night(302)
+    assert "c7" not in {user for user, _ in shop.lists()}
+    code, said = shop.rescind("rescind verify in/requests/answered")
+    assert code == 0, said
 
 
 def test_cron_finds_the_command_with_the_lines_of_the_page(tmp_path: Path) -> None:

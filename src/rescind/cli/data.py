@@ -10,7 +10,7 @@ import typer
 from typer import Argument, Option
 
 app = typer.Typer(
-    help="Datasets: list, describe, get, import, append, erase.",
+    help="Datasets: list, describe, get, import, append, erase, admit.",
     no_args_is_help=True,
     add_completion=False,
     suggest_commands=False,
@@ -241,7 +241,8 @@ def append_rows(
     """Add new interactions to imported data. The same file given again adds nothing.
 
     The file is read as the import was: the same columns, separator and units, unless you say. Rows
-    that were erased and rows of users who left stay away, also if the file has them.
+    that were erased and rows of users who withdrew stay away, also if the file has them. A user who
+    returns is let in with `rescind data admit`.
 
     Example: rescind data append mine today.csv
     """
@@ -268,7 +269,7 @@ def append_rows(
         return
     told = f"{done.rows:,} row{'' if done.rows == 1 else 's'} added"
     if done.withheld:
-        told += f", {done.withheld:,} withheld (users who left, or erased rows)"
+        told += f", {done.withheld:,} withheld (users who withdrew, or erased rows)"
     elif not done.rows:
         told = "this file was added before"
     typer.echo(f"{name}: {told}; now {_size(done.dataset.size)}")
@@ -312,6 +313,41 @@ def erase_rows(
     typer.echo(f"{name}: deleted {rows:,} rows of {people}; later imports leave them out")
     typer.echo(f"  receipt  {path}\n  for the requester only  {key}")
     typer.echo(f"\nNext: rescind verify {path}; rescind forget RUN --withdraw USER for each run")
+
+
+@app.command("admit")
+def admit_user(
+    name: Annotated[str, Argument(help="An imported dataset.")],
+    user: Annotated[str, Option(help="The original id of a user who withdrew.")],
+    run: Annotated[
+        list[Path] | None, Option(help="A run that answered the withdrawal; repeatable.")
+    ] = None,
+) -> None:
+    """Let a user who withdrew come in again: their rows in files that are added later count.
+
+    Erased rows stay away, as the receipt says. A run keeps a list of its own, so name each run
+    that answered the withdrawal.
+
+    Example: rescind data admit mine --user c7 --run runs/mine
+    """
+    from rescind.data.blocklist import FILE, Blocklist
+    from rescind.data.importing import admit_imported, imported_names
+    from rescind.errors import ConfigError, DataError, suggest
+    from rescind.experiments.request_queue import links
+
+    if name not in imported_names():
+        raise ConfigError(f"'{name}' is not an imported dataset; {suggest(name, imported_names())}")
+    for one in run or ():
+        if not one.is_dir():
+            raise ConfigError(f"there is no run {one}. Nothing was changed.")
+    found = [name] if admit_imported(name, user) else []
+    folders = [link for one in run or () for link in links(one)]
+    found += [str(folder) for folder in folders if Blocklist.admit(folder / FILE, user)]
+    if not found:
+        asked = ", ".join([name, *map(str, run or ())])
+        raise DataError(f"no user '{user}' withdrew from {asked}. Nothing was changed.")
+    typer.echo(f"let in again by {', '.join(found)}; erased rows stay away")
+    typer.echo(f"\nNext: rescind data append {name} FILE, with rows that are new")
 
 
 def _report_import(data: Any, file: Path, json: bool) -> None:

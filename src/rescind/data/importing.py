@@ -20,7 +20,7 @@ import numpy as np
 
 from rescind.core.files import locked
 from rescind.data import canonical
-from rescind.data.blocklist import Blocklist
+from rescind.data.blocklist import Blocklist, place
 from rescind.data.canonical import Canonical
 from rescind.data.catalogue import ENTRIES
 from rescind.data.dataset import Dataset
@@ -273,6 +273,18 @@ def erase_imported(name: str, users: Sequence[str], items: Sequence[str] = ()) -
     if items:
         held &= np.isin(again.items[again.item], list(items))
     return Erased(dataset, rows, left, int(held.sum()))
+
+
+def admit_imported(name: str, user: str) -> bool:
+    """Let a user who left an imported dataset come in again; return whether they had left.
+
+    What they had before stays away: rows that are still in the files are erased first.
+    """
+    if not Blocklist.of_dataset(name).has_withdrawn(user):
+        return False
+    if user in load_imported(name).users:
+        erase_imported(name, [user])
+    return Blocklist.admit(place(name), user)
 
 
 class Erased(NamedTuple):
