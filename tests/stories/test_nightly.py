@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rescind.cli import main
+from rescind.data.importing import load_imported
 from rescind.privacy import keys
 
 PAGE = Path(__file__).parents[2] / "docs" / "operate.md"
@@ -115,3 +117,80 @@ def test_own_receipts_stay_valid_after_a_new_key(shop: Shop) -> None:
     for statement in keys.folder().glob("rotated-*.json"):
         statement.unlink()
     assert shop.rescind(f"rescind verify {receipt}")[0] == 1, "control: without the statements"
+
+
+def test_a_customer_who_left_gets_no_new_place_when_a_file_has_her_again(shop: Shop) -> None:
+    shop.ask("anna", '{"withdraw": "c7"}')
+    here = {f"c{user}" for user in range(12) if user != 7}
+    for night in range(NIGHTS):
+        new = [(3, 20 + night, 300 + night), (7, 1, 300 + night), (7, 30 + night, 300 + night)]
+        table(shop.folder / "in" / "today.csv", new)
+        shop.follow("nightly.sh")
+        assert {user for user, _ in shop.lists()} == here
+        known = {f"p{item}" for item in (*range(10), *range(20, 21 + night))}
+        assert {item for _, item in shop.lists()} == known, "c7 alone had p30 and p31"
+        size = f"11 users, {11 + night} items, {56 + night} rows"
+        assert size in shop.rescind("rescind data describe mine")[1]
+    facts = json.loads((shop.folder / "runs" / "mine" / "run.json").read_text())
+    assert facts["data"]["users"] == 11
+    said = shop.rescind("rescind export runs/mine --out lists -k 50")[1]
+    assert "lists of 11 users" in said
+    table(shop.folder / "in" / "today.csv", [(3, 25, 400), (7, 1, 400), (7, 40, 400)])
+    said = shop.rescind("rescind data append mine in/today.csv")[1]
+    assert "1 row added, 2 withheld" in said
+    table(shop.folder / "in" / "today.csv", [(7, 1, 401)])
+    said = shop.rescind("rescind data append mine in/today.csv")[1]
+    assert "0 rows added, 1 withheld" in said
+    said = shop.rescind("rescind data append mine in/today.csv")[1]
+    assert "this file was added before" in said
+
+
+def test_a_customer_who_returns_is_let_in_with_what_is_new_and_can_leave_again(shop: Shop) -> None:
+    shop.ask("anna", '{"withdraw": "c7"}')
+    shop.ask("bert", '{"withdraw": "c2"}')
+
+    def night(when: int) -> str:
+        new = [(user, item, when) for user in (2, 3, 7) for item in (1, when)]
+        table(shop.folder / "in" / "today.csv", new)
+        assert shop.follow("nightly.sh")["requests"] == 0
+        return shop.rescind("rescind data describe mine")[1]
+
+    assert "10 users," in night(300)
+    admit = next(line for line in script("return.sh") if " data admit " in line)
+    code, said = shop.rescind(admit.replace("c7", "c8"))
+    assert code == 2, "c8 did not leave"
+    assert shop.rescind(admit.replace("runs/mine", "runs/mien"))[0] == 2, "nothing is half done"
+    code, said = shop.rescind(admit)
+    assert code == 0, said
+    assert "mine, runs/mine;" in said
+    assert "11 users," in night(301)
+    users = {user for user, _ in shop.lists()}
+    assert "c7" in users
+    assert "c2" not in users, "the control: nobody else came back"
+    held = load_imported("mine")
+    mine = held.items[held.item[held.users[held.user] == "c7"]].tolist()
+    assert mine == ["p301"], "p1 was hers before, and p300 came while she was away"
+    assert shop.rescind(admit)[0] == 2, "she is in"
+    shop.ask("anna-again", '{"withdraw": "c7"}')
+    assert "10 users," in night(302)
+    assert "c7" not in {user for user, _ in shop.lists()}
+    code, said = shop.rescind("rescind verify in/requests/answered")
+    assert code == 0, said
+
+
+def test_cron_finds_the_command_with_the_lines_of_the_page(tmp_path: Path) -> None:
+    found = re.search(r"```cron\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
+    assert found
+    lines = found[1].replace("/srv/", f"{tmp_path}/").splitlines()
+    settings = dict(line.split("=", 1) for line in lines[:-1])
+    command = lines[-1].split(maxsplit=5)[5]
+    installed = tmp_path / "rescind" / "bin" / "rescind"
+    installed.parent.mkdir(parents=True)
+    installed.write_text("#!/bin/sh\n")
+    installed.chmod(0o755)
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "nightly.sh").write_text("rescind requests run in/requests\n")
+    of_cron = {"PATH": "/usr/bin:/bin", "SHELL": "/bin/sh"}
+    for given, code in ((of_cron | settings, 0), (of_cron, 127)):
+        done = subprocess.run(["/bin/sh", "-c", command], env=given, check=False)
+        assert done.returncode == code

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -14,6 +15,7 @@ import rescind as rs
 from rescind.cli import main
 from rescind.core.files import locked
 from rescind.data import canonical
+from rescind.data.blocklist import Blocklist
 from rescind.data.importing import append_file, erase_imported, imported_folder, load_imported
 from rescind.errors import ConfigError, DataError
 from rescind.experiments.cell import Cell, DataSettings, RunSettings
@@ -24,6 +26,8 @@ from rescind.methods.additive.local_gram import LocalGram
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
 from rescind.privacy import keys
+from rescind.storage.federations import save_federation
+from rescind.storage.quick_lists import open_saved, recommend
 
 FIRST = "user,item,time,title\na,x,10,Up\nb,y,20,Heat\n"
 LATER = "user,item,time,title\na,z,30,Ran\nc,x,5,\n"
@@ -67,6 +71,19 @@ def test_the_same_file_again_adds_nothing_also_after_an_erasure(mine):
     assert ("b", "x", 51) in rows(again)
     assert ("c", "x", 5) not in rows(again), "erased rows stay away"
     assert ("c", "y", 50) in rows(again), "and new rows of the same user are new"
+
+
+def test_withheld_rows_are_counted_and_get_no_place(mine):
+    append_file("mine", mine)
+    erase_imported("mine", ["c"])
+    Blocklist().with_withdrawn("b").add_to_dataset("mine")
+    mine.write_text("user,item,time\nc,x,50\nb,x,51\nb,w,52\na,y,53\n")
+    done = append_file("mine", mine)
+    assert (done.rows, done.withheld) == (1, 3)
+    assert rows(done.dataset) == [("a", "x", 10), ("a", "z", 30), ("a", "y", 53)]
+    assert done.dataset.users.tolist() == ["a", "(left 1)", "(left 2)"], "numbers stay"
+    assert done.dataset.size == {"users": 1, "items": 3, "rows": 3}
+    assert done.dataset.on_devices(0).members.tolist() == [True, False, False]
 
 
 KILLED_APPEND = """
@@ -206,3 +223,28 @@ def test_the_commands(mine, monkeypatch, capsys, tmp_path):
     rescind("keys", "rotate", "--yes")
     (statement,) = keys.folder().glob("rotated-*.json")
     assert "VALID: since" in rescind("keys", "check", str(statement))
+
+
+@pytest.mark.parametrize("method", [Gram(), LocalGram(), FedAvg(model=MF(dim=2))], ids=str)
+def test_items_that_only_users_who_left_had_are_in_no_list(tmp_path, method):
+    run = RunSettings(rounds=1, evaluate_every=1)
+    fed = run_cell(Cell("c", DATA, None, method, run), tmp_path / "run").fed
+    export(fed, tmp_path / "before", k=30)
+    listed = pq.read_table(tmp_path / "before" / "top-k.parquet").to_pylist()
+    gone = listed[0]["item"]
+    fed = replace(fed, labels=fed.labels.without_items([int(gone)]))
+    export(fed, tmp_path / "after", k=30)
+    left = pq.read_table(tmp_path / "after" / "top-k.parquet").to_pylist()
+    before = [(row["user"], row["item"]) for row in listed if row["item"] != gone]
+    assert [(row["user"], row["item"]) for row in left] == before, "the control: nothing else"
+    own = [one.item for one in fed.recommend("0", 30)]
+    assert own == [row["item"] for row in left if row["user"] == "0"]
+    save_federation(fed, tmp_path / "saved")
+    saved = open_saved(tmp_path / "saved")
+    assert saved is not None
+    quick = recommend(saved, "0", 30, None)
+    assert (quick is None) == isinstance(method, FedAvg), "a model of vectors is loaded"
+    assert quick is None or [one.item for one in quick] == own
+    for path in (tmp_path / "after").glob("neighbours.parquet"):
+        near = pq.read_table(path).to_pylist()
+        assert not any("(removed " in row["item"] + row["neighbour"] for row in near)

@@ -23,7 +23,7 @@ from rescind.core.holdings import SPLITS
 from rescind.core.params import Params
 from rescind.core.records import Erase, Event, Records, Unshare, Withdraw
 from rescind.core.state import Private
-from rescind.core.tasks.metrics import Scores, top_k
+from rescind.core.tasks.metrics import Scores, top_k, without_items
 from rescind.errors import ConfigError, DataError
 
 AUDITOR = 0x5EED_0A0D
@@ -313,11 +313,13 @@ class TopLists:
     split: str = "test"
     mask: tuple[str, ...] = ("own",)
     block: int | None = None
+    without: tuple[int, ...] = ()
+    """Items that no list may have."""
     only_lists: ClassVar[bool] = True
 
     def totals(self, scores: Scores, cohort: Cohort, masked: Lot) -> tuple[Params, int]:
         """Return "list": [clients, k], item index + 1; 0 where there is no item or no user."""
-        top = top_k(scores, masked, self.k) + 1
+        top = top_k(without_items(scores, self.without), masked, self.k) + 1
         empty = top.new_zeros(self.clients, self.k)
         return {"list": empty.index_copy(0, cohort.ids, top)}, len(cohort)
 
@@ -326,9 +328,9 @@ class TopLists:
         return {}
 
 
-def lists(fed: Federation, ids: Tensor, k: int = 20) -> Tensor:
+def lists(fed: Federation, ids: Tensor, k: int = 20, without: tuple[int, ...] = ()) -> Tensor:
     """Compute the top-k lists of users; -1 where a list is shorter. [len(ids), k]"""
-    metric = TopLists(fed.world.sizes.clients, k)
+    metric = TopLists(fed.world.sizes.clients, k, without=without)
     here = ids.to(fed.world.members.device)
     now = fed.now
     total = fed.executor.measure(fed.method, now.state.public, now.vault, here, metric)

@@ -10,7 +10,7 @@ import typer
 from typer import Argument, Option
 
 app = typer.Typer(
-    help="Datasets: list, describe, get, import, append, erase.",
+    help="Datasets: list, describe, get, import, append, erase, admit.",
     no_args_is_help=True,
     add_completion=False,
     suggest_commands=False,
@@ -93,6 +93,7 @@ def _counted(name: str) -> dict[str, Any]:
     low, middle, high = (int(np.quantile(each[each > 0], part)) for part in (0, 0.5, 1))
     times = f"{_day(data.time.min())} to {_day(data.time.max())}" if data.has_time else "none"
     return {
+        **data.size,
         "times": times,
         "per user": f"{low:,} to {high:,} rows, half of the users have {middle:,} or more",
         "method": f"{advice.method}, because: {'; '.join(advice.why[1:])}",
@@ -240,7 +241,8 @@ def append_rows(
     """Add new interactions to imported data. The same file given again adds nothing.
 
     The file is read as the import was: the same columns, separator and units, unless you say. Rows
-    that were erased stay away, also if the file has them.
+    that were erased and rows of users who withdrew stay away, also if the file has them. A user who
+    returns is let in with `rescind data admit`.
 
     Example: rescind data append mine today.csv
     """
@@ -262,9 +264,14 @@ def append_rows(
     }
     done = _with_status(f"reading {file.name}", lambda _: append_file(name, file, **settings))
     if json:
-        _print_json({"name": name, "added": done.rows, **done.dataset.size})
+        counts = {"added": done.rows, "withheld": done.withheld}
+        _print_json({"name": name, **counts, **done.dataset.size})
         return
-    told = f"{done.rows:,} rows added" if done.rows else "this file was added before"
+    told = f"{done.rows:,} row{'' if done.rows == 1 else 's'} added"
+    if done.withheld:
+        told += f", {done.withheld:,} withheld (users who withdrew, or erased rows)"
+    elif not done.rows:
+        told = "this file was added before"
     typer.echo(f"{name}: {told}; now {_size(done.dataset.size)}")
     typer.echo(f"\nNext: rescind run --data {name}")
 
@@ -308,14 +315,47 @@ def erase_rows(
     typer.echo(f"\nNext: rescind verify {path}; rescind forget RUN --withdraw USER for each run")
 
 
+@app.command("admit")
+def admit_user(
+    name: Annotated[str, Argument(help="An imported dataset.")],
+    user: Annotated[str, Option(help="The original id of a user who withdrew.")],
+    run: Annotated[
+        list[Path] | None, Option(help="A run that answered the withdrawal; repeatable.")
+    ] = None,
+) -> None:
+    """Let a user who withdrew come in again: their rows in files that are added later count.
+
+    Erased rows stay away, as the receipt says. A run keeps a list of its own, so name each run
+    that answered the withdrawal.
+
+    Example: rescind data admit mine --user c7 --run runs/mine
+    """
+    from rescind.data.blocklist import FILE, Blocklist
+    from rescind.data.importing import admit_imported, imported_names
+    from rescind.errors import ConfigError, DataError, suggest
+    from rescind.experiments.request_queue import links
+
+    if name not in imported_names():
+        raise ConfigError(f"'{name}' is not an imported dataset; {suggest(name, imported_names())}")
+    for one in run or ():
+        if not one.is_dir():
+            raise ConfigError(f"there is no run {one}. Nothing was changed.")
+    found = [name] if admit_imported(name, user) else []
+    folders = [link for one in run or () for link in links(one)]
+    found += [str(folder) for folder in folders if Blocklist.admit(folder / FILE, user)]
+    if not found:
+        asked = ", ".join([name, *map(str, run or ())])
+        raise DataError(f"no user '{user}' withdrew from {asked}. Nothing was changed.")
+    typer.echo(f"let in again by {', '.join(found)}; erased rows stay away")
+    typer.echo(f"\nNext: rescind data append {name} FILE, with rows that are new")
+
+
 def _report_import(data: Any, file: Path, json: bool) -> None:
     from rescind.data.obtain import where
 
     result = {
         "name": data.name,
-        "users": len(data.users),
-        "items": len(data.items),
-        "rows": len(data),
+        **data.size,
         "ratings": data.rating is not None,
         "times": data.has_time,
         "split": data.split is not None,

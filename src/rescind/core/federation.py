@@ -34,7 +34,7 @@ from rescind.core.request import Request
 from rescind.core.run_state import EarlyStop, RoundResult, RunState
 from rescind.core.state import Private, ServerState
 from rescind.core.tasks import Metric, Question
-from rescind.core.tasks.metrics import Owners, top_k
+from rescind.core.tasks.metrics import Owners, top_k, without_items
 from rescind.core.update import Sum
 from rescind.core.world import Host, Sizes, World
 from rescind.errors import BoundaryError, ConfigError, ConsentError, DataError
@@ -427,7 +427,8 @@ class Federation:
         return scores[0].double().index_fill(0, item, -torch.inf)
 
     def _best(self, scores: Tensor, k: int, why: str) -> list[Recommendation]:
-        best = top_k(scores.unsqueeze(0), None, min(k, len(scores)))[0]
+        there = without_items(scores.unsqueeze(0), self.labels.removed_items)
+        best = top_k(there, None, min(k, len(scores)))[0]
         return [
             Recommendation(self.labels.item_id(i), self.labels.title(i), float(scores[i]), why)
             for i in best.tolist()

@@ -117,6 +117,11 @@ class Labels:
         return {name: index for index, name in enumerate(self.items)}
 
     @cached_property
+    def removed_items(self) -> tuple[int, ...]:
+        """Items without an id, because only users who left had them: nothing to recommend."""
+        return tuple(i for i, name in enumerate(self.items) if name == removed(i))
+
+    @cached_property
     def in_chunks(self) -> dict[str, Names]:
         """Each column as a list that shares what did not change with older labels."""
         columns = {field.name: getattr(self, field.name) for field in fields(self)}

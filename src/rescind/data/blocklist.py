@@ -90,6 +90,17 @@ class Blocklist:
         with locked(place(name).parent):
             (Blocklist.of_dataset(name) | self)._write(place(name))
 
+    @classmethod
+    def admit(cls, path: Path, user: str) -> bool:
+        """Let a user in again who left by the list in a file; return whether it had them."""
+        if not path.is_file():
+            return False
+        with locked(path.parent):
+            listed = cls._read(path)
+            if there := listed.has_withdrawn(user):
+                listed.with_admitted(user)._write(path)
+        return there
+
     def _write(self, path: Path) -> None:
         table = {n: sorted(getattr(self, n)) for n in LISTS}
         write_atomically(path, (json.dumps(table, indent=1) + "\n").encode())
@@ -120,6 +131,14 @@ class Blocklist:
         key = self._key or keys.erasure_key()
         who = {_digest(key, user)}
         return replace(self, people=self.people | who, withdrawn=self.withdrawn | who, _key=key)
+
+    def has_withdrawn(self, user: str) -> bool:
+        """Return whether all rows of a user, given by original id, are left out."""
+        return bool(self.withdrawn) and _digest(self._key, user) in self.withdrawn
+
+    def with_admitted(self, user: str) -> Blocklist:
+        """Return the list with a user let in again. Erased rows stay: a receipt names them."""
+        return replace(self, withdrawn=self.withdrawn - {_digest(self._key, user)})
 
     def with_erased(self, users: Sequence[str], items: Sequence[str]) -> Blocklist:
         """Return the list with erased rows, given by original ids."""

@@ -7,6 +7,7 @@ archive, a wheel and a parquet copy of the same data have the same digest.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from rescind.core.labels import left, removed
 from rescind.data.arrays import Ints, Labels, Mask, Strings
 from rescind.errors import DataError
 
@@ -85,14 +87,21 @@ class Dataset:
 
     def __repr__(self) -> str:
         return (
-            f"Dataset({self.name}: {len(self.users)} users, {len(self.items)} items, "
+            f"Dataset({self.name}: {self.size['users']} users, {self.size['items']} items, "
             f"{len(self)} rows, from {self.source or 'memory'})"
         )
 
     @property
     def size(self) -> dict[str, int]:
-        """Return the number of users, items and rows."""
-        return {"users": len(self.users), "items": len(self.items), "rows": len(self)}
+        """Return the number of users, items and rows; places of users who left are not counted."""
+        users = len(self.users) - len(self.left_places)
+        items = len(self.items) - len(_unnamed(self.item, self.items, removed))
+        return {"users": users, "items": items, "rows": len(self)}
+
+    @cached_property
+    def left_places(self) -> Ints:
+        """Places of users who left: without rows, and without an id. The others keep theirs."""
+        return _unnamed(self.user, self.users, left)
 
     @cached_property
     def digest(self) -> str:
@@ -126,11 +135,14 @@ class Dataset:
         item_old, item = _renumber(self.item, len(self.items), order)
         users, items = self.users[user_old], self.items[item_old]
         about = {n: getattr(self, n) for n in ("titles", "genres")}
-        left: dict[str, Any] = {n: None if c is None else c[item_old] for n, c in about.items()}
-        return replace(self, user=user, item=item, users=users, items=items, **left)
+        kept: dict[str, Any] = {n: None if c is None else c[item_old] for n, c in about.items()}
+        return replace(self, user=user, item=item, users=users, items=items, **kept)
 
     def on_devices(self, seed: int) -> Holdings:
-        """Give each user their records, with the published split or a random 8:1:1 split."""
+        """Give each user their records, with the published split or a random 8:1:1 split.
+
+        Users who left are no members.
+        """
         import torch
 
         from rescind.core.holdings import Holdings
@@ -142,7 +154,9 @@ class Dataset:
         rating = None if self.rating is None else torch.tensor(self.rating)
         records = Records.of(user, item, time, rating)
         sizes = len(self.users), len(self.items)
-        return Holdings.of(records, torch.tensor(split), *sizes, self.task)
+        held = Holdings.of(records, torch.tensor(split), *sizes, self.task)
+        held.members[torch.from_numpy(self.left_places)] = False
+        return held
 
     def to_frame(self, kind: Literal["pandas", "polars", "arrow"] = "pandas") -> Any:
         """Return the rows as a frame with original ids; `rs.from_frame` reads it back."""
@@ -247,6 +261,12 @@ def _check_range(name: str, column: str, values: Ints, size: int) -> None:
             f"dataset '{name}': column '{column}' runs from {values.min()} to {values.max()}, "
             f"but there are {size} {column}s. Indexes must lie in 0..{size - 1}."
         )
+
+
+def _unnamed(values: Ints, ids: Strings, stand_in: Callable[[int], str]) -> Ints:
+    """Return the places without rows whose id was replaced by this."""
+    empty = np.flatnonzero(np.bincount(values, minlength=len(ids)) == 0)
+    return np.array([i for i in empty.tolist() if ids[i] == stand_in(i)], dtype=np.int64)
 
 
 def _renumber(values: Ints, size: int, order: str) -> tuple[Ints, Ints]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from rescind.core.files import locked
 from rescind.data import canonical
-from rescind.data.blocklist import Blocklist
+from rescind.data.blocklist import Blocklist, place
 from rescind.data.canonical import Canonical
 from rescind.data.catalogue import ENTRIES
 from rescind.data.dataset import Dataset
@@ -151,6 +151,7 @@ def dataset_of(
 def append_file(name: str, path: str | Path, **settings: Any) -> Appended:
     """Add the interactions of a file to an imported dataset. The same file again adds nothing.
 
+    Rows that were erased, and all rows of users who left, are withheld: they get no place.
     settings: those of `import_file` about columns and cells. Default: those of the import
     """
     if name not in imported_names():
@@ -174,8 +175,10 @@ def append_file(name: str, path: str | Path, **settings: Any) -> Appended:
                     f"{'one' if there[0] else 'none'}. Both must have it, or neither "
                     f"(--ignore COLUMN)."
                 )
-        both = store(name, joined(old, new), about["file"], (*about["appended"], mark), before)
-    return Appended(both, len(new))
+        admitted = Blocklist.of_dataset(name).left_of(new).compact()
+        both = joined(old, admitted)
+        stored = store(name, both, about["file"], (*about["appended"], mark), before)
+    return Appended(stored, len(admitted), len(new) - len(admitted))
 
 
 class Appended(NamedTuple):
@@ -183,7 +186,9 @@ class Appended(NamedTuple):
 
     dataset: Dataset
     rows: int
-    """Rows of the file; 0 if it was added before."""
+    """Rows of the file that were added; 0 if it was added before."""
+    withheld: int = 0
+    """Rows of the file that stay out: erased before, or of users who left."""
 
 
 def _mark(path: Path) -> str:
@@ -268,6 +273,18 @@ def erase_imported(name: str, users: Sequence[str], items: Sequence[str] = ()) -
     if items:
         held &= np.isin(again.items[again.item], list(items))
     return Erased(dataset, rows, left, int(held.sum()))
+
+
+def admit_imported(name: str, user: str) -> bool:
+    """Let a user who left an imported dataset come in again; return whether they had left.
+
+    What they had before stays away: rows that are still in the files are erased first.
+    """
+    if not Blocklist.of_dataset(name).has_withdrawn(user):
+        return False
+    if user in load_imported(name).users:
+        erase_imported(name, [user])
+    return Blocklist.admit(place(name), user)
 
 
 class Erased(NamedTuple):

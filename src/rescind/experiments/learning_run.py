@@ -377,7 +377,7 @@ def about(dataset: AnyData) -> dict[str, Any]:
     """Return name, digest, source and size of a dataset."""
     named: dict[str, Any] = {n: getattr(dataset, n) for n in ("name", "digest", "source")}
     if isinstance(dataset, Dataset):
-        named |= {"users": len(dataset.users), "items": len(dataset.items)}
+        return named | dataset.size
     return {**named, "rows": len(dataset)}
 
 

@@ -45,8 +45,9 @@ class Sizes:
     @classmethod
     def of(cls, dataset: Dataset) -> Sizes:
         each = np.bincount(dataset.user, minlength=1).astype(np.int64)
-        sizes = dataset.size
-        return cls(sizes["users"], sizes["items"], sizes["rows"], int((each * each).sum()))
+        # Empty places of users who left take memory, too.
+        users, items = len(dataset.users), len(dataset.items)
+        return cls(users, items, len(dataset), int((each * each).sum()))
 
 
 def needed(method: Method, sizes: Sizes) -> int:

@@ -144,12 +144,12 @@ def _not_answered(folder: Path, asked: list[Asked]) -> tuple[list[Asked], list[A
 
 def current(run: Path) -> Path:
     """Return the run that stands now: the last one that replaced this run."""
-    for link in _links(run):
+    for link in links(run):
         run = link
     return run
 
 
-def _links(run: Path) -> Iterator[Path]:
+def links(run: Path) -> Iterator[Path]:
     """Yield a run and all that replaced it; an interrupted replacement is finished first."""
     while True:
         yield run
@@ -166,7 +166,7 @@ def _answer(folder: Path, run: Path, one: Asked, audits: Audits, workers: int) -
         text = event_text(event, fed.labels).encode()
         write_atomically(_exact_request(folder, one.name), text, private=True)
 
-    for link in _links(run):
+    for link in links(run):
         last = link
         if one.digest == moved_request(link):
             break

@@ -30,7 +30,10 @@ class Exported:
 
 
 def export(fed: Federation, folder: Path, k: int) -> Exported:
-    """Write both tables, each at once: a reader sees the old one or the new one."""
+    """Write both tables, each at once: a reader sees the old one or the new one.
+
+    Users who left, and items that only they had, keep a number in the model. No table has them.
+    """
     if fed.world.task == "nodes":
         raise ConfigError("this run classifies nodes; lists are for runs that rank items.")
     if k < 1:
@@ -46,7 +49,7 @@ def _write_lists(fed: Federation, path: Path, k: int) -> int:
     columns: dict[str, list[np.ndarray]] = {"user": [], "rank": [], "item": []}
     for begin in range(0, len(ids), AT_ONCE):
         part = ids[begin : begin + AT_ONCE]
-        top = lists(fed, part, k)
+        top = lists(fed, part, k, without=fed.labels.removed_items)
         row, rank = (top >= 0).nonzero(as_tuple=True)
         columns["user"].append(names[part[row].numpy()])
         columns["rank"].append(rank.numpy().astype(np.int16) + 1)
@@ -58,18 +61,21 @@ def _write_lists(fed: Federation, path: Path, k: int) -> int:
 def _write_neighbours(fed: Federation, path: Path, k: int) -> int:
     """Write the k heaviest neighbours of each item, if the model has weights between items."""
     public, items = fed.now.state.public, np.array(fed.labels.items)
+    there = torch.ones(len(items), dtype=torch.bool)
+    there[list(fed.labels.removed_items)] = False
     if isinstance(fed.method.model, LocalWeights):
         near, weight = public["neighbour"].cpu().long(), public["weight"].cpu().double()
-        weight = weight.masked_fill(near < 0, -torch.inf)
+        weight = weight.masked_fill((near < 0) | ~there[near], -torch.inf)
         order = weight.argsort(1, descending=True)[:, :k]
         near, weight = near.gather(1, order), weight.gather(1, order)
     elif WEIGHTS in public and public[WEIGHTS].ndim == 2:
         # B_ij is what having item i adds to the score of j: column j holds the neighbours of j.
         each = public[WEIGHTS].cpu().double().T
+        each = each.masked_fill(~there, -torch.inf)
         weight, near = each.topk(min(k, each.shape[1]), dim=1)
     else:
         return 0
-    item, rank = (weight > 0).nonzero(as_tuple=True)
+    item, rank = ((weight > 0) & there.unsqueeze(1)).nonzero(as_tuple=True)
     columns = {
         "item": items[item.numpy()],
         "rank": rank.numpy().astype(np.int16) + 1,

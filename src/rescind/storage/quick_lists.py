@@ -62,6 +62,7 @@ def _recommend(
     scores[own] = -np.inf
     if not np.isfinite(np.delete(scores, own)).all():
         return None
+    scores[list(labels.removed_items)] = -np.inf
     best = np.argsort(-scores, kind="stable")[:k]  # of equal scores the lower item comes first
     return [
         Recommendation(labels.item_id(i), labels.title(i), float(scores[i]), "taste")

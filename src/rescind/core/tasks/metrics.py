@@ -7,7 +7,7 @@ the totals reach the server, which divides at the end.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -33,6 +33,20 @@ class InParts:
 
 
 Scores = Tensor | InParts
+
+
+def without_items(scores: Scores, items: Sequence[int]) -> Scores:
+    """Return the scores with -inf for some items, so that no list has them."""
+    if not items:
+        return scores
+    if isinstance(scores, InParts):
+        parts = scores.parts
+        return InParts(lambda: (_filled(part, items) for part in parts()))
+    return _filled(scores, items)
+
+
+def _filled(scores: Tensor, items: Sequence[int]) -> Tensor:
+    return scores.index_fill(-1, torch.tensor(items, device=scores.device), -torch.inf)
 
 
 def top_k(scores: Scores, masked: Lot | None, k: int) -> Tensor:
