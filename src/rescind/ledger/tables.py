@@ -304,6 +304,7 @@ setting = Table(
 PATHS = {
     "keys.bin": "slots are overwritten in place, then synced; never archived",
     "catalogue.json": "kept: items and titles, public",
+    "database.txt": "kept: the address of PostgreSQL, no password",
     "ledger.db": "by the rules of the columns: ciphertext and numbers",
     "ledger.db-wal": "as ledger.db; emptied at every checkpoint",
     "ledger.db-shm": "as ledger.db; an index of the file beside it",
