@@ -88,8 +88,10 @@ def command(
 
     The state folder holds everything: the ledger, its keys, the release in service.
     """
+    from rescind.core.fast.kept_code import keep_in
     from rescind.errors import ConfigError
 
+    keep_in(state / "compiled")  # before any loop is read
     try:
         from rescind.service.running import Doorway, Wanted, run
     except ModuleNotFoundError as error:

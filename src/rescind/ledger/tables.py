@@ -311,6 +311,7 @@ PATHS = {
     "release-*.sealed": "its key is destroyed with the next release, then the file is removed",
     "roster-*.bin": "public: lines that hide their items; replaced with the next roster",
     "generation-*": "sealed under the key of its job, destroyed when it ends or is stale",
+    "compiled/*": "kept: compiled code, where the service may write nowhere else",
     "logs/*.log": "deleted after 30 days; counts and seconds, never an id of a person or item",
 }
 """Every path of a state folder, as a pattern, with its rule."""

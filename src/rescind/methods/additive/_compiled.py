@@ -10,8 +10,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from numba import njit
+from rescind.core.fast.kept_code import njit
 
-compiled: Any = partial(
-    njit, cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True, _nrt=False
-)
+compiled: Any = partial(njit, nogil=True, error_model="numpy", no_cfunc_wrapper=True, _nrt=False)
