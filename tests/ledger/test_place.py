@@ -7,12 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 from click.testing import Result
+from sqlalchemy import insert
 from typer.testing import CliRunner
 
 from databases import schema
 from ledgers import done, joined, opened, take_back, unmapped_files
 from rescind.cli import app
 from rescind.errors import ConfigError, RescindError
+from rescind.ledger import tables
 from rescind.ledger.backup import back_up, plan, restore
 from rescind.ledger.place import NOTE, remember, shown
 from rescind.ledger.store import Store, reading
@@ -39,6 +41,7 @@ def asking(state: Path) -> list[list[object]]:
         ["tokens", "list", "--state", state],
         ["tokens", "revoke", "X", "--state", state],
         ["roster", "check", public, "--state", state],
+        ["scan", state, "--for", "canary-123456"],
     ]
 
 
@@ -65,7 +68,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return state
 
 
-@pytest.mark.parametrize("number", range(10))
+@pytest.mark.parametrize("number", range(11))
 def test_every_command_is_refused_without_the_database(elsewhere: Path, number: int) -> None:
     remember(elsewhere, ADDRESS)
     before = left_in(elsewhere)
@@ -77,7 +80,7 @@ def test_every_command_is_refused_without_the_database(elsewhere: Path, number: 
     assert not (elsewhere.parent / "new.db").exists()
 
 
-@pytest.mark.parametrize("number", [0, 1, 2, 4, 5, 6, 7, 8, 9])
+@pytest.mark.parametrize("number", [0, 1, 2, 4, 5, 6, 7, 8, 9, 10])
 def test_keys_alone_get_no_empty_ledger(elsewhere: Path, number: int) -> None:
     """A folder of before the note was written; going back to a backup is right there."""
     before = left_in(elsewhere)
@@ -179,3 +182,30 @@ def test_another_database_is_neither_read_nor_noted(tmp_path: Path, postgres: st
             pass
     with reading(tmp_path, postgres):
         pass  # control
+
+
+@pytest.mark.service
+def test_a_scan_looks_into_postgres(tmp_path: Path, postgres: str) -> None:
+    ledger = opened(tmp_path, database=postgres)
+    joined(ledger, 1)
+    ledger.close()
+    command = ("scan", tmp_path, "--for", "canary-123456", "--database", postgres)
+    assert invoked(*command).exit_code == 0, "control: nothing is planted yet"
+    store = Store(tmp_path, postgres)
+    with store.writer().begin():
+        row = {"name": "note", "value": "about canary-123456"}
+        store.writer().execute(insert(tables.setting).values(row))
+    store.close()
+    found = invoked(*command)
+    assert found.exit_code == 1
+    assert "PostgreSQL > setting.value: 'canary-123456' as bytes" in found.output
+
+
+def test_a_served_folder_says_how_a_token_is_made(tmp_path: Path) -> None:
+    ledger = opened(tmp_path)
+    made = invoked("tokens", "make", "read,extend", "--state", tmp_path)
+    revoked = invoked("tokens", "revoke", "X", "--state", tmp_path)
+    ledger.close()
+    assert "Start it with --make-token read,extend, use the operator's page" in str(made.exception)
+    assert "--url" not in str(made.exception), "tokens make has no --url"
+    assert "--url" in str(revoked.exception), "control: tokens revoke has it"

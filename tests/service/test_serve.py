@@ -140,15 +140,7 @@ def test_a_real_process_is_filled_signs_in_and_ends_in_order(tmp_path: Path, end
     state = tmp_path / "state"
     env = os.environ | {"RESCIND_DATA": str(tmp_path / "none"), "OMP_NUM_THREADS": "1"}
     words = ["serve", "--demo", "synthetic", "--state", str(state), "--port", "0"]
-    command = [
-        sys.executable,
-        "-u",
-        "-m",
-        "rescind.cli",
-        *words,
-        "--make-token",
-        "read,extend,release",
-    ]
+    command = [sys.executable, "-u", "-m", "rescind.cli", *words]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
     assert process.stdout is not None
     said = ""
@@ -179,7 +171,7 @@ def test_a_real_process_is_filled_signs_in_and_ends_in_order(tmp_path: Path, end
         assert "is served now" in served.stderr
         assert "--url" in served.stderr
         listed = rescind("tokens", "list", state=state)
-        assert "made at the start: read,extend,release" in listed.stdout
+        assert "made at the start: read,release" in listed.stdout
         process.send_signal(end)
         rest = process.stdout.read()
         assert process.wait(60) == 0

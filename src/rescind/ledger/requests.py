@@ -21,16 +21,17 @@ from rescind.ledger.place import check_there
 from rescind.ledger.reading import OPEN
 from rescind.ledger.store import reading
 
+BY_URL = "Give --url http://localhost:8000 with a token in RESCIND_TOKEN"
+
 
 @contextmanager
-def opened_alone(state: Path, database: str | None) -> Iterator[Ledger]:
-    """Open a ledger to change it beside no service; say what to do where one uses it."""
+def opened_alone(state: Path, database: str | None, instead: str = BY_URL) -> Iterator[Ledger]:
+    """Open a ledger to change it beside no service; where one uses it, say what to do instead."""
     check_there(state, database)
     if in_use(state):
         raise ConfigError(
-            f"{state} is served now, and only the service may change it. Give --url "
-            f"http://localhost:8000 with a token in RESCIND_TOKEN, use the operator's page, or "
-            f"stop the service first."
+            f"{state} is served now, and only the service may change it. {instead}, use "
+            f"the operator's page, or stop the service first."
         )
     ledger = Ledger.open(state, database=database)
     try:

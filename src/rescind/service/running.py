@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from rescind.service.context import Service
 
 TOKEN_DAYS = 90
+DEMO_SCOPES = "read,release"
+"""What the page "Use the API" needs; a demonstration prints such a token beside its link."""
 STOP_SECONDS = 10
 WAITING = 2048
 Say = Callable[[str], None]
@@ -58,9 +60,9 @@ class Doorway:
                 raise ConfigError(f"{path} is not a file. Give the PEM files of a certificate.")
         if self.demo and (not self.local or self.behind_proxy or self.tls_cert):
             raise ConfigError(
-                f"--demo signs anybody in who has its link, so it listens on this machine only, "
-                f"not on {self.host}, and needs no TLS. Leave out --host, --behind-proxy, "
-                f"--tls-cert and --tls-key."
+                "--demo signs anybody in who has its link, so it listens on this machine only, "
+                "under no other name, and needs no TLS. Leave out --host, --behind-proxy, "
+                "--tls-cert and --tls-key."
             )
         if not (self.local or self.tls_cert or self.behind_proxy or self.insecure):
             raise ConfigError(
@@ -296,6 +298,7 @@ def _print_entrances(service: Service, wanted: Wanted, say: Say) -> None:
         if who:
             text = entrances.invite(ledger, who, role)
             say(f"invitation for {who} ({role}), for 2 days: {origin}/operator#invite={text}")
-    if wanted.make_token:
-        text = entrances.make_token(ledger, wanted.make_token, "made at the start", TOKEN_DAYS)
-        say(f"token for {wanted.make_token}, for {TOKEN_DAYS} days: {text}")
+    scopes = wanted.make_token or (DEMO_SCOPES if wanted.demo else None)
+    if scopes:
+        text = entrances.make_token(ledger, scopes, "made at the start", TOKEN_DAYS)
+        say(f"token for {scopes}, for {TOKEN_DAYS} days: {text}")
