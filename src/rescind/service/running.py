@@ -273,6 +273,8 @@ def _serve(
             timeout_graceful_shutdown=STOP_SECONDS,
         )
     )
+    if note := name_differs(app.state.service.log.name, settings):
+        say(note)
     listening.listen(WAITING)  # whoever comes before the server runs waits
     say(f"rescind serves at {settings.origin}  (end with Ctrl-C)")
     _print_entrances(app.state.service, wanted, say)
@@ -283,6 +285,17 @@ def _serve(
     with suppress(KeyboardInterrupt):  # the server has ended in order when this comes
         server.run(sockets=[listening])
     say("ended: everything that was acknowledged is on the disk.")
+
+
+def name_differs(name: str, settings: Settings) -> str | None:
+    """Return what to tell if the log is called otherwise than this address."""
+    if name == settings.log_name:
+        return None
+    return (
+        f"note: the log is called {name}, after the address of the first start, and this is "
+        f"{settings.origin}. Its name can never change: receipts and witnesses know it. If nobody "
+        f"lends here yet, begin with a new folder and this address."
+    )
 
 
 def _print_entrances(service: Service, wanted: Wanted, say: Say) -> None:
