@@ -35,6 +35,7 @@ COMPILERS = {"numba", "llvmlite", "triton"}
 KERNELS = {
     "best_items",
     "compiling",
+    "kept_code",
     "ego_kernel",
     "ego_triton",
     "linear_kernel",

@@ -122,7 +122,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     text.write_text("not a ledger")
     with pytest.raises(ConfigError, match="exists already"):
         back_up(state, taken)
-    with pytest.raises(DataError, match="holds no ledger"):
+    with pytest.raises(ConfigError, match="holds no ledger"):
         back_up(tmp_path, tmp_path / "x")
     with pytest.raises(DataError, match="not a backup"):
         plan(state, text, None, None)

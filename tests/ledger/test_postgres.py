@@ -18,6 +18,7 @@ from rescind.ledger.batch import Once
 from rescind.ledger.book import Ledger
 from rescind.ledger.errors import Busy, CannotStart
 from rescind.ledger.lending import Lend, TakeBack
+from rescind.ledger.place import NOTE
 from rescind.ledger.store import Store
 
 pytestmark = pytest.mark.service
@@ -80,6 +81,7 @@ def test_a_backup_goes_back_into_postgres_and_into_sqlite(tmp_path: Path, postgr
     later = joined(ledger, 5)
     ledger.close()
     shutil.copytree(state, tmp_path / "moved")
+    (tmp_path / "moved" / NOTE).unlink()  # on purpose: from here on its ledger is in the folder
     assert plan(state, backup, None, postgres).people_dropped == 1
     for where, database in ((state, postgres), (tmp_path / "moved", None)):
         restore(where, backup, None, database)

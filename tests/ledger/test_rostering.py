@@ -18,9 +18,9 @@ from rescind.ledger.failpoints import VARIABLE
 from rescind.ledger.keyslots import FILE as KEYS
 from rescind.ledger.keyslots import KeySlots
 from rescind.ledger.lending import Lend
+from rescind.ledger.place import FILE
 from rescind.ledger.roster_worker import Asked, Worker, hashed
 from rescind.ledger.scanner import opened_boxes
-from rescind.ledger.store import FILE
 from rescind.proof.log_folder import CHANGE, LINE, RELEASE, REVOKED, ROSTER, entry_of
 from rescind.proof.roster import Stated, added_up, own_line, split
 from served import CATALOGUE, OPTIONS, Hand, likes, opened, rows

@@ -214,7 +214,9 @@ def test_open_requests_are_measured_with_their_deadline(house: House) -> None:
 
 def test_behind_a_proxy_measures_need_their_scope(tmp_path) -> None:
     with opened(tmp_path / "state", behind_proxy=True) as house:
-        assert house.caller().get("/metrics").status_code == 401
+        refused = house.caller().get("/metrics")
+        assert refused.status_code == 401
+        assert refused.json()["next"] == "Send a token with the scope metrics."
         assert house.script("read", role="officer").get("/metrics").status_code == 403
         assert house.script("metrics", role="officer").get("/metrics").status_code == 200
 

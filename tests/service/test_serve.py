@@ -15,7 +15,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from rescind.errors import ConfigError, DataError
-from rescind.service.running import Doorway, Wanted, run
+from rescind.service.running import Doorway, Wanted, name_differs, run
 
 
 def test_it_listens_on_this_machine_only() -> None:
@@ -38,8 +38,20 @@ def test_another_address_needs_a_reason(host: str) -> None:
 
 
 def test_a_demonstration_is_not_put_behind_a_proxy() -> None:
-    with pytest.raises(ConfigError, match="this machine only"):
+    with pytest.raises(ConfigError, match="this machine only") as told:
         Doorway(behind_proxy=("lend.example.org",), demo=True)
+    assert "not on 127.0.0.1" not in str(told.value), "it is where a demonstration listens"
+
+
+def test_a_log_of_another_name_is_told() -> None:
+    first, later = Doorway(), Doorway(behind_proxy=("lend.example.org",))
+    name = first.settings(8105, "RESCIND").log_name
+    assert name == "localhost:8105/log"
+    assert name_differs(name, first.settings(8105, "RESCIND")) is None
+    told = name_differs(name, later.settings(8105, "RESCIND"))
+    assert told is not None
+    assert "localhost:8105/log" in told
+    assert "https://lend.example.org" in told
 
 
 def test_a_demonstration_has_no_certificate(tmp_path: Path) -> None:
@@ -140,15 +152,7 @@ def test_a_real_process_is_filled_signs_in_and_ends_in_order(tmp_path: Path, end
     state = tmp_path / "state"
     env = os.environ | {"RESCIND_DATA": str(tmp_path / "none"), "OMP_NUM_THREADS": "1"}
     words = ["serve", "--demo", "synthetic", "--state", str(state), "--port", "0"]
-    command = [
-        sys.executable,
-        "-u",
-        "-m",
-        "rescind.cli",
-        *words,
-        "--make-token",
-        "read,extend,release",
-    ]
+    command = [sys.executable, "-u", "-m", "rescind.cli", *words]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
     assert process.stdout is not None
     said = ""
@@ -179,7 +183,7 @@ def test_a_real_process_is_filled_signs_in_and_ends_in_order(tmp_path: Path, end
         assert "is served now" in served.stderr
         assert "--url" in served.stderr
         listed = rescind("tokens", "list", state=state)
-        assert "made at the start: read,extend,release" in listed.stdout
+        assert "made at the start: read,release" in listed.stdout
         process.send_signal(end)
         rest = process.stdout.read()
         assert process.wait(60) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -30,8 +31,14 @@ def backup(
     rows = back_up(state, target, database)
     typer.echo(f"{target}: {rows['person']:,} people, {rows['leaf']:,} entries of the log.")
     typer.echo("keys.bin is not in it. Mirror it (rescind serve --keys-mirror); never archive it.")
-    more = f" --database {database}" if database else ""
-    typer.echo(f"To go back: rescind restore {state} --from {target}{more}")
+    typer.echo(f"To go back: rescind restore {state} --from {target}{_more(database)}")
+
+
+def _more(database: str | None) -> str:
+    """Return the option that names the database, for a command to type. No password is printed."""
+    from rescind.ledger.place import shown
+
+    return f" --database {shlex.quote(shown(database))}" if database else ""
 
 
 def restore(
@@ -54,4 +61,4 @@ def restore(
         typer.echo("Nothing was changed.")
         raise typer.Exit(1)
     copies.restore(state, source, keys_mirror, database)
-    typer.echo(f"Done. Start the service: rescind serve --state {state}")
+    typer.echo(f"Done. Start the service: rescind serve --state {state}{_more(database)}")

@@ -83,6 +83,9 @@ def check(
         Path | None,
         Option(help="The same for a service: its state folder, while it does not run."),
     ] = None,
+    database: Annotated[
+        str | None, Option(metavar="URL", help="With --state: PostgreSQL, if the ledger is there.")
+    ] = None,
 ) -> None:
     """Check that the lines of a roster add up, without any data. Exit code 1 if they do not."""
     from rescind.errors import DataError
@@ -103,7 +106,7 @@ def check(
         told += _mine(public, own) if own is not None else []
         told += _signed(folder, public, signers, earliest) if signers is not None else []
         told += _audit(run, public) if run else []
-        told += _audit_state(state, public) if state else []
+        told += _audit_state(state, database, public) if state else []
     except DataError as error:
         typer.echo(f"NOT VALID: {error}")
         raise typer.Exit(1) from None
@@ -186,7 +189,7 @@ def _audit(run, public):
     return audit(open_run(run, repeatable=False), public, Seeds.of(public.log))
 
 
-def _audit_state(state, public):
+def _audit_state(state, database, public):
     from rescind.errors import ConfigError
     from rescind.ledger.book import Ledger
     from rescind.ledger.keyslots import FILE
@@ -194,7 +197,7 @@ def _audit_state(state, public):
 
     if not (state / FILE).exists():
         raise ConfigError(f"{state} is not the state folder of a service: it has no {FILE}.")
-    ledger = Ledger.open(state)
+    ledger = Ledger.open(state, database=database)
     try:
         return audit(ledger, public)
     finally:

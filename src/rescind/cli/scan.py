@@ -24,6 +24,10 @@ def command(
     also: Annotated[
         list[Path] | None, Option(help="Another file or folder: backups, logs, temporary files.")
     ] = None,
+    database: Annotated[
+        str | None,
+        Option(metavar="URL", help="PostgreSQL, if the ledger is there."),
+    ] = None,
     story: Annotated[
         bool, Option("--story", help="Play the life of a planted person in an empty folder.")
     ] = False,
@@ -38,12 +42,19 @@ def command(
     if story:
         from rescind.ledger.canary import story as play
 
-        if text or number or also:
-            raise ConfigError("--story plants its own person: leave --for, --numbers, --also out.")
+        if text or number or also or database:
+            raise ConfigError(
+                "--story plants its own person: leave --for, --numbers, --also, --database out."
+            )
         raise typer.Exit(_tell(play(state)))
     if not text and not number:
         raise ConfigError("nothing to look for. Give --for TEXT or --numbers N,N, or --story.")
+    from contextlib import nullcontext
+
+    from rescind.ledger.keyslots import FILE as KEYS
+    from rescind.ledger.place import check_not_elsewhere, check_there
     from rescind.ledger.scanner import Canary, scan
+    from rescind.ledger.store import reading
 
     canaries = [Canary(repr(one), one.encode()) for one in text or []]
     canaries += [Canary(one, numbers=_numbers(one)) for one in number or []]
@@ -53,7 +64,11 @@ def command(
                 f"{one.name} is too short: chance would find it. "
                 f"Give at least 6 bytes or 2 numbers."
             )
-    looked = scan([state, *(also or [])], canaries)
+    check_not_elsewhere(state, database)
+    if (state / KEYS).exists():
+        check_there(state, database)
+    with reading(state, database) if database else nullcontext() as ledger:
+        looked = scan([state, *(also or [])], canaries, ledger)
     for hit in looked.found:
         typer.echo(f"{hit.where}: {hit.canary} as {hit.form}")
     typer.echo(f"{len(looked.found)} found ({looked.planted} planted as a control, all found).")

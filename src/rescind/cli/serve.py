@@ -88,6 +88,9 @@ def command(
 
     The state folder holds everything: the ledger, its keys, the release in service.
     """
+    from rescind.core.fast.kept_code import keep_in
+
+    keep_in(state / "compiled")  # before any loop is read
     from rescind.ledger.options import Options
     from rescind.service.running import Doorway, Wanted, run
 

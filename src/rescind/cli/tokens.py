@@ -38,7 +38,8 @@ def make(
     from rescind.ledger.requests import opened_alone
     from rescind.service.entrances import make_token
 
-    with opened_alone(state, database) as ledger:
+    instead = f"Start it with --make-token {scopes}"  # no token makes tokens, so there is no --url
+    with opened_alone(state, database, instead) as ledger:
         typer.echo(make_token(ledger, scopes, name, days))
 
 

@@ -10,9 +10,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-compiled: Any = partial(njit, cache=True, error_model="numpy", no_cfunc_wrapper=True, _nrt=False)
+from rescind.core.fast.kept_code import njit
+
+compiled: Any = partial(njit, error_model="numpy", no_cfunc_wrapper=True, _nrt=False)
 
 MOST_MOVES = 64
 """Moves of a row, on average, while rows of the same user and time are put in order of items."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
-from numba import njit
 from torch import Tensor
 
 from rescind.core.cohort import Lot
+from rescind.core.fast.kept_code import njit
 from rescind.core.params import Params
 from rescind.estimators.frames import Id, Ints
 from rescind.estimators.local_form import local_sum, local_weights, strongest
@@ -138,7 +138,7 @@ def _as_local(given: dict[str, Any]) -> LocalGram:
     return LocalGram(cross=True, **changed)
 
 
-@njit(cache=True)
+@njit
 def _take_pairs(total: Any, slot: Any, out: Any) -> None:
     """Copy the lower half of a symmetric matrix in another order. slot: [I]"""
     for i in range(len(slot)):

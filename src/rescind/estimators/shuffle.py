@@ -21,11 +21,11 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
 from rescind.core.cohort import Lot
+from rescind.core.fast.kept_code import njit
 from rescind.errors import DataError
 from rescind.estimators.frames import Ints
 from rescind.estimators.ledger import Ledger, distinct
@@ -235,7 +235,7 @@ def marks_of(lot: Lot, names: Hashes, key: int) -> Hashes:
     return _hash_rows(lot.owner.numpy(), name, time.numpy(), lot.clients, np.uint64(key))
 
 
-@njit(cache=True, inline="always")
+@njit(inline="always")
 def _mix(x: Any) -> Any:
     """Mix 64 bits (splitmix64, Steele et al., 2014)."""
     x = (x + np.uint64(0x9E3779B97F4A7C15)) & np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -244,7 +244,7 @@ def _mix(x: Any) -> Any:
     return x ^ (x >> np.uint64(31))
 
 
-@njit(cache=True)
+@njit
 def _hash_numbers(ids: Any, key: Any) -> Any:
     out = np.empty(len(ids), np.uint64)
     for n in range(len(ids)):
@@ -252,7 +252,7 @@ def _hash_numbers(ids: Any, key: Any) -> Any:
     return out
 
 
-@njit(cache=True)
+@njit
 def _hash_text(text: Any, ends: Any, key: Any) -> Any:
     out = np.empty(len(ends) - 1, np.uint64)
     for n in range(len(out)):
@@ -267,7 +267,7 @@ def _hash_text(text: Any, ends: Any, key: Any) -> Any:
     return out
 
 
-@njit(cache=True)
+@njit
 def _hash_rows(owner: Any, name: Any, time: Any, owners: int, key: Any) -> Any:
     out = np.zeros(owners, np.uint64)
     for n in range(len(owner)):  # a sum: the order of items does not count
@@ -275,7 +275,7 @@ def _hash_rows(owner: Any, name: Any, time: Any, owners: int, key: Any) -> Any:
     return out
 
 
-@njit(cache=True)
+@njit
 def _by_partition(hashed: Any, partitions: int) -> Any:
     """Return rows in the order of their partition, and where each partition ends. [P + 1]"""
     ends = np.zeros(partitions + 1, np.int64)

@@ -18,14 +18,14 @@ from sqlalchemy.exc import DBAPIError
 
 from rescind.core.files import locked, sync_folder
 from rescind.errors import ConfigError, DataError
-from rescind.ledger import store as stores
 from rescind.ledger import tables
 from rescind.ledger.keyslots import FILE as KEYS
 from rescind.ledger.keyslots import Head, KeySlots
 from rescind.ledger.migrate import migrate, newest
+from rescind.ledger.place import FILE, check_not_elsewhere, check_there, remember
 from rescind.ledger.reading import OPEN
 from rescind.ledger.start import named_slots, open_boxes, read_tree
-from rescind.ledger.store import FILE, Store, last_batch
+from rescind.ledger.store import Store, last_batch, reading, reading_any
 from rescind.proof.tlog import Tree
 
 CHUNK = 1000
@@ -109,15 +109,11 @@ def back_up(state: Path, target: Path, database: str | None = None) -> dict[str,
     """Copy the ledger into a new file while the service runs; return rows by table."""
     if target.exists():
         raise ConfigError(f"{target} exists already. Name a new file for the backup.")
-    if database is None and not (state / FILE).is_file():
-        raise DataError(
-            f"{state} holds no ledger ({FILE}). Name the state folder of a service; if its ledger "
-            f"is in PostgreSQL, give --database, too."
-        )
+    check_there(state, database)
     part = target.with_name(f".{target.name}.part")
     part.unlink(missing_ok=True)
     try:
-        with _reading(state, database) as source, _new_file(part) as copy:
+        with reading(state, database) as source, _new_file(part) as copy:
             counts = _copy_rows(source, copy)
         os.replace(part, target)
         sync_folder(target.parent)
@@ -131,9 +127,12 @@ def back_up(state: Path, target: Path, database: str | None = None) -> dict[str,
 
 def plan(state: Path, backup: Path | None, keys_mirror: Path | None, database: str | None) -> Plan:
     """Find out what going back would drop. Nothing is changed; the service must not run."""
+    _check_place(state, backup, database)
     with ExitStack() as stack:
         keys = stack.enter_context(_keys(state, keys_mirror))
         source = stack.enter_context(_source(state, backup, database))
+        if backup is None:
+            _refuse_empty(keys, source)
         loans, lost = open_boxes(keys, source)
         named = named_slots(source)
         tree = _tree(source)
@@ -155,7 +154,7 @@ def _undone(state: Path, database: str | None, source: Connection) -> Undone | N
     if database is None and not (state / FILE).is_file():
         return None
     try:
-        with _reading(state, database) as here:
+        with reading_any(state, database) as here:
             return Undone.between(here, source)
     except DBAPIError:
         return None
@@ -171,6 +170,7 @@ def restore(
 
     Killed before its end, the next start refuses the ledger: repeat the command.
     """
+    _check_place(state, backup, database)
     with _keys(state, keys_mirror) as keys:
         if backup is not None:
             _put_in_place(state, backup, database)
@@ -178,6 +178,9 @@ def restore(
         try:
             connection = store.writer()
             migrate(connection)
+            if backup is None:
+                _refuse_empty(keys, connection)
+            remember(state, database)
             with connection.begin():
                 connection.execute(delete(tables.session))  # everybody signs in again
             tree = read_tree(connection)
@@ -186,6 +189,26 @@ def restore(
             keys.restart_head(Head(len(tree), batch, tree.root()))
         finally:
             store.close()
+
+
+def _check_place(state: Path, backup: Path | None, database: str | None) -> None:
+    """Say before anything is made that there is no ledger to accept, or that it is elsewhere."""
+    if backup is None:
+        check_there(state, database)
+    else:
+        check_not_elsewhere(state, database)
+
+
+def _refuse_empty(keys: KeySlots, connection: Connection) -> None:
+    """Accept no ledger that never held anything: all keys in use would be destroyed for it."""
+    with connection.begin():
+        batch = last_batch(connection)
+    if not batch and keys.head.batch:
+        raise ConfigError(
+            f"this ledger is empty, and its keys were last used with {keys.head.batch} batches: it "
+            f"is not theirs, and accepting it would destroy them all. If the ledger is in "
+            f"PostgreSQL, give --database; if it is lost, give --from BACKUP."
+        )
 
 
 def _put_in_place(state: Path, backup: Path, database: str | None) -> None:
@@ -237,19 +260,8 @@ def _keys(state: Path, mirror: Path | None) -> Iterator[KeySlots]:
 
 @contextmanager
 def _source(state: Path, backup: Path | None, database: str | None) -> Iterator[Connection]:
-    with _one_file(backup) if backup else _reading(state, database) as connection:
+    with _one_file(backup) if backup else reading_any(state, database) as connection:
         yield connection
-
-
-@contextmanager
-def _reading(state: Path, database: str | None) -> Iterator[Connection]:
-    """Read one state of a ledger that may be in use."""
-    engine = stores.reading_engine(state, database)
-    try:
-        with engine.connect() as connection:
-            yield connection
-    finally:
-        engine.dispose()
 
 
 @contextmanager

@@ -34,9 +34,9 @@ from rescind.ledger.kept_part import DEVICE_BYTES, KeptPart
 from rescind.ledger.keyslots import FILE as KEYS
 from rescind.ledger.keyslots import KeySlots, about
 from rescind.ledger.lending import Join, Lend, TakeBack, member
+from rescind.ledger.place import FILE
 from rescind.ledger.release_steps import bound, path_of
 from rescind.ledger.scanner import Canary, opened_boxes, scan, tried
-from rescind.ledger.store import FILE
 from rescind.methods.additive._live_sum import weight_of
 
 ITEMS, RECORDS, OTHERS, ROUNDS = 500, 12, 6, 2

@@ -105,7 +105,7 @@ class KeySlots:
     @property
     def head(self) -> Head:
         """The newest head that is whole."""
-        return max((h for h in self._heads if h), key=lambda h: (h.batch, h.size), default=Head())
+        return _newest(self._heads)
 
     def new(self) -> Slot:
         """Make a key; `sync` makes it durable. Raise `DiskFull` if the file cannot grow."""
@@ -311,6 +311,20 @@ def _head(place: int, slot: bytes) -> Head | None:
 
 def _heads(data: bytes) -> list[Head | None]:
     return [_head(place, data[SLOT * place : SLOT * (place + 1)]) for place in (1, 2)]
+
+
+def head_of(path: Path) -> Head:
+    """Return the newest head in a file of keys, also while a service has it; none: no file."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(SLOT * FIRST)
+    except FileNotFoundError:
+        return Head()
+    return _newest(_heads(data))
+
+
+def _newest(heads: list[Head | None]) -> Head:
+    return max((h for h in heads if h), key=lambda h: (h.batch, h.size), default=Head())
 
 
 def _slots(data: bytes) -> Iterator[bytes]:

@@ -17,30 +17,27 @@ from rescind.ledger import tables
 from rescind.ledger.agency import Extend
 from rescind.ledger.book import Ledger
 from rescind.ledger.parts import now
+from rescind.ledger.place import check_there
 from rescind.ledger.reading import OPEN
-from rescind.ledger.store import FILE, reading_engine
+from rescind.ledger.store import reading
+
+BY_URL = "Give --url http://localhost:8000 with a token in RESCIND_TOKEN"
 
 
 @contextmanager
-def opened_alone(state: Path, database: str | None) -> Iterator[Ledger]:
-    """Open a ledger to change it beside no service; say what to do where one uses it."""
-    _check_there(state, database)
+def opened_alone(state: Path, database: str | None, instead: str = BY_URL) -> Iterator[Ledger]:
+    """Open a ledger to change it beside no service; where one uses it, say what to do instead."""
+    check_there(state, database)
     if in_use(state):
         raise ConfigError(
-            f"{state} is served now, and only the service may change it. Give --url "
-            f"http://localhost:8000 with a token in RESCIND_TOKEN, use the operator's page, or "
-            f"stop the service first."
+            f"{state} is served now, and only the service may change it. {instead}, use "
+            f"the operator's page, or stop the service first."
         )
     ledger = Ledger.open(state, database=database)
     try:
         yield ledger
     finally:
         ledger.close()
-
-
-def _check_there(state: Path, database: str | None) -> None:
-    if database is None and not (state / FILE).exists():
-        raise ConfigError(f"{state} holds no ledger. Name its folder with --state.")
 
 
 def open_requests(state: Path, database: str | None) -> tuple[list[Row], datetime]:
@@ -58,15 +55,11 @@ def tokens(state: Path, database: str | None) -> list[Row]:
 
 
 def _read(state: Path, database: str | None, query: Any) -> list[Row]:
-    _check_there(state, database)
-    engine = reading_engine(state, database)
     try:
-        with engine.connect() as connection:
+        with reading(state, database) as connection:
             return list(connection.execute(query).all())
     except DBAPIError as error:
         raise ConfigError(f"cannot read the ledger: {error.orig}. Check the address.") from None
-    finally:
-        engine.dispose()
 
 
 def extend(state: Path, database: str | None, request: str, days: int, reason: str) -> str:

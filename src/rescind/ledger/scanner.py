@@ -28,6 +28,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from sqlalchemy import Connection, select
+
 from rescind.errors import DataError
 from rescind.ledger import tables
 from rescind.ledger.keyslots import KeySlots, about, unseal
@@ -73,10 +75,28 @@ class Scan:
     planted: int
 
 
-def scan(roots: Iterable[Path], canaries: Sequence[Canary]) -> Scan:
-    """Look into every file below these paths. Raise `DataError` if the control is missed."""
+def scan(
+    roots: Iterable[Path], canaries: Sequence[Canary], database: Connection | None = None
+) -> Scan:
+    """Look into every file below these paths. Raise `DataError` if the control is missed.
+
+    database: a ledger in PostgreSQL, where every value is looked at, too
+    """
     planted = control(canaries)
-    return Scan(_scan(roots, canaries), planted)
+    found = _scan(roots, canaries)
+    if database is not None:
+        found += _found(_values(database), canaries)
+    return Scan(found, planted)
+
+
+def _values(database: Connection) -> Iterator[tuple[str, bytes]]:
+    """Yield every text and every box of a ledger, with the column it is in."""
+    for table in tables.metadata.sorted_tables:
+        for row in database.execute(select(table)).mappings():
+            for column, value in row.items():
+                if isinstance(value, str | bytes | memoryview):
+                    data = value.encode() if isinstance(value, str) else bytes(value)
+                    yield f"PostgreSQL > {table.name}.{column}", data
 
 
 def control(canaries: Sequence[Canary]) -> int:
@@ -139,11 +159,15 @@ def tried(keys: KeySlots, box: bytes, bound: bytes) -> bytes | None:
 
 
 def _scan(roots: Iterable[Path], canaries: Sequence[Canary]) -> list[Found]:
+    return _found(((str(path), path.read_bytes()) for path in _files(roots)), canaries)
+
+
+def _found(places: Iterable[tuple[str, bytes]], canaries: Sequence[Canary]) -> list[Found]:
     needles = [(one.name, form, what) for one in canaries for form, what in one.forms().items()]
     found = []
-    for path in _files(roots):
-        for where, data in _layers(str(path), path.read_bytes(), DEEPEST):
-            lowered, pages = data.lower(), _is_index(path, data)
+    for place, whole in places:
+        for where, data in _layers(place, whole, DEEPEST):
+            lowered, pages = data.lower(), _is_index(place, data)
             for name, form, what in needles:
                 if pages and form in PACKED:
                     continue
@@ -152,9 +176,9 @@ def _scan(roots: Iterable[Path], canaries: Sequence[Canary]) -> list[Found]:
     return found
 
 
-def _is_index(path: Path, data: bytes) -> bool:
+def _is_index(place: str, data: bytes) -> bool:
     """Whether this is the index of a write-ahead log of SQLite, which lies beside its database."""
-    return path.name.endswith("-shm") and data[:4] in INDEX and data[:48] == data[48:96]
+    return place.endswith("-shm") and data[:4] in INDEX and data[:48] == data[48:96]
 
 
 def unmistakable(numbers: Sequence[int]) -> bool:

@@ -36,6 +36,7 @@ from rescind.ledger.lending import LEFT, forget_person
 from rescind.ledger.migrate import migrate
 from rescind.ledger.options import Options
 from rescind.ledger.parts import Parts
+from rescind.ledger.place import remember
 from rescind.ledger.store import Store, last_batch
 from rescind.proof.tlog import Tree
 
@@ -106,6 +107,7 @@ def prepared(
         items = _catalogue(state, catalogue, connection)
         tree = read_tree(connection)
         check_fits(keys.head, connection, tree)
+        remember(state, database)  # it is the ledger of these keys
         parts = Parts(state, items, options, keys, store, tree, live(len(items)), clock, entropy)
         report = _recover(parts)
         _check_log(connection, tree)
@@ -178,8 +180,9 @@ def check_fits(head: Head, connection: Connection, tree: Tree) -> None:
     raise OlderLedger(
         f"this ledger is older than its keys, or another one: it has {len(tree)} entries and "
         f"{batch} batches, the keys were last used with {head.size} and {head.batch}. Starting "
-        f"would destroy the keys of what people lend now, so nothing was done. Put the right "
-        f"ledger back; if it is lost: rescind restore shows what would be dropped, and asks."
+        f"would destroy the keys of what people lend now, so nothing was done. Give "
+        f"--database if the ledger is in PostgreSQL, or put the right one back; if it is lost: "
+        f"rescind restore shows what would be dropped, and asks."
     )
 
 

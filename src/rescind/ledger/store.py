@@ -10,13 +10,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy import URL, Connection, Engine, create_engine, event, text
+from sqlalchemy.exc import DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from rescind.errors import ConfigError
-from rescind.ledger.errors import Busy, CannotStart, DiskFull
+from rescind.ledger.errors import Busy, CannotStart, DiskFull, OlderLedger
+from rescind.ledger.keyslots import FILE as KEYS
+from rescind.ledger.keyslots import head_of
+from rescind.ledger.place import check_may_begin, check_there, shown, url_of
 
-FILE = "ledger.db"
 LOCK = 0x72657363696E64
 """The advisory lock in PostgreSQL: "rescind" in ASCII."""
 WAL_PAGES = 4000
@@ -34,7 +36,8 @@ class Store:
 
     def __init__(self, state: Path, database: str | None = None) -> None:
         """database: URL of PostgreSQL; None: `ledger.db` in the state folder"""
-        self.url = _url(state, database)
+        check_may_begin(state, database)
+        self.url = url_of(state, database)
         self.sqlite = self.url.get_backend_name() == "sqlite"
         if self.sqlite:
             _private(Path(str(self.url.database)))
@@ -191,7 +194,7 @@ class Store:
         if not self.sqlite and not self._held and isinstance(known, Busy):
             why = " ".join(str(error.orig).split())
             return CannotStart(
-                f"cannot use the database {self.url.render_as_string(hide_password=True)}: {why}. "
+                f"cannot use the database {shown(self.url.render_as_string(False))}: {why}. "
                 f"Check --database, and that the database is there and runs."
             )
         if known is not None:
@@ -212,9 +215,36 @@ def last_batch(connection: Connection) -> int:
     return int(found or 0)
 
 
-def reading_engine(state: Path, database: str | None) -> Engine:
-    """Return connections that only read, for a command beside a running service."""
-    return _engine(_url(state, database), writing=False)
+@contextmanager
+def reading(state: Path, database: str | None) -> Iterator[Connection]:
+    """Read one state of a ledger, for a command beside a running service.
+
+    An older ledger than its keys, such as an empty one, is refused: what it does not know would
+    pass for what is not there.
+    """
+    with reading_any(state, database) as connection:
+        head = head_of(state / KEYS)  # before the ledger: that one is ahead of its keys
+        with connection.begin():
+            batch = last_batch(connection)
+        if batch < head.batch:
+            raise OlderLedger(
+                f"this ledger is older than its keys, or another one: it has {batch} batches, the "
+                f"keys of {state} were last used with {head.batch}. What it says is not what is. "
+                f"If the ledger is in PostgreSQL, give --database with its address."
+            )
+        yield connection
+
+
+@contextmanager
+def reading_any(state: Path, database: str | None) -> Iterator[Connection]:
+    """Read one state of a ledger, also of one that does not fit the keys of its folder."""
+    check_there(state, database)
+    engine = _engine(url_of(state, database), writing=False)
+    try:
+        with engine.connect() as connection:
+            yield connection
+    finally:
+        engine.dispose()
 
 
 def _engine(url: URL, writing: bool) -> Engine:
@@ -242,21 +272,6 @@ def _arguments(url: URL, writing: bool) -> dict[str, Any]:
     options = " ".join(filter(None, (_text(url.query.get("options")), how)))
     connecting = {"options": options, "connect_timeout": 5}
     return {"connect_args": connecting, "pool_pre_ping": True, **quiet}
-
-
-def _url(state: Path, database: str | None) -> URL:
-    if database is None:
-        return URL.create("sqlite", database=str(state / FILE))
-    try:
-        url = make_url(database)
-    except ArgumentError:
-        url = URL.create("none")
-    if url.get_backend_name() != "postgresql":
-        raise ConfigError(
-            f"'{url.drivername}' is not a database for a ledger. Give "
-            f"--database postgresql://user@host/name, or leave it out for SQLite."
-        )
-    return url.set(drivername="postgresql+psycopg")
 
 
 def _private(path: Path) -> None:

@@ -304,12 +304,14 @@ setting = Table(
 PATHS = {
     "keys.bin": "slots are overwritten in place, then synced; never archived",
     "catalogue.json": "kept: items and titles, public",
+    "database.txt": "kept: the address of PostgreSQL, no password",
     "ledger.db": "by the rules of the columns: ciphertext and numbers",
     "ledger.db-wal": "as ledger.db; emptied at every checkpoint",
     "ledger.db-shm": "as ledger.db; an index of the file beside it",
     "release-*.sealed": "its key is destroyed with the next release, then the file is removed",
     "roster-*.bin": "public: lines that hide their items; replaced with the next roster",
     "generation-*": "sealed under the key of its job, destroyed when it ends or is stale",
+    "compiled/*": "kept: compiled code, where the service may write nowhere else",
     "logs/*.log": "deleted after 30 days; counts and seconds, never an id of a person or item",
 }
 """Every path of a state folder, as a pattern, with its rule."""

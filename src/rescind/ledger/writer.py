@@ -314,7 +314,7 @@ class Writer:
                 self._keys.destroy(slot_id)
             self._keys.sync()
         except (OSError, DiskFull) as error:
-            self._end(f"keys could not be overwritten: {error}")
+            self._end(f"keys could not be overwritten: {_why(error)}")
 
     def _after(self, batch: Batch, jobs: list[_Job]) -> None:
         """Do steps 3 and 4, then what others wanted to do afterwards."""
@@ -330,7 +330,7 @@ class Writer:
                 self._keys.write_head(Head(len(parts.tree), self.batch, parts.tree.root()))
             self._keys.sync()
         except (OSError, DiskFull) as error:
-            self._end(f"old keys could not be destroyed: {error}")
+            self._end(f"old keys could not be destroyed: {_why(error)}")
         reach("old keys destroyed")
         erased = parts.clock()
         for person, (old, new) in batch.changes.items():
@@ -393,6 +393,11 @@ class Writer:
         )
         sys.stderr.flush()
         os._exit(EXIT)
+
+
+def _why(error: OSError | DiskFull) -> str:
+    """Return a reason that does not ask for what nobody can do any more."""
+    return "the disk is full" if isinstance(error, DiskFull) else str(error)
 
 
 def _dated(answer: Answer, erased: datetime, summed: datetime) -> Answer:

@@ -49,7 +49,7 @@ class Service:
         ]
         """Id and title of each item as JSON, encoded once."""
         ledger.generations.tell = lambda what, facts: self.events.publish(OPERATORS, what, facts)
-        self.log = PublicLog(ledger, f"{settings.origin.partition('://')[2]}/log")
+        self.log = PublicLog(ledger, settings.log_name)
 
     async def submit(self, operation: Operation, once: Once | None = None) -> Answer:
         """Have an operation carried out; return when its answer is durable."""

@@ -121,7 +121,9 @@ def _refused(status: int, rule: Rule, caller: Caller, bearer: bool) -> Problem:
         return problems.scope_missing(rule.scope, caller.scopes)
     if status == 401:
         unknown = bearer and caller.role is Role.ANONYMOUS
-        return problems.bad_token() if unknown else problems.not_signed_in()
+        if unknown:
+            return problems.bad_token()
+        return problems.token_needed() if rule.scope == "metrics" else problems.not_signed_in()
     if status == 403:
         return Problem(403, "This token may not do that.", "Use the token of the right agent.")
     return problems.not_there()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -56,12 +57,14 @@ def under_way(service: Service) -> dict[str, Any] | None:
 
 
 def scan(service: Service) -> dict[str, Any]:
-    """Look for the loans of a few people in every file of the state folder, in every form.
+    """Look for the loans of a few people in every file and in the ledger, in every form.
 
     They are sealed, so nothing may be found; the scanner plants and finds them itself first.
     """
     rows = (items.tolist() for items in service.ledger.live.loans.values() if len(items) >= LONG)
     lenders = list(islice((row for row in rows if scanner.unmistakable(row)), FEW))
     canaries = [Canary(f"loans {n}", numbers=tuple(row)) for n, row in enumerate(lenders)]
-    found = scanner.scan([service.ledger.state], canaries)
+    ledger = service.ledger
+    with nullcontext() if ledger.store.sqlite else ledger.store.reading() as database:
+        found = scanner.scan([ledger.state], canaries, database)
     return {"looked_for": len(canaries), "planted": found.planted, "found": len(found.found)}

@@ -88,6 +88,11 @@ def not_signed_in() -> Problem:
     return Problem(401, "Nobody is signed in.", "Sign in with a passkey, then send this again.")
 
 
+def token_needed() -> Problem:
+    """Measures are read by a script, which has no passkey."""
+    return Problem(401, "No token came with this.", "Send a token with the scope metrics.")
+
+
 def not_there() -> Problem:
     """What does not exist and what is not yours: one answer, so that nobody can tell them apart."""
     return Problem(

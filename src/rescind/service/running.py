@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from rescind.service.context import Service
 
 TOKEN_DAYS = 90
+DEMO_SCOPES = "read,release"
+"""What the page "Use the API" needs; a demonstration prints such a token beside its link."""
 STOP_SECONDS = 10
 WAITING = 2048
 Say = Callable[[str], None]
@@ -58,9 +60,9 @@ class Doorway:
                 raise ConfigError(f"{path} is not a file. Give the PEM files of a certificate.")
         if self.demo and (not self.local or self.behind_proxy or self.tls_cert):
             raise ConfigError(
-                f"--demo signs anybody in who has its link, so it listens on this machine only, "
-                f"not on {self.host}, and needs no TLS. Leave out --host, --behind-proxy, "
-                f"--tls-cert and --tls-key."
+                "--demo signs anybody in who has its link, so it listens on this machine only, "
+                "under no other name, and needs no TLS. Leave out --host, --behind-proxy, "
+                "--tls-cert and --tls-key."
             )
         if not (self.local or self.tls_cert or self.behind_proxy or self.insecure):
             raise ConfigError(
@@ -271,6 +273,8 @@ def _serve(
             timeout_graceful_shutdown=STOP_SECONDS,
         )
     )
+    if note := name_differs(app.state.service.log.name, settings):
+        say(note)
     listening.listen(WAITING)  # whoever comes before the server runs waits
     say(f"rescind serves at {settings.origin}  (end with Ctrl-C)")
     _print_entrances(app.state.service, wanted, say)
@@ -281,6 +285,17 @@ def _serve(
     with suppress(KeyboardInterrupt):  # the server has ended in order when this comes
         server.run(sockets=[listening])
     say("ended: everything that was acknowledged is on the disk.")
+
+
+def name_differs(name: str, settings: Settings) -> str | None:
+    """Return what to tell if the log is called otherwise than this address."""
+    if name == settings.log_name:
+        return None
+    return (
+        f"note: the log is called {name}, after the address of the first start, and this is "
+        f"{settings.origin}. Its name can never change: receipts and witnesses know it. If nobody "
+        f"lends here yet, begin with a new folder and this address."
+    )
 
 
 def _print_entrances(service: Service, wanted: Wanted, say: Say) -> None:
@@ -296,6 +311,7 @@ def _print_entrances(service: Service, wanted: Wanted, say: Say) -> None:
         if who:
             text = entrances.invite(ledger, who, role)
             say(f"invitation for {who} ({role}), for 2 days: {origin}/operator#invite={text}")
-    if wanted.make_token:
-        text = entrances.make_token(ledger, wanted.make_token, "made at the start", TOKEN_DAYS)
-        say(f"token for {wanted.make_token}, for {TOKEN_DAYS} days: {text}")
+    scopes = wanted.make_token or (DEMO_SCOPES if wanted.demo else None)
+    if scopes:
+        text = entrances.make_token(ledger, scopes, "made at the start", TOKEN_DAYS)
+        say(f"token for {scopes}, for {TOKEN_DAYS} days: {text}")

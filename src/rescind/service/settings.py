@@ -26,3 +26,8 @@ class Settings:
     def rp_id(self) -> str:
         """The name that passkeys are bound to: the host without scheme and port."""
         return self.origin.partition("://")[2].partition(":")[0]
+
+    @property
+    def log_name(self) -> str:
+        """What the log is called if it has no name yet: it keeps that of the first start."""
+        return f"{self.origin.partition('://')[2]}/log"

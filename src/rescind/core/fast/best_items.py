@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from rescind.core.fast.kept_code import njit
 
 PER = 16
 """Items of a group. The k-th best of the groups' best scores bounds what can be in the list."""
@@ -22,7 +23,7 @@ def best_items(scores: Any, first: Any, masked: Any, best: Any) -> None:
 
 
 # Loops instead of slices: numba takes seconds to compile an assignment to a slice.
-@njit(cache=True)
+@njit
 def _write(  # noqa: PLR0912 - one pass, and a call between loops would hinder their vectors
     scores: Any, first: Any, masked: Any, best: Any, value: Any, top: Any, line: Any
 ) -> None:

@@ -12,9 +12,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from numba import njit
 from numba.core import typed_passes, untyped_passes
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
+
+from rescind.core.fast.kept_code import njit
 
 _NEEDLESS = {
     untyped_passes.WithLifting,
@@ -43,7 +44,6 @@ class _Lean(CompilerBase):
 
 compiled: Any = partial(
     njit,
-    cache=True,
     nogil=True,
     error_model="numpy",
     no_cfunc_wrapper=True,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from rescind.core.fast.kept_code import njit
 from rescind.methods.additive._select import nth_smallest
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def replace_part(total: Any, owners: Any, old: Any, new: Any, was: int, now: int) -> None:
     """Replace one person's part of a half, and of the counts, in one pass.
 
@@ -33,7 +33,7 @@ def replace_part(total: Any, owners: Any, old: Any, new: Any, was: int, now: int
             total[row + items[p]] += come * (more[p] != 0) - gone * (less[p] != 0)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def same(one: Any, other: Any) -> bool:
     """Return whether two lists are equal."""
     equal, k = len(one) == len(other), 0
@@ -43,7 +43,7 @@ def same(one: Any, other: Any) -> bool:
     return equal
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def ascending(items: Any, end: int) -> bool:
     """Return whether items are sorted, each once, from 0 to below `end`."""
     last = -1
@@ -54,7 +54,7 @@ def ascending(items: Any, end: int) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def without(items: Any, others: Any) -> Any:
     """Return those items that are not among others. Both are sorted, each item once."""
     left, count, at = np.empty(len(items), items.dtype), 0, 0
@@ -67,7 +67,7 @@ def without(items: Any, others: Any) -> Any:
     return left[:count]
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def merged(items: Any, others: Any) -> Any:
     """Return both lists as one. Both are sorted, each item once."""
     out, a, b, count = np.empty(len(items) + len(others), items.dtype), 0, 0, 0
@@ -83,7 +83,7 @@ def merged(items: Any, others: Any) -> Any:
     return out[:count]
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def add_rows(first: Any, target: Any, weight: Any, own: Any, score: Any) -> None:
     """Add the sparse rows of owned items, in their order. score: [I] float32, zeros at the start"""
     for i in own:
@@ -91,7 +91,7 @@ def add_rows(first: Any, target: Any, weight: Any, own: Any, score: Any) -> None
             score[target[e]] += weight[e]
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def best_of(score: Any, best: Any) -> int:
     """Write the best items with a score above 0, best first; return how many there are.
 
@@ -110,7 +110,7 @@ def best_of(score: Any, best: Any) -> int:
     return found
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def summands(
     first: Any, target: Any, weight: Any, own: Any, best: Any, place: Any, out: Any
 ) -> None:
@@ -125,7 +125,7 @@ def summands(
         place[best[k]] = 0
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def main_reasons(parts: Any, chosen: Any, share: Any) -> None:
     """Choose the owned items that add most to each listed one. parts: [own, k]
 
@@ -154,7 +154,7 @@ def main_reasons(parts: Any, chosen: Any, share: Any) -> None:
             share[k, r] /= max(total[k], 1e-30)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def ranks_without(
     first: Any, target: Any, weight: Any, own: Any, score: Any, best: Any, parts: Any, chosen: Any,
     rank: Any, high: Any,
@@ -193,7 +193,7 @@ def ranks_without(
             rank[k, r] = above + 1 - (score[best[k]] > mine)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def reasoned(first: Any, target: Any, weight: Any, own: Any, k: int, reasons: int) -> Any:
     """Return a list with its reasons in one go: best [k], chosen, share, rank [k, reasons]."""
     items = len(first) - 1
@@ -214,7 +214,7 @@ def reasoned(first: Any, target: Any, weight: Any, own: Any, k: int, reasons: in
     return best, chosen, share, rank
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def less_one_square(inverse: Any, left: Any, right: Any) -> None:
     """Subtract left right^T from a square, in place. left, right: [I]"""
     for i in range(inverse.shape[0]):
@@ -223,7 +223,7 @@ def less_one_square(inverse: Any, left: Any, right: Any) -> None:
             row[j] -= a * right[j]
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def less_two_square(inverse: Any, left: Any, right: Any) -> None:
     """Subtract two products in one pass over memory. left, right: [2, I]"""
     first, second = right[0], right[1]
@@ -233,7 +233,7 @@ def less_two_square(inverse: Any, left: Any, right: Any) -> None:
             row[j] -= a * first[j] + b * second[j]
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def sum_of_rows(square: Any, items: Any, out: Any) -> None:
     """Add the rows of a square at these items. out: [I], zeros at the start"""
     for i in items:
@@ -242,7 +242,7 @@ def sum_of_rows(square: Any, items: Any, out: Any) -> None:
             out[j] += row[j]
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def largest_places(values: Any, count: int, out: Any) -> None:
     """Write the places of the largest entries of each row, in ascending order. values: [n, I]
 

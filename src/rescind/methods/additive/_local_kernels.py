@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from rescind.core.fast.compiling import compiled
+from rescind.core.fast.kept_code import njit
 from rescind.methods.additive._select import nth_smallest
 
 
-@njit(cache=True)
+@njit
 def _sorted_below(values: Any, edge: Any, order: Any) -> int:
     """Write the places of values below the edge, the smallest first; return how many there are.
 
@@ -115,4 +115,4 @@ def _squares(
             line[other[p]] = 0.0
 
 
-nearest: Any = njit(cache=True)(_nearest)
+nearest: Any = njit(_nearest)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
+from rescind.core.fast.kept_code import njit
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def nth_smallest(values: Any, n: int) -> Any:
     """Return the number that would stand at place n if `values` were sorted (quickselect).
 

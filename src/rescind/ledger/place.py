@@ -1,0 +1,86 @@
+"""Where the ledger of a state folder is: in the folder, or in PostgreSQL.
+
+A ledger in PostgreSQL leaves a note in the folder, `database.txt`. Without it a command that is not
+told of PostgreSQL would make an empty ledger beside the keys, and say that nothing is open.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from rescind.core.files import write_atomically
+from rescind.errors import ConfigError
+from rescind.ledger.keyslots import FILE as KEYS
+
+FILE = "ledger.db"
+NOTE = "database.txt"
+_SECRET = ("password", "sslpassword")
+"""Parts of a URL's query that libpq takes for secrets."""
+
+
+def url_of(state: Path, database: str | None) -> URL:
+    """Return the address of a ledger. database: URL of PostgreSQL; None: in the folder"""
+    if database is None:
+        return URL.create("sqlite", database=str(state / FILE))
+    try:
+        url = make_url(database)
+    except (ArgumentError, ValueError):
+        url = URL.create("none")
+    if url.get_backend_name() != "postgresql":
+        raise ConfigError(
+            f"'{url.drivername}' is not a database for a ledger. Give "
+            f"--database postgresql://user@host/name, or leave it out for SQLite."
+        )
+    return url.set(drivername="postgresql+psycopg")
+
+
+def shown(database: str) -> str:
+    """Return the URL of a database as it may be printed and kept: passwords are hidden."""
+    url = url_of(Path(), database).set(drivername="postgresql")
+    hidden = {name: "hidden" for name in _SECRET if name in url.query}
+    return url.update_query_dict(hidden).render_as_string(hide_password=True)
+
+
+def remember(state: Path, database: str | None) -> None:
+    """Note in the folder that its ledger is in PostgreSQL, never with a password."""
+    if database is None:
+        return
+    text = shown(database) + "\n"
+    note = state / NOTE
+    if not note.exists() or note.read_text() != text:
+        write_atomically(note, text.encode(), private=True)
+
+
+def check_not_elsewhere(state: Path, database: str | None) -> None:
+    """Refuse to look for the ledger in the folder if it is in PostgreSQL."""
+    note = state / NOTE
+    if database is None and note.exists():
+        raise ConfigError(
+            f"the ledger of {state} is in PostgreSQL, not in the folder. Give "
+            f"--database '{note.read_text().strip()}'. Only if you want to move it into the "
+            f"folder: delete {note}, then rescind restore {state} --from BACKUP."
+        )
+
+
+def check_there(state: Path, database: str | None) -> None:
+    """Refuse a folder that holds no ledger, or whose ledger is in PostgreSQL."""
+    check_not_elsewhere(state, database)
+    if database is None and not (state / FILE).is_file():
+        raise ConfigError(
+            f"{state} holds no ledger ({FILE}). Name the state folder of a service; if its ledger "
+            f"is in PostgreSQL, give --database, too."
+        )
+
+
+def check_may_begin(state: Path, database: str | None) -> None:
+    """Refuse an empty ledger beside keys: they belong to one that is somewhere else, or lost."""
+    check_not_elsewhere(state, database)
+    if database is None and (state / KEYS).exists() and not (state / FILE).exists():
+        raise ConfigError(
+            f"{state} has {KEYS} and no {FILE}, and a new ledger would not fit these keys. If the "
+            f"ledger is in PostgreSQL, give --database; if it is lost: rescind restore {state} "
+            f"--from BACKUP; to begin anew, name a new folder."
+        )

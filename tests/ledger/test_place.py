@@ -1,0 +1,211 @@
+"""A ledger in PostgreSQL is never mistaken for an empty one in the folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from click.testing import Result
+from sqlalchemy import insert
+from typer.testing import CliRunner
+
+from databases import schema
+from ledgers import done, joined, opened, take_back, unmapped_files
+from rescind.cli import app
+from rescind.errors import ConfigError, RescindError
+from rescind.ledger import tables
+from rescind.ledger.backup import back_up, plan, restore
+from rescind.ledger.place import NOTE, remember, shown
+from rescind.ledger.store import Store, reading
+
+ADDRESS = "postgresql://anna:s3cret@db.example.org/ledger"
+
+
+def invoked(*words: object) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def asking(state: Path) -> list[list[object]]:
+    """Return every command that reads or changes a ledger, without --database."""
+    backup = state.parent / "copy.db"
+    public = state.parent / "public"
+    return [
+        ["serve", "--state", state, "--port", 0],
+        ["backup", state, state.parent / "new.db"],
+        ["restore", state, "--yes"],
+        ["restore", state, "--from", backup, "--yes"],
+        ["requests", "--state", state],
+        ["requests", "extend", "X", "--days", 1, "--reason", "why", "--state", state],
+        ["tokens", "make", "read", "--state", state],
+        ["tokens", "list", "--state", state],
+        ["tokens", "revoke", "X", "--state", state],
+        ["roster", "check", public, "--state", state],
+        ["scan", state, "--for", "canary-123456"],
+    ]
+
+
+def left_in(state: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in state.iterdir()}
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder as a ledger in PostgreSQL leaves it: keys and catalogue; and a backup beside it."""
+    state = tmp_path / "state"
+    ledger = opened(state)
+    person = joined(ledger, 1, 2)
+    back_up(state, tmp_path / "copy.db")
+    done(ledger, take_back(person, "erase"))
+    ledger.close()
+    (state / "ledger.db").unlink()
+    # The lines of a roster are not what is tried here.
+    monkeypatch.setattr(
+        "rescind.proof.roster.Public.read", lambda folder: SimpleNamespace(log=None)
+    )
+    monkeypatch.setattr("rescind.proof.roster.check", lambda *given: [])
+    monkeypatch.setattr("rescind.forgetting.receipt_log.key_of", lambda log: None)
+    return state
+
+
+@pytest.mark.parametrize("number", range(11))
+def test_every_command_is_refused_without_the_database(elsewhere: Path, number: int) -> None:
+    remember(elsewhere, ADDRESS)
+    before = left_in(elsewhere)
+    ended = invoked(*asking(elsewhere)[number])
+    assert isinstance(ended.exception, ConfigError), ended.output
+    assert "is in PostgreSQL" in str(ended.exception)
+    assert "--database 'postgresql://anna:***@db.example.org/ledger'" in str(ended.exception)
+    assert left_in(elsewhere) == before
+    assert not (elsewhere.parent / "new.db").exists()
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 4, 5, 6, 7, 8, 9, 10])
+def test_keys_alone_get_no_empty_ledger(elsewhere: Path, number: int) -> None:
+    """A folder of before the note was written; going back to a backup is right there."""
+    before = left_in(elsewhere)
+    ended = invoked(*asking(elsewhere)[number])
+    assert isinstance(ended.exception, ConfigError), ended.output
+    assert "--database" in str(ended.exception)
+    assert left_in(elsewhere) == before
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 4, 5, 6, 7, 8, 9])
+def test_an_empty_ledger_beside_keys_is_not_believed(elsewhere: Path, number: int) -> None:
+    """An earlier version left one behind."""
+    opened(elsewhere.parent / "other").close()
+    (elsewhere.parent / "other" / "ledger.db").rename(elsewhere / "ledger.db")
+    keys = (elsewhere / "keys.bin").read_bytes()
+    ended = invoked(*asking(elsewhere)[number])
+    assert isinstance(ended.exception, ConfigError), ended.output
+    assert "--database" in str(ended.exception)
+    assert (elsewhere / "keys.bin").read_bytes() == keys
+
+
+def test_a_new_folder_and_a_lost_ledger_still_work(elsewhere: Path) -> None:
+    """Control: where no ledger is in PostgreSQL nothing is refused."""
+    assert invoked(*asking(elsewhere)[3]).exit_code == 0
+    opened(elsewhere).close()
+    fine = invoked("requests", "--state", elsewhere)
+    assert fine.output == "no open requests.\n"
+    assert not (elsewhere / NOTE).exists()
+
+
+def test_nothing_is_made_where_there_is_no_ledger_to_accept(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds no ledger"):
+        plan(tmp_path, None, None, None)
+    with pytest.raises(ConfigError, match="holds no ledger"):
+        restore(tmp_path, None)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (ADDRESS, "postgresql://anna:***@db.example.org/ledger"),
+        ("postgresql://anna@db/ledger", "postgresql://anna@db/ledger"),
+        (
+            "postgresql+psycopg://db/ledger?password=s3cret",
+            "postgresql://db/ledger?password=hidden",
+        ),
+        ("postgresql://db/l?sslpassword=s3cret&a=b", "postgresql://db/l?a=b&sslpassword=hidden"),
+    ],
+)
+def test_a_password_is_never_shown_or_kept(tmp_path: Path, given: str, told: str) -> None:
+    assert shown(given) == told
+    remember(tmp_path, given)
+    assert "s3cret" not in (tmp_path / NOTE).read_text()
+    assert (tmp_path / NOTE).stat().st_mode & 0o777 == 0o600
+    assert unmapped_files(tmp_path) == []
+
+
+def test_an_address_that_cannot_be_read_is_told_without_its_password(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="not a database for a ledger") as told:
+        Store(tmp_path, "postgresql://anna:s3cret@db:port/ledger")
+    assert "s3cret" not in str(told.value)
+
+
+@pytest.mark.service
+def test_a_ledger_in_postgres_is_noted_and_its_commands_name_it(
+    tmp_path: Path, postgres: str
+) -> None:
+    state, backup = tmp_path / "state", tmp_path / "copy.db"
+    address = postgres.replace("postgres@", "postgres:s3cret@")
+    ledger = opened(state, database=address)
+    joined(ledger, 1, 2)
+    assert unmapped_files(state) == []
+    kept = invoked("backup", state, backup, "--database", address)
+    ledger.close()
+    gone = invoked("restore", state, "--from", backup, "--database", address, "--yes")
+    assert "rescind serve --state" in gone.output
+    for told in (kept.output, gone.output, (state / NOTE).read_text()):
+        assert "s3cret" not in told
+        assert shown(address) in told
+    for words in asking(state):
+        ended = invoked(*words)
+        if words[0] != "roster":  # reads its own folder first
+            assert "is in PostgreSQL" in str(ended.exception), words
+    assert not (state / "ledger.db").exists()
+    opened(state, database=address).close()
+
+
+@pytest.mark.service
+def test_another_database_is_neither_read_nor_noted(tmp_path: Path, postgres: str) -> None:
+    ledger = opened(tmp_path, database=postgres)
+    joined(ledger, 1)
+    ledger.close()
+    with schema() as other:
+        with pytest.raises(ConfigError, match="older than its keys"):
+            opened(tmp_path, database=other)
+        assert (tmp_path / NOTE).read_text() == shown(postgres) + "\n"
+        with pytest.raises(RescindError, match="older than its keys"), reading(tmp_path, other):
+            pass
+    with reading(tmp_path, postgres):
+        pass  # control
+
+
+@pytest.mark.service
+def test_a_scan_looks_into_postgres(tmp_path: Path, postgres: str) -> None:
+    ledger = opened(tmp_path, database=postgres)
+    joined(ledger, 1)
+    ledger.close()
+    command = ("scan", tmp_path, "--for", "canary-123456", "--database", postgres)
+    assert invoked(*command).exit_code == 0, "control: nothing is planted yet"
+    store = Store(tmp_path, postgres)
+    with store.writer().begin():
+        row = {"name": "note", "value": "about canary-123456"}
+        store.writer().execute(insert(tables.setting).values(row))
+    store.close()
+    found = invoked(*command)
+    assert found.exit_code == 1
+    assert "PostgreSQL > setting.value: 'canary-123456' as bytes" in found.output
+
+
+def test_a_served_folder_says_how_a_token_is_made(tmp_path: Path) -> None:
+    ledger = opened(tmp_path)
+    made = invoked("tokens", "make", "read,extend", "--state", tmp_path)
+    revoked = invoked("tokens", "revoke", "X", "--state", tmp_path)
+    ledger.close()
+    assert "Start it with --make-token read,extend, use the operator's page" in str(made.exception)
+    assert "--url" not in str(made.exception), "tokens make has no --url"
+    assert "--url" in str(revoked.exception), "control: tokens revoke has it"
