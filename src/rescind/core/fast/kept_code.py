@@ -43,8 +43,8 @@ def keep_in(folder: Path) -> None:
     except RuntimeError as error:
         if NOWHERE not in str(error):
             raise
-        config.CACHE_DIR = str(folder.resolve())
-        os.environ["NUMBA_CACHE_DIR"] = config.CACHE_DIR
+        os.environ["NUMBA_CACHE_DIR"] = str(folder.resolve())
+        config.reload_config()
 
 
 def _tried() -> None:
