@@ -665,6 +665,20 @@ def test_verify_prints_who_says_exact_and_what_is_not_covered(rescind, tmp_path)
     assert "cellar" not in out, "nothing of a changed receipt is repeated"
 
 
+def test_verify_names_the_silos_that_confirmed(rescind, tmp_path):
+    path = tmp_path / "receipt.json"
+    claims = {"silos that confirmed": "0, 2", "silos waited for": "1"}
+    write(issue(EVENT, DONE, KEPT, [PASSED], claims=claims), path)
+    _, out, _ = rescind("verify", path)
+    assert "silos that confirmed: 0, 2" in out
+    assert "silos waited for: 1" in out
+    path = tmp_path / "other.json"
+    write(issue(EVENT, DONE, KEPT, [PASSED]), path)
+    assert "silos that" not in rescind("verify", path)[1], (
+        "control: a receipt of one machine has none"
+    )
+
+
 def test_verify_explains_every_word_and_number_it_prints(rescind, tmp_path):
     path = tmp_path / "receipt.json"
     findings = [

@@ -212,6 +212,15 @@ def test_open_requests_are_measured_with_their_deadline(house: House) -> None:
     assert measured()["rescind_requests_overdue"] == 1
 
 
+def test_each_measure_says_more_than_its_name(house: House) -> None:
+    lines = house.caller().get("/metrics").text.splitlines()
+    told = dict(line.split(" ", 3)[2:] for line in lines if line.startswith("# HELP rescind_"))
+    assert len(told) > 15
+    for name, text in told.items():
+        words = name.removeprefix("rescind_").replace("_", " ")
+        assert text.rstrip(".").lower() != words, name
+
+
 def test_behind_a_proxy_measures_need_their_scope(tmp_path) -> None:
     with opened(tmp_path / "state", behind_proxy=True) as house:
         refused = house.caller().get("/metrics")

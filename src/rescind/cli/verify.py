@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _EVENT_KEY = "The key of the receipt (receipt.key), which opens its exact numbers."
 SAID_IN_WORDS = ("exactness", "escalation")
 """Checks whose answer is a sentence, not a number."""
+SILOS = ("silos that confirmed", "silos waited for")
+"""Claims of a receipt over silos: who removed the records, and who has not yet."""
 
 
 def command(
@@ -259,6 +261,9 @@ def _print(found: Verification, path: Path) -> None:
         f"  level    {done.level}: {LEVELS[done.level]}\n"
         f"  verdict  {receipt.verdict}: {VERDICTS.get(receipt.verdict, '')}"
     )
+    for name in SILOS:
+        if name in receipt.claims:
+            typer.echo(f"  {name}: {_shown(str(receipt.claims[name]))}")
     for one in receipt.findings:
         asks = f" {_shown(one.check):16} {question(one.check)}".rstrip()
         typer.echo(f"    {one.verdict:12}{asks}" + (f" (n = {one.n:,})" if one.n else ""))

@@ -11,6 +11,27 @@ NO_ROUTE = "none"
 """Addresses that no route answers share one label: their text comes from outside."""
 
 
+MEANS = {
+    "people": "Accounts that have not ended.",
+    "lenders": "Accounts that lend something now.",
+    "lent": "Records lent now, by everybody together.",
+    "leaves": "Entries of the public log.",
+    "keys": "Keys in keys.bin, the server's own among them.",
+    "items": "Items that people may lend.",
+    "requests_open": "Requests that are neither fulfilled nor refused.",
+    "requests_overdue": "Open requests past their deadline.",
+    "requests_next_due_seconds": "Unix time of the next deadline, 0 if none.",
+    "requests_half": "Open requests with half of their time over, and less than four fifths.",
+    "requests_urgent": "Open requests with four fifths of their time over, and not all of it.",
+    "requests_late": "Open requests whose time is over.",
+    "release": "Number of the release in service, 0 before the first.",
+    "people_until_release": "People who still have to change something until a release is due.",
+    "listeners": "Browsers that listen to events now.",
+    "refusing_changes": "1 if changes are refused, as when the disk is full; else 0.",
+}
+"""What each number about the ledger counts; a number without a line here is refused."""
+
+
 class Measures:
     """What this process counted since its start."""
 
@@ -47,7 +68,6 @@ class Measures:
         """Return all measures, with these numbers about the ledger as they are now."""
         for name, value in now.items():
             if name not in self._gauges:
-                words = name.replace("_", " ").capitalize()
-                self._gauges[name] = Gauge(f"rescind_{name}", f"{words}.", registry=self.registry)
+                self._gauges[name] = Gauge(f"rescind_{name}", MEANS[name], registry=self.registry)
             self._gauges[name].set(value)
         return generate_latest(self.registry)
