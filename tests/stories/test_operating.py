@@ -16,7 +16,13 @@ from rescind.cli import main
 from rescind.core.files import locked
 from rescind.data import canonical
 from rescind.data.blocklist import Blocklist
-from rescind.data.importing import append_file, erase_imported, imported_folder, load_imported
+from rescind.data.importing import (
+    admit_imported,
+    append_file,
+    erase_imported,
+    imported_folder,
+    load_imported,
+)
 from rescind.errors import ConfigError, DataError
 from rescind.experiments.cell import Cell, DataSettings, RunSettings
 from rescind.experiments.learning_run import run_cell
@@ -84,6 +90,18 @@ def test_withheld_rows_are_counted_and_get_no_place(mine):
     assert done.dataset.users.tolist() == ["a", "(left 1)", "(left 2)"], "numbers stay"
     assert done.dataset.size == {"users": 1, "items": 3, "rows": 3}
     assert done.dataset.on_devices(0).members.tolist() == [True, False, False]
+
+
+def test_who_is_let_in_again_brings_no_row_from_before(mine):
+    Blocklist().with_withdrawn("b").add_to_dataset("mine")
+    assert "b" in load_imported("mine").users, "the control: nothing was added since they left"
+    assert not admit_imported("mine", "a")
+    assert admit_imported("mine", "b")
+    assert rows(rs.load("mine")) == [("a", "x", 10)]
+    mine.write_text("user,item,time\nb,y,50\nb,w,51\n")
+    done = append_file("mine", mine)
+    assert (done.rows, done.withheld) == (1, 1)
+    assert rows(done.dataset) == [("a", "x", 10), ("b", "w", 51)]
 
 
 KILLED_APPEND = """

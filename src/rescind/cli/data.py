@@ -347,6 +347,8 @@ def admit_user(
         asked = ", ".join([name, *map(str, run or ())])
         raise DataError(f"no user '{user}' withdrew from {asked}. Nothing was changed.")
     typer.echo(f"let in again by {', '.join(found)}; erased rows stay away")
+    if not run:
+        typer.echo("A run that answered the withdrawal leaves them out until named with --run.")
     typer.echo(f"\nNext: rescind data append {name} FILE, with rows that are new")
 
 
