@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import numba
 from numba.core import config
 
+F = TypeVar("F", bound=Callable[..., Any])
 NOWHERE = "no locator available"
 """What numba says where it finds no folder to write to."""
 
 
+@overload
+def njit(function: F, **options: Any) -> F: ...
+@overload
+def njit(function: None = None, **options: Any) -> Callable[[F], F]: ...
 def njit(function: Any = None, **options: Any) -> Any:
     """Compile as `numba.njit` does, and keep the code if there is a folder for it."""
     if function is None:
