@@ -60,11 +60,10 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ledger.close()
     (state / "ledger.db").unlink()
     # The lines of a roster are not what is tried here.
-    monkeypatch.setattr(
-        "rescind.proof.roster.Public.read", lambda folder: SimpleNamespace(log=None)
-    )
+    shown = SimpleNamespace(log=SimpleNamespace(note=""))
+    monkeypatch.setattr("rescind.proof.roster.Public.read", lambda folder: shown)
     monkeypatch.setattr("rescind.proof.roster.check", lambda *given: [])
-    monkeypatch.setattr("rescind.forgetting.receipt_log.key_of", lambda log: None)
+    monkeypatch.setattr("rescind.forgetting.receipt_log.own_key_under", lambda note: None)
     return state
 
 

@@ -43,7 +43,10 @@ def test_the_committed_lines_show_what_they_must(path: Path) -> None:
             assert summary["equal"] == summary["steps"], line["row"]
             assert set(verdicts) == {"EQUAL"}
         if line["row"] in ("no-op", "score shift"):
-            assert set(verdicts) == {"FAIL"}, line["row"]
+            # On ML-1M, 20 lives are too few to tell them apart in every block (docs/life.md).
+            blind = {"POWERLESS"} if line["dataset"] == "ml-1m" else set()
+            assert "FAIL" in verdicts, line["row"]
+            assert set(verdicts) <= {"FAIL"} | blind, line["row"]
         if line["row"] == "F3CRec, teacher kept":
             assert set(verdicts) == {"EQUAL"}
             assert set(summary["back"]["1"]) == {"BACK"}

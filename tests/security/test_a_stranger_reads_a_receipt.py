@@ -110,7 +110,7 @@ def test_receipts_of_two_people_differ_only_in_what_is_random(method):
         table["asked"].pop("digest")
         table["done"].pop("seconds" if old else "digest", None)
         text = json.dumps(table, sort_keys=True).split('"')
-        keyed = ("bound:", "sealed:", "blake2b-tree:")
+        keyed = ("bound:", "sealed:", "blake2b-tree:", "blake2b-named-tree:")
         return [w.partition(":")[0] if w.startswith(keyed) else w for w in text]
 
     sizes = {p: expected(fed, p)["records"] for p in range(9)}
