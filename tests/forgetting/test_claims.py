@@ -24,7 +24,7 @@ from rescind.forgetting.claims import (
 )
 from rescind.forgetting.forget import forget
 from rescind.forgetting.parts import PEOPLE
-from rescind.forgetting.receipt import NAMES, Issued, sealed, write
+from rescind.forgetting.receipt import Issued, sealed, write
 from rescind.forgetting.receipt_html import page
 from rescind.methods.additive._additive import rebuilt
 from rescind.methods.additive._pairs import weight_of
@@ -187,7 +187,7 @@ def test_a_release_that_waits_is_no_exact_forgetting_yet():
 def test_a_method_without_a_sum_claims_nothing_and_is_refused_as_data():
     fed = Federation.start(tiny_holdings(), FedAvg(model=MF(dim=2))).run(1)
     _, evidence = forget(fed, Withdraw(1), audits="none")
-    assert set(evidence.receipt.claims) == {NAMES, PEOPLE}
+    assert set(evidence.receipt.claims) == {"names", PEOPLE}
     with pytest.raises(DataError, match="does not apply"):
         check(evidence.receipt, fed, "the run")
     additive = lending()
