@@ -42,14 +42,25 @@ def test_the_committed_lines_show_what_they_must(path: Path) -> None:
         if line["exact"]:
             assert summary["equal"] == summary["steps"], line["row"]
             assert set(verdicts) == {"EQUAL"}
-        if line["row"] in ("no-op", "score shift"):
-            # On ML-1M, 20 lives are too few to tell them apart in every block (docs/life.md).
-            blind = {"POWERLESS"} if line["dataset"] == "ml-1m" else set()
-            assert "FAIL" in verdicts, line["row"]
-            assert set(verdicts) <= {"FAIL"} | blind, line["row"]
         if line["row"] == "F3CRec, teacher kept":
             assert set(verdicts) == {"EQUAL"}
             assert set(summary["back"]["1"]) == {"BACK"}
+
+
+BLIND = pytest.mark.xfail(
+    strict=True, reason="20 lives are too few on ML-1M in 13 of 36 blocks: POWERLESS (docs/life.md)"
+)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=BLIND if path.stem == "ml-1m" else ()) for path in FILES],
+    ids=lambda path: path.stem,
+)
+def test_in_the_committed_lines_the_controls_fail_in_every_block(path: Path) -> None:
+    for line in lines_of(path):
+        if line["row"] in ("no-op", "score shift"):
+            assert set(line["summary"]["never_there"]) == {"FAIL"}, line["row"]
 
 
 def test_a_changed_number_would_be_seen(tmp_path: Path) -> None:

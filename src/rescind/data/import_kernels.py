@@ -6,14 +6,9 @@ only, because to compile them takes longer than to import a small one.
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
-
 import numpy as np
 
-from rescind.core.fast.kept_code import njit
-
-compiled: Any = partial(njit, error_model="numpy", no_cfunc_wrapper=True, _nrt=False)
+from rescind.core.fast.compiling import compiled
 
 MOST_MOVES = 64
 """Moves of a row, on average, while rows of the same user and time are put in order of items."""
