@@ -9,12 +9,16 @@ Seeds move ranks, some more than others, and many together. Lives of one kind di
 themselves by such moves alone: each rank is divided by its own, and what they have in common is
 taken out before anything is compared. Without this the no-op could not be told apart in one block
 of twelve on ML-100K.
+
+How many lives that takes depends on the data: lives are added until the no-op is told apart. Only
+the no-op decides, so the method under audit cannot choose.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,13 +30,16 @@ from rescind.audits.case import PerPerson
 from rescind.audits.verdict import Measure, compare, resample
 from rescind.core.clock import Clock
 from rescind.data.arrays import Ints
+from rescind.life.answers import KEPT, Floats, key_of
 from rescind.life.entry import Arrival, Entry
 from rescind.life.ledger import Ledger, Pair
 
 WITH = 8
-"""Lives with the records, under other seeds."""
+"""Lives with the records, under other seeds; so many more are added at a time."""
 NEVER = 12
 """Lives without the records: what these change, and how far apart such lives are by chance."""
+TIMES = 4
+"""At most so many times as many lives; if the no-op is not told apart then, it is POWERLESS."""
 SHARE_OF_NOISE = 4
 """Of n records, ranks lose at most n / 4 directions of chance, so that enough is left to see."""
 PEOPLE = 300
@@ -40,7 +47,6 @@ PEOPLE = 300
 OTHER_SEEDS = 7919
 """Added to the seed of a run, times 1, 2, ...: seeds of the auditor's lives."""
 Make = Callable[[int], Entry]
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,12 @@ class Probe:
         person = np.array([place[user] for user, _ in asked], dtype=np.int64)
         item = np.array([item for _, item in asked], dtype=np.int64)
         return cls(asked, np.array(people, dtype=np.int64), histories, person, item)
+
+    @cached_property
+    def key(self) -> bytes:
+        """What the answer of a life depends on."""
+        histories = (column for history in self.histories for column in history)
+        return key_of(self.users, self.person, self.item, *histories)
 
     def ranks(self, entry: Entry) -> Floats:
         """Return the share of items that are scored below each record's item; ties count half. [n]
@@ -112,6 +124,8 @@ class Verdict:
     """The same for never-there lives, on average."""
     no_op: float | None = None
     records: int = 0
+    lives: int | None = None
+    """Lives of the auditor that it took, where the first were too few."""
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -131,14 +145,18 @@ class Auditor:
         self.told: list[Arrival] = []
         """Everything that ever arrived, as it arrived."""
         self._lives: dict[tuple[str, int], Entry] = {}
+        self._rest: list[Arrival] | None = None
+        """What remains of what arrived, block by block."""
 
     def arrived(self, arrival: Arrival) -> None:
         self.told.append(arrival)
         self._lives.clear()
+        self._rest = None
 
     def changed(self) -> None:
         """Say that something was forgotten: lives without it must be lived anew."""
         self._lives = {key: life for key, life in self._lives.items() if key[0] == "with"}
+        self._rest = None
 
     def with_everything(self, number: int = 0) -> Entry:
         """Return a life in which nobody asked for anything. number: 0 has the seed of the run"""
@@ -146,10 +164,12 @@ class Auditor:
 
     def never_there(self, ledger: Ledger, number: int = 0) -> Entry:
         """Return a life without the forgotten records."""
-        key = ("without", number)
-        if key not in self._lives:
-            self._life("without", number, ledger.blocks())
-        return self._lives[key]
+        return self._life("without", number, self._what_remains(ledger))
+
+    def _what_remains(self, ledger: Ledger) -> list[Arrival]:
+        if self._rest is None:
+            self._rest = ledger.blocks()
+        return self._rest
 
     def _life(self, kind: str, number: int, arrivals: Sequence[Arrival]) -> Entry:
         key = (kind, number)
@@ -174,11 +194,39 @@ class Auditor:
         probe = self.probe(pairs, ledger, self.clock)
         if probe is None:
             return Verdict("POWERLESS")
-        told = np.array([probe.ranks(self.with_everything(n + 1)) for n in range(WITH)])
-        never = np.array([probe.ranks(self.never_there(ledger, n + 1)) for n in range(NEVER)])
-        if not (told.mean(0) - never.mean(0)).any():
-            return Verdict("POWERLESS", records=len(probe.item))
+        for times in range(1, TIMES + 1):
+            told = self._answers(probe, WITH * times, None)
+            never = self._answers(probe, NEVER * times, ledger)
+            if not (told.mean(0) - never.mean(0)).any():
+                return Verdict("POWERLESS", records=len(probe.item))
+            verdict = self._compared(entry, probe, told, never)
+            if verdict.verdict != "POWERLESS":
+                break
+        return verdict
 
+    def _answers(self, probe: Probe, count: int, ledger: Ledger | None) -> Floats:
+        """Return ranks of lives under other seeds. ledger: without what is forgotten in it
+
+        Lives that other rows have lived are not lived again.
+        """
+        arrivals = self.told if ledger is None else self._what_remains(ledger)
+        known = self.spare(self.seed).life(arrivals)
+
+        def answer(number: int) -> Floats:
+            if ledger is None:
+                return probe.ranks(self.with_everything(number))
+            return probe.ranks(self.never_there(ledger, number))
+
+        def kept(number: int) -> Floats:
+            if not known:
+                return answer(number)
+            key = key_of(known, probe.key, self.seed + number * OTHER_SEEDS)
+            return KEPT.get(key, lambda: answer(number))
+
+        return np.array([kept(n + 1) for n in range(count)])
+
+    def _compared(self, entry: Entry, probe: Probe, told: Floats, never: Floats) -> Verdict:
+        """Compare an entry and the no-op with never-there. told, never: [lives, n] ranks"""
         counts = resample(len(probe.users), self.clock, f"life {len(probe.users)}")
 
         def influence(life: Floats, others: Floats = never) -> Measure:
@@ -194,6 +242,7 @@ class Auditor:
         return Verdict(
             verdict if seen else "POWERLESS",
             mine.value, mine.low, mine.high, mine.reference, no_op.value, len(probe.item),
+            lives if (lives := len(told) + len(never)) > WITH + NEVER else None,
         )  # fmt: skip
 
 
@@ -227,10 +276,15 @@ def _scale(apart: Floats, person: Ints) -> Floats:
 
 
 def _together(apart: Floats) -> Floats:
-    """Return the directions in which lives of one kind differ, orthonormal. [k, n]"""
-    _, sizes, directions = np.linalg.svd(apart, full_matrices=False)
-    real = int((sizes > 1e-9).sum())
-    return directions[: min(real, apart.shape[1] // SHARE_OF_NOISE)]
+    """Return the directions in which lives of one kind differ, orthonormal. [k, n]
+
+    From the products of lives with each other: lives are few, records are many.
+    """
+    squares, places = np.linalg.eigh(apart @ apart.T)
+    sizes = np.sqrt(np.maximum(squares, 0))[::-1]
+    real = min(int((sizes > 1e-6 * sizes[0]).sum()), apart.shape[1] // SHARE_OF_NOISE)
+    directions = (places[:, ::-1][:, :real] / sizes[:real]).T @ apart
+    return np.asarray(directions)
 
 
 def _by_person(probe: Probe, values: Floats) -> Tensor:

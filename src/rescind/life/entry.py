@@ -116,6 +116,13 @@ class Entry(ABC):
         for arrival in arrivals:
             self.arrive(arrival)
 
+    def life(self, arrivals: Sequence[Arrival]) -> bytes:
+        """Return a key of all that `relive` depends on, beside the seed; b"" if it is not known.
+
+        The auditor lives a life once only, also if different entries have it in common.
+        """
+        return b""
+
     def settings(self) -> dict[str, Any]:
         """Return the settings that a result line states."""
         return {"name": type(self).__name__}

@@ -28,6 +28,7 @@ from rescind.core.run_state import RoundResult, RunState
 from rescind.core.settings import to_table
 from rescind.data.arrays import Ints
 from rescind.forgetting.pipeline import unlearn_and_purge
+from rescind.life.answers import key_of
 from rescind.life.entry import Arrival, Asked, Entry, Setting, joined
 from rescind.methods.additive._additive import Additive as AdditiveMethod
 from rescind.methods.additive._additive import rebuilt, sum_digest
@@ -133,6 +134,17 @@ class Anew(Federated):
 
     def relive(self, arrivals: Sequence[Arrival]) -> None:
         self.fed = self.start(joined(arrivals)).run(self.rounds)
+
+    def life(self, arrivals: Sequence[Arrival]) -> bytes:
+        """Return a key of learner and records: how it forgets does not matter if nobody asks.
+
+        For classes of this module only: a subclass elsewhere may learn and score in its own way.
+        """
+        if type(self).__module__ != __name__:
+            return b""
+        held = joined(arrivals)
+        about = repr((self.setting, to_table(self.learner), self.rounds))
+        return key_of(about, held.user, held.item, held.time, held.lent)
 
     def forget(self, asked: Asked) -> None:
         event = event_of(asked)

@@ -9,7 +9,8 @@ import numpy as np
 
 from rescind.core.clock import Clock
 from rescind.data.arrays import Ints
-from rescind.life.audit import Floats, ranks
+from rescind.life.answers import Floats, key_of
+from rescind.life.audit import ranks
 from rescind.life.entry import Entry
 from rescind.life.ledger import TEST, Pair
 from rescind.life.nodes import NodeArrival, NodeEntry
@@ -59,6 +60,11 @@ class NodeProbe:
         each = np.arange(len(asked))
         place = np.searchsorted(nodes.item, asked)
         return cls(nodes, place, ledger.graph.y[asked].astype(np.int64), each, each)
+
+    @property
+    def key(self) -> bytes:
+        """What the answer of a life depends on."""
+        return key_of(self.nodes.item, self.nodes.edge, self.place, self.label)
 
     def ranks(self, entry: Entry) -> Floats:
         """Return the share of nodes to which the class of a forgotten node is given less. [n]"""
