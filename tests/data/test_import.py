@@ -361,7 +361,8 @@ def test_plain_text_is_read_as_cell_by_cell(tmp_path_factory, table, kind, end, 
     path.write_bytes(text.encode())
     columns = {} if header else {n: str(at + 1) for at, n in enumerate(names) if n != "note"}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(import_columns, "_BLOCK", 256)  # several blocks, with numbers of their own
+        patch.setattr(import_columns, "_BLOCK", 256)  # several blocks,
+        patch.setattr(import_columns, "_TOGETHER", 20)  # some of them with numbers of their own
         fast, careful = read_plainly(path, columns, header=header)
     assert fast is not None
     assert_same(fast, careful())

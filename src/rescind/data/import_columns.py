@@ -28,7 +28,8 @@ from rescind.data.import_order import has_loops
 
 _BLOCK = 2**22
 _WINDOW = 2**16  # a line break in each: no line is longer than the csv module reads
-_ROWS = 2**18
+_ROWS = 2**20
+_TOGETHER = 2**22  # rows whose texts are numbered together: each dictionary is looked up once more
 _LONGEST = 4 * LONGEST_ID  # bytes
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
@@ -181,13 +182,18 @@ def _columns(batches: Any, names: list[str], most: int, wanted: Wanted) -> Colum
     if len(set(names)) < len(wanted.positions):  # one column has two roles
         raise _Unusual
     parts: dict[str, list[Any]] = {role: [] for role in wanted.positions}
-    done = 0
+    done = since = 0
     for batch in batches:
         done += batch.num_rows
         if done > most:
             raise _Unusual
         for (role, held), name in zip(parts.items(), names, strict=True):
             held.append(_checked(role, batch.column(name), wanted.unit))
+        since += batch.num_rows
+        if since >= _TOGETHER:
+            since = 0
+            for role in parts.keys() - {"rating", "time"}:
+                _encode(parts[role])
     if not done:
         raise _Unusual
     ids: dict[str, list[str]] = {}
@@ -217,8 +223,21 @@ def _checked(role: str, column: Any, unit: str) -> Any:
     if role == "time":
         return _times(column, unit)
     if pa.types.is_string(column.type):
-        return column.dictionary_encode()
+        return column
     return _narrow(column) if role != "split" and pa.types.is_integer(column.type) else column
+
+
+def _encode(parts: list[Any]) -> None:
+    """Replace the last parts that are texts by numbers of one dictionary."""
+    import pyarrow as pa
+
+    texts = []
+    while parts and pa.types.is_string(parts[-1].type):
+        texts.append(parts.pop())
+    if texts:
+        chunks = pa.chunked_array(texts[::-1]).dictionary_encode().chunks  # with one dictionary
+        codes = pa.concat_arrays([chunk.indices for chunk in chunks])
+        parts.append(pa.DictionaryArray.from_arrays(codes, chunks[0].dictionary))
 
 
 def _narrow(column: Any) -> Any:
@@ -260,6 +279,7 @@ def _numbered(parts: list[Any]) -> tuple[NDArray[np.int32], list[str]]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    _encode(parts)
     if len({part.type for part in parts}) > 1:  # some numbers do not fit into 32 bits
         parts = [part.cast(pa.int64()) for part in parts]
     column = pa.chunked_array(parts)
