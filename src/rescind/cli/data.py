@@ -323,7 +323,7 @@ def admit_user(
         list[Path] | None, Option(help="A run that answered the withdrawal; repeatable.")
     ] = None,
     silo: Annotated[
-        list[Path] | None, Option(help="The folder of a silo that they left; repeatable.")
+        list[Path] | None, Option(help="The folder of a silo they withdrew from; repeatable.")
     ] = None,
 ) -> None:
     """Let a user who withdrew come in again: their rows in files that are added later count.
