@@ -58,18 +58,28 @@ def test_a_silo_that_is_killed_misses_rounds_and_comes_back(tmp_path: Path) -> N
 
 
 def test_a_server_that_is_killed_resumes(tmp_path: Path) -> None:
-    """The SuperLink and the run are killed in a round. It resumes and counts no reply twice."""
+    """`up` and all it started are killed in a round. Whoever waits is told, and what to do works.
+
+    The resumed run counts no reply twice.
+    """
     with Machines(tmp_path, silos=2, rounds=6) as machines:
         machines.up("--insecure")
         for silo in range(2):
             machines.join(silo, "--insecure")
         machines.run("--insecure")
         until(lambda: len(rounds_of(machines)) > 1, "two rounds")
-        for name in ("run", "up"):
-            machines.stop(name, signal.SIGTERM)
+        for process in left_below(tmp_path / "flower"):
+            os.kill(int(process), signal.SIGKILL)
+        machines.stop("up", signal.SIGKILL)
+        run = machines.processes.pop("run")
+        assert run.wait(PATIENCE) == 2, machines.log("run")
+        assert f"the server at {machines.server} is gone" in machines.log("run")
+        lost = f"the server at {machines.server} does not answer"
+        until(lambda: machines.log("silo-0").count(lost) == 1, "the line of a silo")
         machines.up("--insecure")
         machines.run("--insecure", "--resume")
         machines.finished()
+        assert machines.log("silo-0").count(lost) == 1
     assert_like_one_process(machines)
 
 

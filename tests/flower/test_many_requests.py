@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 pytest.importorskip("flwr")
 
@@ -16,8 +17,11 @@ from flwr.app import Message
 
 from flower.grids import FIRST, InMemory
 from flower.served import results
+from rescind.cli.data import app as data
 from rescind.cli.flower import _requests
-from rescind.errors import ConsentError, DataError
+from rescind.core.files import locked
+from rescind.data.importing import append_file, load_imported
+from rescind.errors import ConsentError, DataError, RescindError
 from rescind.flower.recipe_cell import one_cell
 from rescind.flower.run_request import RunRequest
 from rescind.flower.server.serve import serve
@@ -103,6 +107,20 @@ class Deployment:
         assert moments
         return any(bool((store.held(m).records.client == client).any()) for m in moments)
 
+    def items(self, user: str) -> list[str]:
+        """Return the items that a user's silo holds for them, in the newest moment."""
+        client = IDS.index(user)
+        folder = self.folder / f"silo-{client % SILOS}" / HELD
+        newest = max(folder.glob("*.safetensors"), key=lambda path: path.stat().st_mtime_ns)
+        records = Store(folder.parent).held(int(newest.stem, 16)).records
+        names = load_imported("shop").items
+        return sorted(str(names[i]) for i in records.item[records.client == client].tolist())
+
+
+def first_items(user: str) -> set[str]:
+    """Return the items that the first file has of a user."""
+    return {f"product {(7 * IDS.index(user) + 5 * k) % 20}" for k in range(8)}
+
 
 @pytest.fixture
 def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
@@ -187,7 +205,7 @@ def test_a_wrong_id_is_told_before_any_training(deployed: Deployment) -> None:
 
 def test_a_request_that_cannot_be_answered_does_not_block_the_others(deployed: Deployment) -> None:
     deployed.run()
-    own = {f"product {(7 * IDS.index('customer 9') + 5 * k) % 20}" for k in range(8)}
+    own = first_items("customer 9")
     not_hers = next(f"product {n}" for n in range(20) if f"product {n}" not in own)
     facts = deployed.run(erase=[f"customer 9:{not_hers}"], withdraw=["customer 8"])
     assert [one["event"] for one in facts["forgot"]] == ["Withdraw"]
@@ -204,6 +222,72 @@ def test_a_new_training_after_a_request_starts_without_the_erased(deployed: Depl
     assert (deployed.folder / "out" / "receipts" / "1.json").is_file(), "evidence stays"
     facts = deployed.run(withdraw=["customer 8"])
     assert facts["forgot"][-1]["receipt"] == "receipts/2.json"
+
+
+def returned(deployed: Deployment, user: str, rows: list[str]) -> list[str]:
+    """Let a user in, with rows that are new. Return what their silo then trains on."""
+    silo = deployed.folder / f"silo-{IDS.index(user) % SILOS}"
+    RecipeData(deployed.asked.recipe).note_in(Store(silo))  # as `join` does
+    done = CliRunner().invoke(data, ["admit", "shop", "--user", user, "--silo", str(silo)])
+    assert done.exit_code == 0, done.exception
+    assert str(silo) in done.output
+    append(deployed, user, rows)
+    deployed.run()
+    return deployed.items(user)
+
+
+def append(deployed: Deployment, user: str, items: list[str]) -> None:
+    later = deployed.folder / "later.csv"
+    later.write_text("\n".join(["user,item", *(f"{user},{item}" for item in items)]) + "\n")
+    append_file("shop", later)
+
+
+def test_who_returns_to_a_silo_brings_new_rows_only(deployed: Deployment) -> None:
+    before = first_items("customer 7")
+    away, new = sorted({f"product {n}" for n in range(20)} - before)[:2]
+    deployed.run(withdraw=["customer 7"])
+    append(deployed, "customer 7", [away])
+    deployed.run()
+    assert not deployed.held("customer 7"), "the control: nobody let them in"
+    assert returned(deployed, "customer 7", [new, min(before)]) == [new]
+    assert deployed.receipt("receipts/1.json").done.level == "L3", "what was promised still holds"
+
+
+def test_who_returned_can_withdraw_again(deployed: Deployment) -> None:
+    deployed.run(withdraw=["customer 7", "customer 8"])
+    new = min({f"product {n}" for n in range(20)} - first_items("customer 7"))
+    assert returned(deployed, "customer 7", [new]) == [new]
+    assert not deployed.held("customer 8"), "they did not ask to be back"
+    facts = deployed.run(withdraw=["customer 7"])
+    assert facts["forgot"][-1]["receipt"] == "receipts/3.json"
+    assert not deployed.held("customer 7")
+    deployed.run()
+    assert not deployed.held("customer 7")
+
+
+def test_a_silo_is_not_taken_for_a_run_nor_changed_while_it_has_joined(
+    deployed: Deployment,
+) -> None:
+    """A silo's list has numbers: as a run's, it would let in somebody else."""
+    deployed.run(withdraw=["customer 7"])
+    number = IDS.index("customer 7")
+    silo = deployed.folder / f"silo-{number % SILOS}"
+    RecipeData(deployed.asked.recipe).note_in(Store(silo))
+    before = (silo / "withheld.json").read_bytes()
+
+    def refused(user: str, option: str, folder: Path = silo) -> str:
+        done = CliRunner().invoke(data, ["admit", "shop", "--user", user, option, str(folder)])
+        assert isinstance(done.exception, RescindError), done.output
+        assert (silo / "withheld.json").read_bytes() == before
+        return str(done.exception)
+
+    assert "name it with --silo" in refused(str(number), "--run")
+    assert "no user 'customer 9' withdrew" in refused("customer 9", "--silo")
+    assert "not the folder of a silo" in refused("customer 7", "--silo", deployed.folder)
+    with locked(silo):
+        assert "has joined" in refused("customer 7", "--silo")
+    done = CliRunner().invoke(data, ["admit", "shop", "--user", "customer 7", "--silo", str(silo)])
+    assert done.exit_code == 0, "the control: with nobody there it is done"
 
 
 def test_a_silo_recommends_by_original_ids(deployed: Deployment) -> None:

@@ -306,6 +306,36 @@ def test_a_client_leaves_after_the_last_block(recipe: Path, tmp_path: Path) -> N
         assert not bool((store.held(int(path.stem, 16)).records.client == client).any())
 
 
+@pytest.mark.parametrize("kind", ["withdraw", "erase"])
+def test_a_new_training_has_no_block_of_what_was_forgotten(
+    kind: str, recipe: Path, tmp_path: Path
+) -> None:
+    asked = asked_of(recipe, tmp_path)
+    serve(silos(asked, tmp_path), asked)
+    source, data = RecipeData(asked.recipe), blocks()
+    assert data.block is not None
+    first = set(data.user[data.block == 0].tolist())
+    late = [int(c) for c in data.user[data.block == data.block.max()] if int(c) not in first]
+    client = late[0] if kind == "withdraw" else int(data.user[data.block == data.block.max()][0])
+    store = Store(tmp_path / f"silo-{client % 2}")
+    held = pairs_on_disk(store)
+    items = [item for c, item in held if c == client]
+    assert items, "the control: they have records in the last block"
+    labels = source.labels()
+    words = tuple(labels.item_id(item) for item in items) if kind == "erase" else ()
+    leaves = replace(asked, requests=(NamedRequest(kind, labels.user_id(client), words),))
+    serve(silos(leaves, tmp_path), leaves)
+    serve(silos(asked, tmp_path), asked)
+    assert pairs_on_disk(store) == {pair for pair in held if pair[0] != client}
+
+
+def pairs_on_disk(store: Store) -> set[tuple[int, int]]:
+    """Return the clients and items of the records that a silo has on disk."""
+    moments = [int(path.stem, 16) for path in (store.folder / HELD).glob("*.safetensors")]
+    found = [store.held(moment).records for moment in moments]
+    return {pair for r in found for pair in zip(r.client.tolist(), r.item.tolist(), strict=True)}
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [('carry = "last"', "carry"), ("reset_private = true", "reset_private"),

@@ -322,11 +322,14 @@ def admit_user(
     run: Annotated[
         list[Path] | None, Option(help="A run that answered the withdrawal; repeatable.")
     ] = None,
+    silo: Annotated[
+        list[Path] | None, Option(help="The folder of a silo they withdrew from; repeatable.")
+    ] = None,
 ) -> None:
     """Let a user who withdrew come in again: their rows in files that are added later count.
 
     Erased rows stay away, as the receipt says. A run keeps a list of its own, so name each run
-    that answered the withdrawal.
+    that answered the withdrawal. So does a silo: end its join, and name its folder.
 
     Example: rescind data admit mine --user c7 --run runs/mine
     """
@@ -334,22 +337,31 @@ def admit_user(
     from rescind.data.importing import admit_imported, imported_names
     from rescind.errors import ConfigError, DataError, suggest
     from rescind.experiments.request_queue import links
+    from rescind.flower.silo.returns import admit_to_silo, check_silo, is_silo
 
     if name not in imported_names():
         raise ConfigError(f"'{name}' is not an imported dataset; {suggest(name, imported_names())}")
     for one in run or ():
         if not one.is_dir():
             raise ConfigError(f"there is no run {one}. Nothing was changed.")
-    found = [name] if admit_imported(name, user) else []
+        if is_silo(one):  # it knows people by number: 7 would be somebody else
+            raise ConfigError(f"{one} is a silo: name it with --silo. Nothing was changed.")
+    for one in silo or ():
+        check_silo(one, name)
+    # Silos first: they look for the id in the data, which loses it.
+    found = [str(one) for one in silo or () if admit_to_silo(one, user)]
+    found += [name] if admit_imported(name, user) else []
     folders = [link for one in run or () for link in links(one)]
     found += [str(folder) for folder in folders if Blocklist.admit(folder / FILE, user)]
     if not found:
-        asked = ", ".join([name, *map(str, run or ())])
+        asked = ", ".join([name, *map(str, [*(run or ()), *(silo or ())])])
         raise DataError(f"no user '{user}' withdrew from {asked}. Nothing was changed.")
     typer.echo(f"let in again by {', '.join(found)}; erased rows stay away")
-    if not run:
-        typer.echo("A run that answered the withdrawal leaves them out until named with --run.")
+    if not run and not silo:
+        typer.echo("A run or silo that answered the withdrawal leaves them out until it is named.")
     typer.echo(f"\nNext: rescind data append {name} FILE, with rows that are new")
+    if silo:
+        typer.echo("Then: rescind flower join, and rescind flower run without requests")
 
 
 def _report_import(data: Any, file: Path, json: bool) -> None:

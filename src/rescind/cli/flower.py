@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -120,6 +119,7 @@ def join(
     """Join as a silo (a SuperNode), with the data of a recipe. Ctrl-C ends it."""
     deploy, link = _deploy(server, kit, insecure)
     from rescind.core.executor import InProcess
+    from rescind.core.files import locked, make_folder
     from rescind.errors import ConfigError
     from rescind.flower.silo.data_source import RecipeData
     from rescind.flower.silo.identity import Identity
@@ -133,37 +133,39 @@ def join(
     number, count = _place(silo)
     data = RecipeData(recipe, cell, tuple(change or ()))
     folder = store or Path(f"silo-{number}")
-    data.note_in(Store(folder))  # `rescind flower recommend` reads original ids from it
-    executor = InProcess(device=device, guards=data.guards)
-    masks = Masks(Identity.of_kit(kit) if kit and (secure or lines) else None)
-    node = Node(
-        Store(folder), data, number, count, executor, single_updates, questions, secure, masks
-    )
-    resident = Resident(node.answer_bytes)
-    own = deploy.Link(port=port or 9094 + number)
-    environment = deploy.environment(folder)
-    secret = deploy.new_secret(folder)
-    command = deploy.supernode(link, resident.path, kit, own.port, secret)
-    watching: AbstractContextManager[object] = nullcontext()
-    if witness:
-        at = witness_port or witnesses.PORT + number
-        watching = witnesses.witnessing(
-            folder / "witness", f"silo-{number}", witness, witness_host, at
+    make_folder(folder)
+    with locked(folder):  # two processes would write the same files
+        data.note_in(Store(folder))  # `rescind flower recommend` reads original ids from it
+        executor = InProcess(device=device, guards=data.guards)
+        masks = Masks(Identity.of_kit(kit) if kit and (secure or lines) else None)
+        node = Node(
+            Store(folder), data, number, count, executor, single_updates, questions, secure, masks
         )
-    try:
-        with (
-            interruptible(
-                f"What this silo holds is kept in {folder}.", "Join again: the same command."
-            ),
-            watching,
-            deploy.started(command, environment) as process,
-            deploy.started(deploy.superexec(own, secret), environment),
-        ):
-            typer.echo(f"silo {number} of {count}: {folder}")
-            resident.serve(lambda: process.poll() is None)
-            _check(process.wait())
-    finally:
-        resident.close()
+        resident = Resident(node.answer_bytes)
+        own = deploy.Link(port=port or 9094 + number)
+        environment = deploy.environment(folder)
+        secret = deploy.new_secret(folder)
+        command = deploy.supernode(link, resident.path, kit, own.port, secret)
+        watching: AbstractContextManager[object] = nullcontext()
+        if witness:
+            at = witness_port or witnesses.PORT + number
+            watching = witnesses.witnessing(
+                folder / "witness", f"silo-{number}", witness, witness_host, at
+            )
+        try:
+            with (
+                interruptible(
+                    f"What this silo holds is kept in {folder}.", "Join again: the same command."
+                ),
+                watching,
+                deploy.started(command, environment) as process,
+                deploy.started(deploy.superexec(own, secret), environment),
+            ):
+                typer.echo(f"silo {number} of {count}: {folder}")
+                resident.serve(lambda: process.poll() is None)
+                _check(process.wait())
+        finally:
+            resident.close()
 
 
 @app.command()
@@ -229,6 +231,7 @@ def run(
     from rescind.flower.recipe_cell import one_cell
     from rescind.flower.run_request import LOG, RunRequest
     from rescind.flower.server.rosters import check_possible
+    from rescind.flower.waiting import set_aside, wait_for
 
     operator = deploy.Operator.of_kit(link, kit)
     path, chosen = one_cell(recipe, cell, tuple(change or ()))
@@ -236,8 +239,6 @@ def run(
         check_possible(chosen, secure)
     out.mkdir(parents=True, exist_ok=True)
     done, failed = out / "run.json", out / "error.txt"
-    for old in (done, failed):
-        old.unlink(missing_ok=True)
     requests = _requests([*(unshare or ()), *(take_back or ())], erase, withdraw)
     asked = RunRequest(
         str(path.resolve()), silos, str(out.resolve()), cell, tuple(change or ()), deadline, wait,
@@ -246,21 +247,16 @@ def run(
         str(roster.resolve()) if roster else None, str(log.resolve()) if log else None,
     )  # fmt: skip
     follow = Followed(out / LOG, chosen.run.rounds)
-    number = operator.submit(asked)
+    with set_aside(done, failed):
+        number = operator.submit(asked)
     typer.echo(f"run {number}: {chosen.name} seed {chosen.run.seed} over {silos} silos")
     typer.echo(f"log: {out / LOG}")
     kept = f"Run {number} goes on at the server, which writes {done}."
     with interruptible(kept, f"Follow it in {out / LOG}."), working(follow.told()) as say:
-        checked = time.monotonic()
-        while not done.is_file() and not failed.is_file():
-            time.sleep(0.5)
-            say(follow.told())
-            if time.monotonic() - checked > 60:  # a process that was killed leaves neither file
-                checked, state = time.monotonic(), operator.status(number)
-                if state.startswith("finished") and not done.is_file() and not failed.is_file():
-                    raise DataError(
-                        f"run {number} ended ({state}) and wrote nothing. Resume it: --resume."
-                    )
+        wait_for(
+            lambda: done.is_file() or failed.is_file(), operator, number,
+            lambda: say(follow.told()),
+        )  # fmt: skip
     if failed.is_file():
         raise DataError(failed.read_text(encoding="utf-8").strip())
     facts = json.loads(done.read_text(encoding="utf-8"))

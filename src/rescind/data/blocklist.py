@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from rescind.core.cohort import Graph
     from rescind.core.holdings import Holdings
-    from rescind.core.records import Event, Records, Share
+    from rescind.core.records import Arrive, Event, Records, Share
 
 Array = NDArray[Any]
 FILE = "withheld.json"
@@ -91,13 +91,17 @@ class Blocklist:
             (Blocklist.of_dataset(name) | self)._write(place(name))
 
     @classmethod
-    def admit(cls, path: Path, user: str) -> bool:
-        """Let a user in again who left by the list in a file; return whether it had them."""
+    def admit(cls, path: Path, user: str, before: Sequence[str] = ()) -> bool:
+        """Let a user in again who left by the list in a file; return whether it had them.
+
+        before: items of theirs that stay away, because the data still has them
+        """
         if not path.is_file():
             return False
         with locked(path.parent):
             listed = cls._read(path)
             if there := listed.has_withdrawn(user):
+                listed = listed.with_erased([user] * len(before), before)
                 listed.with_admitted(user)._write(path)
         return there
 
@@ -186,14 +190,27 @@ class Blocklist:
         import torch
 
         records = holdings.records
-        client, item = (column.cpu().numpy() for column in (records.client, records.item))
-        clients, items = (np.arange(n).astype(str) for n in (holdings.clients, holdings.items))
-        gone = torch.from_numpy(self._rows(self.erased, client, item, clients, items))
+        gone = self._numbered(records, holdings.clients, holdings.items)
         kept = holdings.keep(~gone.to(records.client.device))
         nobody = torch.isin(records.client[gone], kept.records.client, invert=True)
         members = kept.members.clone()
         members[records.client[gone][nobody]] = False
         return replace(kept, members=members)
+
+    def left_of_block(self, block: Arrive) -> Arrive:
+        """Return a block without erased records and people who left; numbers stand for ids."""
+        if not (self.erased or self.withdrawn):
+            return block
+        kept = ~self._numbered(block.records, block.clients, block.items)
+        return replace(block, records=block.records[kept], split=block.split[kept])
+
+    def _numbered(self, records: Records, clients: int, items: int) -> Tensor:
+        """Return which records are left out, where numbers stand for ids. [n] bool"""
+        import torch
+
+        client, item = (column.cpu().numpy() for column in (records.client, records.item))
+        users, things = (np.arange(n).astype(str) for n in (clients, items))
+        return torch.from_numpy(self._rows(self.erased, client, item, users, things))
 
     def _left_of_graph(self, holdings: Holdings, graph: Graph) -> Holdings:
         """Return holdings without the listed nodes, labels and edges."""

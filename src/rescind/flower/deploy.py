@@ -187,6 +187,10 @@ def _apart(secret: Path) -> list[str]:
     return ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
 
 
+class NotFoundError(DataError):
+    """The server does not have what was asked for."""
+
+
 @dataclass(frozen=True)
 class Operator:
     """The operator's connection to the SuperLink. Each request is signed, if there is a key."""
@@ -211,13 +215,18 @@ class Operator:
         return int(self._ask("StartRun", request).run_id)
 
     def status(self, run: int) -> str:
-        """Return the status of a run: "running", "finished:completed", "finished:failed", ..."""
+        """Return the status of a run: "running", "finished:completed", "finished:failed", ...
+
+        "not found": the server has no such run; "unknown": it did not say, as when it is busy
+        """
         try:
             reply = self._ask("ListRuns", flwr_private.ListRunsRequest(run_id=run))
-            found = reply.run_dict[run].status
-            return f"{found.status}:{found.sub_status}".rstrip(":")
+        except NotFoundError:
+            return "not found"
         except DataError:
             return "unknown"
+        found = reply.run_dict[run].status
+        return f"{found.status}:{found.sub_status}".rstrip(":")
 
     def intercept(self, context: Any, call_next: Callable[[Any], Any]) -> Any:
         """Sign a request; Flower's HTTP client calls this."""
@@ -239,11 +248,14 @@ class Operator:
         try:
             return getattr(client, verb)(request)
         except httpx.HTTPStatusError as error:
-            raise DataError(f"the server refused this: {error.response.text[:500]}") from None
+            missing = error.response.status_code == httpx.codes.NOT_FOUND
+            kind = NotFoundError if missing else DataError
+            raise kind(f"the server refused this: {error.response.text[:500]}") from None
         except (httpx.HTTPError, OSError, ValueError) as error:
             raise DataError(
                 f"the server at {self.link.address} was not reached ({error}). Is 'rescind flower "
-                f"up' running on this machine?"
+                f"up' running on this machine? Start it, then give the same command; nothing was "
+                f"changed."
             ) from None
         finally:
             client.close()

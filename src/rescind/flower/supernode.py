@@ -1,13 +1,17 @@
 """Flower's SuperNode that runs our bundle only: `python -m rescind.flower.supernode`.
 
 It takes the options of `flower-supernode`. A run with another bundle gets an error as its reply,
-and the SuperNode goes on: Flower's own check of bundles needs a licence of the SuperLink.
+and the SuperNode goes on: Flower's own check of bundles needs a licence of the SuperLink. While the
+server does not answer, the SuperNode tries again for as long as it runs, and says so once.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any
 
 from flwr.app import Error, Message
@@ -51,6 +55,36 @@ def refusing(pull: Pull) -> Pull:
     return checked
 
 
+@dataclass
+class Connection:
+    """Says in a line that the server is lost, and in another one that it is back."""
+
+    server: str
+    is_lost: bool = False
+    _lock: Lock = field(default_factory=Lock, repr=False)
+
+    def lost(self) -> None:
+        """The server did not answer a request."""
+        every = flwr_private.MAX_RETRY_DELAY
+        self._change(
+            True,
+            f"the server at {self.server} does not answer. This silo keeps what it holds and tries "
+            f"again at least every {every:g} s; it goes on when 'rescind flower up' is back.",
+        )
+
+    def reached(self) -> None:
+        """The server answered a request."""
+        self._change(False, f"the server at {self.server} answers again.")
+
+    def _change(self, is_lost: bool, line: str) -> None:
+        with self._lock:  # several threads send requests
+            if is_lost != self.is_lost:
+                self.is_lost = is_lost
+                print(line, file=sys.stderr, flush=True)
+
+
 if __name__ == "__main__":
+    connection = Connection(sys.argv[sys.argv.index("--superlink") + 1])
+    flwr_private.watch_connection(connection.lost, connection.reached)
     flwr_private.wrap_pull(refusing)
     flwr_private.flower_supernode()

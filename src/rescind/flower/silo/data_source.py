@@ -10,6 +10,7 @@ from rescind.core.holdings import Holdings
 from rescind.core.labels import Labels
 from rescind.core.records import Arrive
 from rescind.errors import DataError
+from rescind.experiments.cell import DataSettings
 from rescind.experiments.learning_run import obtained, prepare, start
 from rescind.experiments.recipe import Cell
 from rescind.experiments.recipe_file import locate
@@ -49,6 +50,11 @@ class RecipeData:
     @property
     def _cell(self) -> Cell:
         return one_cell(self.recipe, self.cell, self.changes)[1]
+
+    @property
+    def settings(self) -> DataSettings:
+        """Return which data it is: a dataset and its filters."""
+        return self._cell.data
 
     def hold(self, seed: int) -> Holdings:
         """Return the holdings of all clients before lending; of a stream, the first block."""

@@ -207,9 +207,10 @@ class Node:
         return replace(vault, holdings=replace(vault.holdings, members=members))
 
     def _own_part(self, block: Arrive) -> Arrive:
-        """Return a block with the records of this silo's clients only."""
+        """Return a block with the records of this silo's clients only, and nothing forgotten."""
         mine = self._mine(block.clients)[block.records.client]
-        return replace(block, records=block.records[mine], split=block.split[mine])
+        own = replace(block, records=block.records[mine], split=block.split[mine])
+        return Blocklist.read(self.store.folder).left_of_block(own)
 
     def _state(self, held: int, private: int, holdings: Holdings) -> Letter:
         """Build the reply that every request gets: moments, sizes, and flags of the clients."""

@@ -19,6 +19,7 @@ _SQL = "flwr.supercore.sql_mixin"
 _CONTROL = "flwr.proto.control_pb2"
 _EXTENSIONS = "flwr.superlink.extensions"
 _SUPERNODE = "flwr.supernode.start_client_internal"
+_FLEET = "flwr.supernode.fleet_http_connection"
 
 PRIVATE = {
     # Records as bytes.
@@ -52,6 +53,8 @@ PRIVATE = {
     "flower_supernode": ("flwr.supernode.cli", "flower_supernode"),
     "pull_and_store_message": (_SUPERNODE, "_pull_and_store_message"),
     "insert_message": (_SUPERNODE, "_insert_message"),
+    "make_retry_invoker": (_FLEET, "make_simple_http_retry_invoker"),
+    "MAX_RETRY_DELAY": ("flwr.common.constant", "MAX_RETRY_DELAY"),
     "ErrorCode": ("flwr.common.constant", "ErrorCode"),
 }
 """Name in this module -> (module, name) in flwr."""
@@ -109,6 +112,26 @@ def wrap_pull(wrapper: Callable[[Any], Any]) -> None:
     """Wrap the function with which the SuperNode of this process receives a message."""
     wrapped = wrapper(__getattr__("pull_and_store_message"))
     vars(import_module(_SUPERNODE))["_pull_and_store_message"] = wrapped
+
+
+def watch_connection(lost: Callable[[], None], reached: Callable[[], None]) -> None:
+    """Let the SuperNode of this process call functions: its server did not answer, or answered."""
+    make = __getattr__("make_retry_invoker")
+
+    def then(first: Callable[[], None], second: Callable[[Any], None]) -> Callable[[Any], None]:
+        def both(state: Any) -> None:
+            first()
+            second(state)
+
+        return both
+
+    def watched() -> Any:
+        invoker = make()
+        invoker.on_backoff = then(lost, invoker.on_backoff)
+        invoker.on_success = then(reached, invoker.on_success)
+        return invoker
+
+    vars(import_module(_FLEET))["make_simple_http_retry_invoker"] = watched
 
 
 def node_key(ssh: bytes) -> bytes:
