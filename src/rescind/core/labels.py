@@ -230,4 +230,4 @@ class Recommendation:
     title: str
     score: float
     because: str
-    """"taste" (the model) or "popularity" (the user has no data)."""
+    """"taste" (what the user has) or "popularity" (they have no data, or all get the same)."""
