@@ -390,8 +390,9 @@ def _with_status(text: str, work: Any) -> Any:
     """Run `work(say)` while stderr shows that it goes on; stdout stays clean."""
     from rescind.cli.progress import working
     from rescind.cli.stopping import interruptible
+    from rescind.data.import_words import as_options
 
-    with interruptible("Nothing was stored.", _AGAIN), working(text) as say:
+    with interruptible("Nothing was stored.", _AGAIN), working(text) as say, as_options():
         return work(say)
 
 
