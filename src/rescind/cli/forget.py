@@ -233,6 +233,7 @@ def _print(done: Answer) -> str:
     """Print what was done, found and written; return the verdict."""
     from rescind.audits.finding import legend, question
     from rescind.forgetting.succession import RECEIPT
+    from rescind.reporting.html import word_of
     from rescind.storage.run_folder import read_facts
 
     receipt = done.evidence.exact
@@ -245,7 +246,7 @@ def _print(done: Answer) -> str:
     for f in receipt.findings:
         value = "" if f.value is None else f"{f.value:.4f}"
         reference = "" if f.reference is None else f"retrain {f.reference:.4f}"
-        measured = f"{f.check:<16} {f.verdict:<13} {value:>8}  {reference:<15}"
+        measured = f"{f.check:<16} {word_of(f.verdict):<13} {value:>8}  {reference:<15}"
         typer.echo(f"  {measured} {question(f.check)}")
         if f.verdict == "UNAUDITED" and f.note:
             typer.echo(f"    {f.note}")

@@ -246,6 +246,7 @@ def _request(event: Path | None, event_key: Path | None) -> tuple[Event, bytes, 
 def _print(found: Verification, path: Path) -> None:
     from rescind.audits.finding import VERDICTS, legend, question
     from rescind.forgetting.receipt import LEVELS
+    from rescind.reporting.html import word_of
 
     typer.echo(f"{'VALID' if found.valid else 'NOT VALID'}: {path}")
     _print_checks(found)
@@ -266,7 +267,7 @@ def _print(found: Verification, path: Path) -> None:
             typer.echo(f"  {name}: {_shown(str(receipt.claims[name]))}")
     for one in receipt.findings:
         asks = f" {_shown(one.check):16} {question(one.check)}".rstrip()
-        typer.echo(f"    {one.verdict:12}{asks}" + (f" (n = {one.n:,})" if one.n else ""))
+        typer.echo(f"    {word_of(one.verdict):12}{asks}" + (f" (n = {one.n:,})" if one.n else ""))
         if one.note and (one.verdict == "UNAUDITED" or one.check in SAID_IN_WORDS):
             typer.echo(f"    {'':12} {_shown(one.note)}")
     for line in legend(one.verdict for one in receipt.findings if one.verdict != receipt.verdict):
