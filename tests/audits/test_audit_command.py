@@ -146,6 +146,21 @@ def test_a_script_can_tell_a_failed_audit_by_its_exit_code(run, audit, monkeypat
     assert (found, json.loads(out)["verdict"]) == (code, verdict)
 
 
+def test_what_is_only_reported_is_not_judged_for_people_and_shown_for_programs(
+    run, audit, monkeypatch
+):
+    findings = (Finding("Q1 population", "PASS", 0.5), Finding("Q6 lists", "SHOWN", 0.4))
+    report = Report("PASS", findings, {"subject": "PASS"})
+    monkeypatch.setattr("rescind.forgetting.examine.examine", lambda *_, **__: report)
+    _, out, _ = audit(run, "--erase", "draw:0.4")
+    (line,) = [one for one in out.splitlines() if one.startswith("Q6 lists")]
+    assert " not judged " in line
+    assert "SHOWN" not in line
+    assert "not judged (SHOWN in JSON): " in out
+    facts = json.loads(audit(run, "--erase", "draw:0.4", "--json")[1])
+    assert [f["verdict"] for f in facts["findings"]] == ["PASS", "SHOWN"]
+
+
 def test_only_unlearners_are_named_where_one_is_asked_for(run, audit):
     _, _, err = audit(run, "--erase", "draw:0.3", "--method", "foo")
     listed = err.split("Allowed: ")[1].split(".")[0].split(", ")

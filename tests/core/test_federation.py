@@ -21,6 +21,7 @@ from rescind.core.tasks.metrics import Ranking
 from rescind.core.world import Host
 from rescind.errors import BoundaryError, ConfigError, ConsentError, DataError
 from rescind.methods.baselines.fedavg import FedAvg
+from rescind.methods.baselines.popularity import Popularity
 from rescind.models.lightgcn import LightGCN
 from rescind.models.mf import MF
 from worlds import held, hoarder, lendable, next_block, pairs, silent, tiny_holdings
@@ -455,6 +456,12 @@ def test_a_person_without_data_gets_the_most_popular_items(tiny_fed):
     assert [int(r.item) for r in shown] == expected
     assert {r.because for r in shown} == {"popularity"}
     assert [r.score for r in shown] == [count[item] for item in expected]
+
+
+def test_a_method_that_looks_at_nobody_says_that_its_list_is_popular(tiny):
+    for method, why in ((Popularity(), "popularity"), (FedAvg(), "taste")):
+        shown = Federation.start(tiny, method).run(1).recommend(0, k=3)
+        assert {r.because for r in shown} == {why}
 
 
 def test_a_ranking_may_mask_nothing(tiny_fed):

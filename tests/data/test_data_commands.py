@@ -91,6 +91,19 @@ def test_an_import_is_described_by_what_it_holds(tmp_path):
     assert "did you mean 'listens'?" in wrong
 
 
+def test_repeated_pairs_are_counted_and_what_counts_is_said(tmp_path):
+    path, rows = tmp_path / "again.csv", "user,item,rating\nanna,1,2\nanna,2,3\nbob,1,4\n"
+    path.write_text(rows)
+    once = run("import", str(path), "--name", "once").stdout + run("describe", "once").stdout
+    assert "repeats" not in once, "the control: no pair occurs twice"
+    path.write_text(rows + "anna,1,5\nanna,1,1\n")
+    for command in (("import", str(path), "--name", "again"), ("describe", "again")):
+        shown = run(*command).stdout
+        assert "2 rows repeat a (user, item) pair: all rows are kept" in shown
+        assert "its earliest time, its best rating" in shown
+    assert json.loads(run("describe", "again", "--json").stdout)["repeats"] == 2
+
+
 def test_errors_are_of_the_kind_the_command_line_turns_into_exit_code_2(tmp_path, offline):
     assert isinstance(run("describe", "ml100k").exception, ConfigError)
     assert isinstance(run("get", "ml-1m").exception, DataError)

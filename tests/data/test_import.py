@@ -138,7 +138,7 @@ BAD = {
     "overlong id": (table("1," + "x" * 300 + ",3,4"), "line 2, column 2 ('item')"),
     "control character": (table("1,a\x1b[31m,3,4"), "control characters"),
     "future time": (table("1,2,3,99999999999"), "line 2, column 4 ('time')"),
-    "milliseconds": (table("1,2,3,1500000000000"), "--time-unit ms"),
+    "milliseconds": (table("1,2,3,1500000000000"), "pass time_unit='ms'"),
     "negative time": (table("1,2,3,-5"), "before 1970"),
     "time as words": (table("1,2,3,yesterday"), "line 2, column 4 ('time'): 'yesterday'"),
     "NUL byte": (table("1,2,3,4", "1,\0,3,4"), "line 3, column 3: a NUL byte"),
@@ -201,7 +201,7 @@ def test_an_invalid_name_is_refused(save, name):
 
 def test_an_import_is_not_overwritten_by_accident(save):
     import_file(save(GOOD), "mine")
-    with pytest.raises(ConfigError, match="--replace"):
+    with pytest.raises(ConfigError, match="replace=True"):
         import_file(save(GOOD), "mine")
     other = GOOD.replace("anna", "carla")
     import_file(save(other), "mine", replace=True)

@@ -56,8 +56,8 @@ def test_a_partly_empty_column_names_how_many_and_offers_what_to_do(save):
     assert "line 3, column 3 ('rating'): ''" in text
     assert "column 'rating': 2 cells: the cell is empty" in text
     assert "to import the other 2 of 4 rows" in text
-    assert "--drop-bad-rows" in text
-    assert "--ignore rating" in text
+    assert "drop_bad_rows=True" in text
+    assert "ignore=['rating']" in text
     assert rs.import_file(path, "without", ignore=["rating"]).rating is None
     told: list[str] = []
     data = rs.import_file(path, "dropped", drop_bad_rows=True, tell=told.append)
@@ -99,9 +99,10 @@ def test_every_way_in_names_how_many_cells_are_empty_and_both_ways_out(tmp_path,
         read("mine")
     last = str(refused.value).splitlines()[-2:]
     assert last[0].strip() == f"column '{column}': 2 cells: the cell is empty"
-    assert "--drop-bad-rows (in Python: drop_bad_rows=True)" in last[1]
+    assert "pass drop_bad_rows=True to import" in last[1]
     assert "the other 3 of 5 rows" in last[1]
-    assert f"--ignore {column} (in Python: ignore=['{column}'])" in last[1]
+    assert f"out with ignore=['{column}']." in last[1]
+    assert "--" not in str(refused.value), "options are of the command line"
     assert len(read("dropped", drop_bad_rows=True, tell=lambda _: None)) == 3
     without = read("without", ignore=[column])
     assert (len(without), without.has_time, without.rating) == (5, False, None)
@@ -125,8 +126,8 @@ def test_the_command_takes_both_ways_out_as_it_writes_them(tmp_path, save):
     ):
         code, told = ask(*words)
         assert code == 1, "main makes it 2"
-        assert f"column out with {out} (in Python" in told
-        assert "pass --drop-bad-rows (" in told
+        assert f"column out with {out}." in told
+        assert "pass --drop-bad-rows to import" in told
         assert ask(*words, *shlex.split(out))[0] == 0
         assert (len(load("mine")), load("mine").has_time) == (3, False)
         assert ask(*words, "--drop-bad-rows", "--replace")[0] == 0
@@ -214,6 +215,25 @@ def test_a_frame_is_refused_as_a_file_is():
         rs.from_frame(7)
     with pytest.raises(DataError, match="kind is 'R'"):
         rs.from_frame(ROWS).to_frame("R")
+
+
+def test_advice_about_a_frame_names_arguments_of_python():
+    said: list[str] = []
+    wrong = {
+        "columns={'user': 'COLUMN'}.": ({"who": [1, 2], "item": [5, 6]}, {}),
+        "text_ids=True": ({"user": [-1, 2], "item": [5, 6]}, {}),
+        "time_unit='ms'": ({"user": [1, 2], "item": [5, 6], "time": [15 * 10**11, 1]}, {}),
+        "replace=True": (ROWS, {"name": "taken", "keep": True}),
+    }
+    rs.from_frame({"user": [1, 2], "item": [5, 6], "label": [7, 8]}, "taken", keep=True,
+                  tell=said.append)  # fmt: skip
+    assert "columns={'title': 'label'}" in said[0]
+    for argument, (frame, settings) in wrong.items():
+        with pytest.raises((DataError, ConfigError)) as refused:
+            rs.from_frame(frame, **settings)
+        said.append(str(refused.value))
+        assert argument in said[-1]
+    assert "--" not in "".join(said), "options are of the command line"
 
 
 def test_a_frame_that_is_kept_is_found_by_its_name():

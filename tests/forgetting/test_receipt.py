@@ -689,8 +689,10 @@ def test_verify_explains_every_word_and_number_it_prints(rescind, tmp_path):
     ]
     write(issue(EVENT, DONE, KEPT, findings), path)
     _, out, _ = rescind("verify", path)
-    for word in ("PASS", "POWERLESS", "SHOWN"):
-        assert out.count(f"{word}: {VERDICTS[word]}") == 1, word
+    words = {"PASS": "PASS", "POWERLESS": "POWERLESS", "SHOWN": "not judged (SHOWN in JSON)"}
+    for verdict, word in words.items():
+        assert out.count(f"{word}: {VERDICTS[verdict]}") == 1, word
+    assert out.count("SHOWN") == 1, "people would read it as proved"
     assert VERDICTS["FAIL"] not in out
     for finding in findings:
         (line,) = [one for one in out.splitlines() if f" {finding.check} " in one]

@@ -35,24 +35,42 @@ def test_a_bar_shows_the_round_or_counts_calls(capsys, rounds, text, done):
 def test_without_a_terminal_a_line_tells_what_goes_on_and_how_long_it_takes(capsys):
     with RoundBar("learning", 10) as bar:
         bar.begun = 100.0
-        assert bar.told(112.0) == "reading data and compiling: 12 s so far"
-        bar.calls, bar.at, bar.began = 1, 1, 115.0
+        assert bar.told(112.0) == "the first round, which also compiles: 12 s so far"
+        bar.calls, bar.at = 1, 1
+        bar.pace.reached(1, 115.0)
         assert bar.told(120.0) == "round 1 of 10", "the first round compiles: no estimate yet"
         bar.calls, bar.at = 3, 3
+        bar.pace.reached(3, 125.0)
         assert bar.told(125.0) == "round 3 of 10, about 35 s left"  # 2 rounds took 10 s
         bar.calls, bar.at, bar.latest = 10, 10, 150.0
         assert bar.told(160.0) == "evaluating and saving: 10 s so far", "not since the start"
 
 
+def test_an_estimate_is_of_recent_units_and_never_grows_while_one_goes_on():
+    pace = doing.Pace()
+    assert pace.left(100, 0.0) is None
+    pace.reached(1, 60.0)  # it also compiled
+    assert pace.left(100, 61.0) is None
+    pace.reached(2, 62.0)
+    assert pace.left(100, 62.0) == 98 * 2.0, "the first minute does not count"
+    told = [pace.left(100, 62.0 + passed) for passed in (0, 1, 2, 30)]
+    assert told == [196.0, 195.0, 194.0, 194.0], "a slow unit lets it stand still"
+    for done in range(3, 40):
+        pace.reached(done, 62.0 + 5.0 * done)
+    assert pace.left(100, 62.0 + 5.0 * 39) == 61 * 5.0, "only the last twenty count"
+    pace.reached(100, 600.0)
+    assert pace.left(100, 601.0) is None, "nothing is left"
+
+
 def test_a_bar_names_the_step_that_is_going_on(capsys):
     with RoundBar("learning", 1) as bar:
-        assert bar.told(bar.begun).startswith("reading data and compiling"), "the control"
+        assert bar.told(bar.begun).startswith("the first round"), "the control"
         with doing.step("solving 12,517 x 12,517", seconds=59) as solving:
             told = bar.told(solving.begun + 20)
             assert told == "solving 12,517 x 12,517: 20 s so far, about 59 CPU s in all"
             with doing.step("training models for the audit", 5, "models", done=1) as audit:
                 assert bar.told(audit.begun + 4).endswith("1 of 5 models, 4 s so far")
-                audit.done = 3
+                audit.reach(3, audit.begun + 20)
                 told = bar.told(audit.begun + 20)
                 assert told == "training models for the audit: 3 of 5 models, about 20 s left"
             assert doing.now() is solving
@@ -71,10 +89,14 @@ def test_long_steps_say_what_they_are(monkeypatch, tmp_path, tiny):
     fed = rs.Federation.start(tiny, rs.methods.Gram()).run(1)
     fed.evaluate("test")
     save_federation(fed, tmp_path / "model")
+    rs.Federation.start(tiny, rs.methods.LocalGram()).run(1)
     told = [one.what for one in said]
     items = fed.world.sizes.items
     assert f"solving {items} x {items}" in told
     assert "saving the model (0 MB)" in told
+    assert told.count("adding what users have to the sum, and solving") == 2, "Gram and LocalGram"
+    near = next(one for one in said if one.what == "solving for the neighbours of each item")
+    assert near.done == near.total > 0
     users = next(one for one in said if one.what == "evaluating on test")
     assert users.done == users.total == int(fed.world.members.sum())
 
@@ -109,5 +131,5 @@ def test_steps_end_with_a_line(capsys):
         steps(4, 4, "done")
     assert capsys.readouterr().err.splitlines() == [
         "tuning",
-        "  4 of 4 rounds, about 0 s left done",
+        "  4 of 4 rounds done",
     ]

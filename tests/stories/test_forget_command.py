@@ -63,6 +63,40 @@ def test_all_who_leave_are_taken_each_with_a_receipt(run, tmp_path):
     assert not (tmp_path / "run-forgot-3").exists()
 
 
+def test_a_page_begins_with_the_number_of_the_request_and_who_answered(run, tmp_path):
+    ask = CliRunner().invoke
+    who = "Example Ltd <privacy@example.org>"
+    forget(run, "--withdraw", "8", "--audits", "none")
+    before = (tmp_path / "run-forgot-1" / "receipt.html").read_text()
+    assert "<p>The request was answered on 20" in before, "the control: neither was said"
+    assert ask(app, ["keys", "operator", who]).exit_code == 0
+    words = ("--withdraw", "7", "--audits", "none", "--case", "DSR-2026/117")
+    said = forget(tmp_path / "run-forgot-1", *words)
+    assert said.exit_code == 0, said.output
+    new = tmp_path / "run-forgot-2"
+    body = (new / "receipt.html").read_text().split("</style>")[1]
+    first = body.index("Request DSR-2026/117 was answered on 20")
+    assert " by Example Ltd &lt;privacy@example.org&gt;." in body[first:]
+    assert first < body.index('class="summary')
+    data = (new / "receipt.json").read_bytes()
+    assert b"DSR-2026" not in data, "it may name a user"
+    assert receipt_of(new).claims["operator"] == who
+    key = str(new / "receipt.key")
+    shown = ask(app, ["verify", str(new / "receipt.json"), "--event-key", key])
+    assert shown.exit_code == 0, shown.output
+    assert "case: DSR-2026/117" in shown.output
+    changed = data.replace(b"privacy@", b"private@")
+    (new / "receipt.json").write_bytes(changed)
+    assert ask(app, ["verify", str(new / "receipt.json")]).exit_code != 0, "it is signed"
+
+
+@pytest.mark.parametrize("case", ["two\nlines", "x" * 251, " "])
+def test_a_case_is_one_line(run, case):
+    said = forget(run, "--withdraw", "7", "--audits", "none", "--case", case)
+    assert isinstance(said.exception, ConfigError)
+    assert "the case must be one line" in str(said.exception)
+
+
 def test_nobody_is_forgotten_if_one_of_them_is_unknown(run, tmp_path):
     said = forget(run, "--withdraw", "7", "--withdraw", "nobody", "--audits", "none")
     assert isinstance(said.exception, DataError)

@@ -95,7 +95,7 @@ def test_records_of_a_user_are_found_by_ids(fed):
     assert torch.equal(found.item, torch.tensor([3, 5]))
 
 
-def test_a_refusal_does_not_tell_what_somebody_holds(fed):
+def test_a_refusal_names_original_ids_and_does_not_tell_what_somebody_holds(fed):
     held = fed.now.vault.holdings.records
     has = {c: set(held.item[held.client == c].tolist()) for c in range(CLIENTS)}
     client = min(has, key=lambda c: len(has[c]))
@@ -103,4 +103,9 @@ def test_a_refusal_does_not_tell_what_somebody_holds(fed):
     with pytest.raises(ConsentError, match="does not hold item") as told:
         fed.apply(rs.Erase(fed.records(IDS[client], [f"film {other}"])))
     assert "[" not in str(told.value)
-    assert str(len(mine)) in str(told.value)
+    assert f"records held: {len(mine)}" in str(told.value)
+    assert str(told.value).startswith(f"user '{IDS[client]}' does not hold item 'film {other}', so")
+    assert "client" not in str(told.value)
+    assert (told.value.client, told.value.item) == (client, other), (
+        "for programs, indices as before"
+    )

@@ -75,6 +75,10 @@ def test_requests_are_answered_by_deadline_and_leave_receipts_and_a_log(queue):
         assert verify(receipt, {keys.own_public_key(): "me"}).valid
         assert (folder / "answered" / name / "receipt.key").is_file()
         assert not (folder / f"{name}.json").exists()
+        page = (folder / "answered" / name / "receipt.html").read_text()
+        assert f"Request {name} was answered on 20" in page
+        case = json.loads(receipt)["claims"]["case"]
+        assert case.startswith("bound:"), "it may name a user, and strangers read the receipt"
 
 
 def test_given_twice_it_does_nothing_more(queue):

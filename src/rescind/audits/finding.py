@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rescind.errors import DataError, suggest
+from rescind.reporting.html import word_of
 
 VERDICTS = {
     "PASS": "Not distinguishable from models that never had the records, at this sample size.",
@@ -19,7 +20,7 @@ VERDICTS = {
     "INCONCLUSIVE": "The interval is too wide to decide between PASS and FAIL.",
     "VOID": "A control got the wrong verdict, so the result of this check means nothing.",
     "UNAUDITED": "Nothing was measured.",
-    "SHOWN": "Reported, not judged: it does not mean proved.",
+    "SHOWN": "Reported only: it does not mean proved.",
     "POWERLESS": "This check would not detect it if nothing were forgotten, so it is not judged.",
 }
 """All verdicts and their meaning."""
@@ -157,7 +158,9 @@ def question(check: str) -> str:
 
 def legend(verdicts: Iterable[str]) -> list[str]:
     """Return one line of explanation per known verdict, in order of first occurrence."""
-    return [f"{one}: {VERDICTS[one]}" for one in dict.fromkeys(verdicts) if one in VERDICTS]
+    known = {one: word_of(one) for one in verdicts if one in VERDICTS}
+    words = {one: word if word == one else f"{word} ({one} in JSON)" for one, word in known.items()}
+    return [f"{word}: {VERDICTS[one]}" for one, word in words.items()]
 
 
 def overall(findings: Iterable[Finding]) -> str:

@@ -114,6 +114,7 @@ def command(
 
 def _print(report: Report) -> None:
     from rescind.audits.finding import VERDICTS, legend, question
+    from rescind.reporting.html import word_of
 
     head = f"{'check':<18} {'verdict':<13} {'value':>8} {'retrains':>9} {'margin':>7} {'no-op':>7}"
     typer.echo(f"{head}  asks")
@@ -123,8 +124,8 @@ def _print(report: Report) -> None:
         compared = (f.reference, f.margin, f.controls.get("no-op"))
         reference, margin, no_op = ("" if n is None else f"{n:.4f}" for n in compared)
         typer.echo(
-            f"{f.check:<18} {f.verdict:<13} {f.value:>8.4f} {reference:>9} {margin:>7} {no_op:>7}  "
-            f"{question(f.check)}"
+            f"{f.check:<18} {word_of(f.verdict):<13} {f.value:>8.4f} {reference:>9} {margin:>7} "
+            f"{no_op:>7}  {question(f.check)}"
         )
     others = ", ".join(f"{r}: {v}" for r, v in report.subjects.items() if r != "subject")
     notes = legend(f.verdict for f in report.findings if f.verdict != report.verdict)

@@ -65,6 +65,7 @@ def describe_dataset(name: Name, json: Json = False) -> None:
     lines += [("wheel", about["wheel"])] if about["wheel"] else []
     lines += [("variant", f"{variant}: {what}") for variant, what in about["variants"].items()]
     lines += [(what, about[what]) for what in ("times", "per user", "method") if what in about]
+    lines += [("repeats", _repeats(about["repeats"]))] if about.get("repeats") else []
     lines += [("digest", about["digest"] or "not known")]
     lines += [("note", about["notes"])] if about["notes"] else []
     typer.echo(f"{about['title']} ({about['name']})")
@@ -96,10 +97,19 @@ def _counted(name: str) -> dict[str, Any]:
         **data.size,
         "times": times,
         "per user": f"{low:,} to {high:,} rows, half of the users have {middle:,} or more",
+        "repeats": data.repeats,
         "method": f"{advice.method}, because: {'; '.join(advice.why[1:])}",
         "memory": memory_of_methods(sizes),
         "seconds": max(seconds_to_solve(sizes.items), 1),
     }
+
+
+def _repeats(rows: int) -> str:
+    """Return what happens to rows whose pair has another row already."""
+    return (
+        f"{'1 row repeats' if rows == 1 else f'{rows:,} rows repeat'} a (user, item) pair: all "
+        f"rows are kept, learning counts a pair once (its earliest time, its best rating)"
+    )
 
 
 def _day(seconds: Any) -> str:
@@ -374,6 +384,7 @@ def _report_import(data: Any, file: Path, json: bool) -> None:
         "times": data.has_time,
         "split": data.split is not None,
         "titles": data.titles is not None,
+        "repeats": data.repeats,
         "place": where(data.name, data.source),
         "digest": data.digest,
     }
@@ -381,6 +392,8 @@ def _report_import(data: Any, file: Path, json: bool) -> None:
         _print_json(result)
         return
     typer.echo(f"{data.name}: {_size(result)}, from {file}")
+    if data.repeats:
+        typer.echo(f"  repeats {_repeats(data.repeats)}")
     typer.echo(f"  place   {result['place']}\n  digest  {data.digest}")
     typer.echo(f"\nNext: rescind data describe {data.name}; in Python: load({data.name!r})")
 
@@ -389,8 +402,9 @@ def _with_status(text: str, work: Any) -> Any:
     """Run `work(say)` while stderr shows that it goes on; stdout stays clean."""
     from rescind.cli.progress import working
     from rescind.cli.stopping import interruptible
+    from rescind.data.import_words import as_options
 
-    with interruptible("Nothing was stored.", _AGAIN), working(text) as say:
+    with interruptible("Nothing was stored.", _AGAIN), working(text) as say, as_options():
         return work(say)
 
 

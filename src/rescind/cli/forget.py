@@ -103,6 +103,10 @@ def command(
             "rescind verify --event FILE --event-key receipt.key. Send both, then delete them.",
         ),
     ] = None,
+    case: Annotated[
+        str | None,
+        Option(metavar="TEXT", help="Your number of the request, for the top of receipt.html."),
+    ] = None,
 ) -> None:
     """Forget records of a run: make a new run without them, and a signed receipt.
 
@@ -123,10 +127,10 @@ def command(
     kind, sources = requests_of(erase, unshare, withdraw, nodes, edges, labels, named)
     if audits not in ("standard", "full", "none"):
         raise ConfigError(f"--audits is standard, full or none; got '{audits}'.")
-    if len(sources) > 1 and (out or request):
+    if len(sources) > 1 and (out or request or case):
         raise ConfigError(
-            f"{len(sources)} requests get a folder, a receipt and a request file each. Leave --out "
-            f"and --request out, or give one request at a time."
+            f"{len(sources)} requests get a folder, a receipt and a request file each. Leave "
+            f"--out, --request and --case out, or give one request at a time."
         )
     if not (run / MOVED).is_file():  # a request that was answered gets its answer again
         check_finished(run)
@@ -137,7 +141,18 @@ def command(
     verdicts = []
     for source in sources:  # the next request is to the run that the last one left
         done = _answer(
-            run, kind, source, how, audits, out, workers, away or (), request, parts, everywhere
+            run,
+            kind,
+            source,
+            how,
+            audits,
+            out,
+            workers,
+            away or (),
+            request,
+            parts,
+            everywhere,
+            case or "",
         )
         verdicts.append(_print(done))
         run = done.folder
@@ -148,7 +163,7 @@ def command(
 def _answer(
     run: Path, kind: Kind, source: Source, how: Unlearner | None, audits: str, out: Path | None,
     workers: int, away: Sequence[str], request: Path | None, parts: Path | None,
-    everywhere: bool | None,
+    everywhere: bool | None, case: str,
 ) -> Answer:  # fmt: skip
     """Answer one request, with a bar. request, parts: where to write them for the requesters"""
     from contextlib import ExitStack
@@ -193,7 +208,7 @@ def _answer(
         done = answer(
             run, kind, source, how, audits, out, workers,  # type: ignore[arg-type]
             watch=(on_round,), on_retrain=count, on_start=on_start, away=away,
-            everywhere=everywhere,
+            everywhere=everywhere, case=case,
         )  # fmt: skip
     if parts is not None:
         if not asked:
@@ -233,6 +248,7 @@ def _print(done: Answer) -> str:
     """Print what was done, found and written; return the verdict."""
     from rescind.audits.finding import legend, question
     from rescind.forgetting.succession import RECEIPT
+    from rescind.reporting.html import word_of
     from rescind.storage.run_folder import read_facts
 
     receipt = done.evidence.exact
@@ -245,7 +261,7 @@ def _print(done: Answer) -> str:
     for f in receipt.findings:
         value = "" if f.value is None else f"{f.value:.4f}"
         reference = "" if f.reference is None else f"retrain {f.reference:.4f}"
-        measured = f"{f.check:<16} {f.verdict:<13} {value:>8}  {reference:<15}"
+        measured = f"{f.check:<16} {word_of(f.verdict):<13} {value:>8}  {reference:<15}"
         typer.echo(f"  {measured} {question(f.check)}")
         if f.verdict == "UNAUDITED" and f.note:
             typer.echo(f"    {f.note}")

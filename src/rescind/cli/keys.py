@@ -1,4 +1,4 @@
-"""`rescind keys`: show the key that signs receipts, and replace it."""
+"""`rescind keys`: show the key that signs receipts, say whose it is, and replace it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 from typer import Argument, Option
 
 app = typer.Typer(
-    help="Show the key that signs receipts, replace it, and check a replacement.",
+    help="Show the key that signs receipts, say whose it is, replace it, check a replacement.",
     no_args_is_help=True, add_completion=False, suggest_commands=False,
 )  # fmt: skip
 
@@ -21,6 +21,22 @@ def show() -> None:
 
     typer.echo(keys.own_public_key() or "no key yet: it is made when the first receipt is signed")
     typer.echo(f"folder: {keys.folder()} (back it up; never publish it)")
+    typer.echo(f"operator: {keys.operator() or 'not named (rescind keys operator)'}")
+
+
+@app.command()
+def operator(
+    text: Annotated[str, Argument(help="Your name and how to reach you, in one line.")],
+) -> None:
+    """Say who you are: a name and a contact, which receipts of rescind forget state from now on.
+
+    Example: rescind keys operator "Example Ltd, privacy@example.org"
+    """
+    from rescind.core.claims import OPERATOR, one_line
+    from rescind.privacy import keys
+
+    keys.name_operator(one_line(text, f"the {OPERATOR}"))
+    typer.echo(f"receipts of rescind forget state from now on: {keys.operator()}")
 
 
 @app.command()

@@ -13,6 +13,8 @@ from typing import Self
 
 import typer
 
+from rescind.core.doing import Pace
+
 _LOGGED = re.compile(r"\d{4}-\d\d-\d\d [\d:,]+ (.+)")
 _ROUND = re.compile(r"round (\d+):")
 EVERY = 10.0
@@ -51,7 +53,7 @@ class Steps:
     def __init__(self, title: str, unit: str = "steps") -> None:
         self.title, self.unit = title, unit
         self._shown = Bar(title, unit)
-        self._begun = self._said = monotonic()
+        self._pace, self._said = Pace(), monotonic()
 
     def __enter__(self) -> Self:
         self._shown.__enter__()
@@ -65,11 +67,13 @@ class Steps:
     def __call__(self, done: int, total: int, what: str = "") -> None:
         self._shown.bar.update(self._shown.task, completed=done, total=total)
         now = monotonic()
+        self._pace.reached(done, now)
         if not self._shown.terminal and (now - self._said >= EVERY or done == total):
             self._said = now
-            left = (now - self._begun) / max(done, 1) * (total - done)
+            left = self._pace.left(total, now)
+            told = "" if left is None else f", about {left:.0f} s left"
             print(
-                f"  {done:,} of {total:,} {self.unit}, about {left:.0f} s left {what}".rstrip(),
+                f"  {done:,} of {total:,} {self.unit}{told} {what}".rstrip(),
                 file=sys.stderr, flush=True,
             )  # fmt: skip
 

@@ -42,16 +42,13 @@ def command(
         )
     folder = model_in(run)  # before torch is loaded: an error answers at once
     items = None if history is None else [item.strip() for item in history.split(",")]
-    found, method = _answer(run, folder, user, k, items)
+    found, why = _answer(run, folder, user, k, items)
     if as_json:
         asked = {"user": user} if items is None else {"history": items}
         typer.echo(json.dumps({**asked, "items": [vars(r) for r in found]}))
         return
-    why = f"from {method}"
-    if found and found[0].because == "popularity":
-        why = "from popularity: this user has no data"
     whom = f"user {user}" if items is None else f"a history of {len(items)} items"
-    typer.echo(f"{len(found)} recommendations for {whom}, {why}")
+    typer.echo(f"{len(found)} recommendations for {whom}, from {why}")
     for place, item in enumerate(found, 1):
         typer.echo(f"{place:4d}  {item.item:>8}  {item.score:8.4f}  {item.title}")
 
@@ -59,7 +56,7 @@ def command(
 def _answer(
     run: Path, folder: Path, user: str | None, k: int, items: list[str] | None
 ) -> tuple[list[Recommendation], str]:
-    """Return the list and the name of the method; without torch, which takes seconds, if possible.
+    """Return the list and what it is from; without torch, which takes seconds, if possible.
 
     If the run answered a request, its model and data are compared with the receipt. A federation
     that was saved by itself has no receipt.
@@ -82,4 +79,9 @@ def _answer(
     fed = load_federation(folder)
     if answered:
         check_fit(run, Found.of(fed))
-    return fed.recommend(user, k, items), type(fed.method).__name__
+    found, why = fed.recommend(user, k, items), type(fed.method).__name__
+    if fed.method.because == "popularity":
+        why += ": the same for everybody, less what they have"
+    elif found and found[0].because == "popularity":
+        why = "popularity: this user has no data"
+    return found, why

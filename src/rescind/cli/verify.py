@@ -245,7 +245,10 @@ def _request(event: Path | None, event_key: Path | None) -> tuple[Event, bytes, 
 
 def _print(found: Verification, path: Path) -> None:
     from rescind.audits.finding import VERDICTS, legend, question
+    from rescind.core.claims import CASE, OPERATOR
     from rescind.forgetting.receipt import LEVELS
+    from rescind.forgetting.sealing import BOUND
+    from rescind.reporting.html import word_of
 
     typer.echo(f"{'VALID' if found.valid else 'NOT VALID'}: {path}")
     _print_checks(found)
@@ -261,12 +264,12 @@ def _print(found: Verification, path: Path) -> None:
         f"  level    {done.level}: {LEVELS[done.level]}\n"
         f"  verdict  {receipt.verdict}: {VERDICTS.get(receipt.verdict, '')}"
     )
-    for name in SILOS:
-        if name in receipt.claims:
-            typer.echo(f"  {name}: {_shown(str(receipt.claims[name]))}")
+    for name in (CASE, OPERATOR, *SILOS):
+        if not (text := str(receipt.claims.get(name, BOUND))).startswith(BOUND):
+            typer.echo(f"  {name}: {_shown(text)}")
     for one in receipt.findings:
         asks = f" {_shown(one.check):16} {question(one.check)}".rstrip()
-        typer.echo(f"    {one.verdict:12}{asks}" + (f" (n = {one.n:,})" if one.n else ""))
+        typer.echo(f"    {word_of(one.verdict):12}{asks}" + (f" (n = {one.n:,})" if one.n else ""))
         if one.note and (one.verdict == "UNAUDITED" or one.check in SAID_IN_WORDS):
             typer.echo(f"    {'':12} {_shown(one.note)}")
     for line in legend(one.verdict for one in receipt.findings if one.verdict != receipt.verdict):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from rescind.errors import ConfigError
+
 AFTER, BEFORE, OPEN = "sum after", "sum before", "outstanding"
 """Names of claims: digests of a sum, and how many devices still owe or have lost a part."""
 PUBLISHED, NEXT, EPSILON = "published", "next release", "epsilon"
@@ -12,6 +14,17 @@ PUBLISHED, NEXT, EPSILON = "published", "next release", "epsilon"
 RELEASE, PEOPLE, ENTRY = "release", "people in the release", "log entry"
 """Of a running service: the first release without the records, how many people's loans it mixes,
 and the place of the request in the log."""
+
+CASE, OPERATOR = "case", "operator"
+"""The operator's own number of the request, and who they are: a name and a contact."""
+_LONGEST = 250
+
+
+def one_line(text: str, what: str) -> str:
+    """Return a text that a receipt states; raise `ConfigError` unless it is one line of words."""
+    if not text.strip() or not text.isprintable() or len(text) > _LONGEST:
+        raise ConfigError(f"{what} must be one line of 1 to {_LONGEST} characters; got {text!r}.")
+    return text.strip()
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,42 @@ progress bar asks (`now`). Nothing else depends on it.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import monotonic
+
+RECENT = 20
+"""Units from whose time the rest is estimated."""
+
+
+class Pace:
+    """How fast units were done lately, and so how long the others will take.
+
+    What was done when it is first told took no time that is known: tell it before the first unit,
+    or after it, if that one takes longer than the others because it also compiles.
+    """
+
+    def __init__(self) -> None:
+        self._marks: deque[tuple[int, float]] = deque(maxlen=RECENT + 1)
+
+    def reached(self, done: int, now: float) -> None:
+        """Note that so many units are done. now: a clock that only goes forward"""
+        self._marks.append((done, now))
+
+    def left(self, total: int, now: float) -> float | None:
+        """Return about how many seconds the other units take; None if nothing can be said yet.
+
+        Until more is done it falls for as long as that usually takes, and then stands still.
+        """
+        if not self._marks:
+            return None
+        (first, begun), (done, latest) = self._marks[0], self._marks[-1]
+        if not first < done < total:
+            return None
+        each, usual = (latest - begun) / (done - first), (latest - begun) / (len(self._marks) - 1)
+        return max(each * (total - done) - min(now - latest, usual), 0.0)
 
 
 @dataclass(eq=False)
@@ -24,8 +56,15 @@ class Step:
     seconds: float | None = None
     """About how much CPU time it takes, if that can be said before."""
     begun: float = field(default_factory=monotonic)
-    before: int = 0
-    """Parts that were done when it began; they took no time."""
+    _pace: Pace = field(default_factory=Pace)
+
+    def __post_init__(self) -> None:
+        self._pace.reached(self.done, self.begun)  # earlier ones took no time
+
+    def reach(self, done: int, now: float | None = None) -> None:
+        """Say that so many parts are done. now: Default: the clock"""
+        self.done = done
+        self._pace.reached(done, monotonic() if now is None else now)
 
     def told(self, now: float) -> str:
         """Return what is done and how long it will take. now: a clock that only goes forward"""
@@ -35,10 +74,10 @@ class Step:
             known = self.seconds is not None and self.seconds >= 1
             return f"{told}, about {self.seconds:,.0f} CPU s in all" if known else told
         told = f"{self.what}: {self.done:,} of {self.total:,} {self.unit}"
-        if not self.before < self.done < self.total:
-            return f"{told}, {passed:.0f} s so far"
-        left = passed / (self.done - self.before) * (self.total - self.done)
-        return f"{told}, about {left:.0f} s left"
+        left = self._pace.left(self.total, now)
+        return (
+            f"{told}, {passed:.0f} s so far" if left is None else f"{told}, about {left:.0f} s left"
+        )
 
 
 _steps: list[Step] = []
@@ -48,8 +87,8 @@ _steps: list[Step] = []
 def step(
     what: str, total: int = 0, unit: str = "", done: int = 0, seconds: float | None = None
 ) -> Iterator[Step]:
-    """Say that a step is going on; its `done` may be raised meanwhile."""
-    new = Step(what, total, unit, done, seconds, before=done)
+    """Say that a step is going on; it may `reach` parts meanwhile."""
+    new = Step(what, total, unit, done, seconds)
     _steps.append(new)
     try:
         yield new

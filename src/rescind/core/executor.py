@@ -220,7 +220,7 @@ class InProcess:
                 masked = lots[0] if len(lots) == 1 else masked_lot(cohort, lots)
                 totals, weight = metric.totals(scores, cohort, masked)
                 total = total + Sum(totals, float(weight), weight)
-                shown.done = reached
+                shown.reach(reached)
         return total
 
     def _scores(
@@ -239,7 +239,7 @@ class InProcess:
             for begin in range(0, len(cohort), few):
                 some = cohort.part(begin, min(begin + few, len(cohort)))
                 yield method.client_scores(public, vault.read(some.ids), some)
-                shown.done += len(some)
+                shown.reach(shown.done + len(some))
 
         return InParts(parts)
 

@@ -387,7 +387,8 @@ class Federation:
     ) -> list[Recommendation]:
         """Return the k best items that a user does not have, with original ids and titles.
 
-        A user without data gets the most popular items, marked "popularity".
+        A user without data gets the most popular items, marked "popularity", as are the lists of
+        a method that gives everybody the same.
         history: original ids of items from first to last, instead of a user: of somebody who is
         not a client, or of a session
         """
@@ -396,7 +397,7 @@ class Federation:
         if (user is None) == (history is None):
             raise ConfigError("recommend needs a user, or a history of items; give one of them.")
         if history is not None:
-            return self._best(self._score_history(history), k, "taste")
+            return self._best(self._score_history(history), k, self.method.because)
         assert user is not None
         client = self.labels.client(user, self.world.sizes.clients)
         if not bool(self.world.members[client]):
@@ -408,7 +409,7 @@ class Federation:
         everything = Records.of(torch.full_like(items, client), items)
         known = bool(self.world.available[client])
         scores = self.query(everything, "open") if known else self.popularity().double()
-        return self._best(scores, k, "taste" if known else "popularity")
+        return self._best(scores, k, self.method.because if known else "popularity")
 
     def _score_history(self, history: Sequence[str | int]) -> Tensor:
         """Score all items for a list of items in order; those of the list have -inf. [I]"""

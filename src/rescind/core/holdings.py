@@ -265,7 +265,7 @@ class Holdings:
             case Withdraw(client):
                 if not 0 <= client < self.clients or not bool(self.members[client]):
                     raise ConsentError(
-                        f"client {client} is not a member, so it cannot withdraw. There are "
+                        f"client {client} is not a member and cannot withdraw. There are "
                         f"{int(self.members.sum())} members among {self.clients} clients.",
                         client=client,
                     )
@@ -402,16 +402,16 @@ class Holdings:
 
 
 _NOT_HELD = (
-    "client {client} does not hold item {item}, so it cannot be {verb}. The client holds {count} "
-    "records. Nothing was changed."
+    "client {client} does not hold item {item}, so it cannot be {verb} (records held: "
+    "{count}). Nothing was changed."
 )
 _HELD_OUT = (
     "item {item} of client {client} is held out for evaluation, so it cannot be shared. Share "
     "training records only. Nothing was changed."
 )
 _NOT_SHARED = (
-    "client {client} does not share item {item}, so it cannot be unshared (it was never shared, or "
-    "is unshared already). The client shares {count} items. Nothing was changed."
+    "client {client} does not share item {item}, so it cannot be unshared: it was never shared, or "
+    "is unshared already (items shared: {count}). Nothing was changed."
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -169,14 +170,16 @@ class Labels:
         return Labels(self.in_chunks["users"], ids, titles, genres)
 
     def named(self, error: ConsentError) -> ConsentError:
-        """Return the error with original ids added, if there are any."""
-        parts = []
+        """Return the error with original ids instead of indices, where there are any."""
+        ids = {}
         if error.client is not None and self.users:
-            parts.append(f"client {error.client} is '{self.user_id(error.client)}'")
+            ids[f"client {error.client}"] = f"user '{self.user_id(error.client)}'"
         if error.item is not None and self.items:
-            parts.append(f"item {error.item} is '{self.item_id(error.item)}'")
-        extra = f" In original ids: {', '.join(parts)}." if parts else ""
-        return ConsentError(f"{error}{extra}", error.client, error.item)
+            ids[f"item {error.item}"] = f"item '{self.item_id(error.item)}'"
+        if not ids:
+            return error
+        text = re.sub(rf"\b({'|'.join(ids)})\b", lambda found: ids[found[0]], str(error))
+        return ConsentError(text, error.client, error.item)
 
     def title(self, item: int) -> str:
         """Return the title of an item, '' if there is none."""
@@ -227,4 +230,4 @@ class Recommendation:
     title: str
     score: float
     because: str
-    """"taste" (the model) or "popularity" (the user has no data)."""
+    """"taste" (what the user has) or "popularity" (they have no data, or all get the same)."""

@@ -104,6 +104,8 @@ class Method(Unlearner):
     """True: a closed form that draws nothing, so that the seed does not matter."""
     control: ClassVar[bool] = False
     """True: a trivial method, which tables show as a lower bound."""
+    because: ClassVar[str] = "taste"
+    """Why an item is recommended; "popularity": all users get the same, less what they have."""
     additive: ClassVar[bool] = False
     """True: the model is a function of a sum over people, from which one can be subtracted."""
     ordered: ClassVar[bool] = False

@@ -115,6 +115,14 @@ class Dataset:
             state.update(text)
         return f"sha256:{state.hexdigest()}"
 
+    @cached_property
+    def repeats(self) -> int:
+        """Return how many rows have a pair of another row; learning counts each pair once."""
+        pair = self.user * len(self.items)
+        pair += self.item
+        pair.sort()
+        return int((pair[1:] == pair[:-1]).sum())
+
     @property
     def has_time(self) -> bool:
         return bool(self.time.any())

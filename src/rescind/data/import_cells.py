@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rescind.data.import_words import setting
+
 LONGEST_ID = 256
 MISSING = frozenset(("", "nan", "null", "none", "na", "n/a"))
 _FRACTION = re.compile(r"[+-]?(\d+\.\d*|\.\d+)([eE][+-]?\d+)?")
 _SIGNED = re.compile(r"[+-]\d+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_KEEP = "pass --text-ids to keep ids exactly as they are written"
 _DAY = 86_400
 _LARGEST_RATING = 3e38  # near the largest float32
 _SPLITS = {"0": 0, "train": 0, "1": 1, "valid": 1, "validation": 1, "2": 2, "test": 2}
@@ -77,13 +78,13 @@ def _id_problem(cell: str, text_ids: bool) -> str:
     if text_ids:
         return ""
     if cell.lower() in MISSING:
-        return f"the id is missing; {_KEEP}"
+        return f"the id is missing; {_keep()}"
     if _SIGNED.fullmatch(cell):
-        return f"a numeric id must not have a sign; {_KEEP}"
+        return f"a numeric id must not have a sign; {_keep()}"
     if _FRACTION.fullmatch(cell):
-        return f"an id must not be a fraction; write 12, not 12.0, or {_KEEP}"
+        return f"an id must not be a fraction; write 12, not 12.0, or {_keep()}"
     if cell.isascii() and cell.isdigit() and int(cell) >= 2**63:
-        return f"a numeric id must be below 2**63; {_KEEP}"
+        return f"a numeric id must be below 2**63; {_keep()}"
     return ""
 
 
@@ -128,6 +129,10 @@ def read_times(cells: Sequence[str], unit: str) -> NDArray[np.int64]:
     return check_times(values, unit)
 
 
+def _keep() -> str:
+    return f"pass {setting('text_ids', True)} to keep ids exactly as they are written"
+
+
 def _latest() -> int:
     return math.floor(time.time()) + _DAY
 
@@ -140,7 +145,7 @@ def check_times(values: NDArray[np.int64], unit: str) -> NDArray[np.int64]:
     latest = _latest()
     if len(values) and (values.min() < 0 or values.max() > latest):
         wrong = np.flatnonzero((values < 0) | (values > latest))
-        hint = "; for milliseconds pass --time-unit ms" if unit == "s" else ""
+        hint = f"; for milliseconds pass {setting('time_unit', 'ms')}" if unit == "s" else ""
         early = values[wrong[0]] < 0
         why = "the time is before 1970" if early else f"the time is in the future{hint}"
         raise BadCell(int(wrong[0]), why)

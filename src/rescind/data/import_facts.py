@@ -11,6 +11,7 @@ from rescind.data.arrays import Strings
 from rescind.data.dataset import Dataset
 from rescind.data.import_reading import COLUMN_NAMES, Tell, ignoring
 from rescind.data.import_tables import Table
+from rescind.data.import_words import column, setting
 from rescind.errors import DataError
 
 FACTS = {
@@ -53,12 +54,12 @@ def tell_unused(table: Table, used: Collection[int], ignore: Collection[str], te
     if names := [name for at, name in enumerate(table.header) if at not in known]:
         hint = next((n for n in names if any(w in n.lower() for w in _LIKE_TITLES)), names[0])
         when = next((n for n in names if any(w in n.lower() for w in _LIKE_TIMES)), None)
-        times = f"times with --time (such as --time {when}), " if when else ""
+        times = f"times with {column('time', when)}, " if when else ""
         tell(
             f"not used: column{'s' * (len(names) > 1)} {', '.join(names)}. A column of item names "
-            f"is read with --title (such as --title {hint}), {times}words about items with "
-            f"--genres, a number that somebody gave with --rating; --ignore COLUMN says that you "
-            f"know"
+            f"is read with {column('title', hint)}, {times}words about items with "
+            f"{column('genres')}, a number that somebody gave with {column('rating')}; "
+            f"{setting('ignore', ['COLUMN'])} says that you know"
         )
 
 

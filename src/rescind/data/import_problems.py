@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from rescind.data.import_cells import BadCell
+from rescind.data.import_words import setting
 from rescind.errors import DataError
 
 SHOWN = 20
@@ -87,17 +87,12 @@ class Problems:
         columns = sorted({at for at, _ in self.counts} - self.needed)
         left, ways = total - self.rows, []
         if left:
-            ways.append(
-                f"pass --drop-bad-rows (in Python: drop_bad_rows=True) to import the other "
-                f"{left:,} of {total:,} rows"
-            )
+            drop = setting("drop_bad_rows", True)
+            ways.append(f"pass {drop} to import the other {left:,} of {total:,} rows")
         if columns:
             names = [self.header[at] for at in columns]
-            ignore = " ".join(f"--ignore {shlex.quote(name)}" for name in names)
-            ways.append(
-                f"leave {'a column' if len(names) == 1 else 'columns'} out with {ignore} "
-                f"(in Python: ignore={names})"
-            )
+            what = "a column" if len(names) == 1 else "columns"
+            ways.append(f"leave {what} out with {setting('ignore', names)}")
         told = "Nothing was imported. " + ", or ".join(["Mend these cells", *ways])
         return DataError(f"{self.told()}\n  {told}.")
 

@@ -25,6 +25,7 @@ from rescind.data.import_columns import Columns, Wanted
 from rescind.data.import_order import sorted_rows
 from rescind.data.import_problems import EMPTY, Problems, unreadable
 from rescind.data.import_tables import Table
+from rescind.data.import_words import column, setting
 from rescind.errors import ConfigError, DataError, suggest
 
 log = logging.getLogger(__name__)
@@ -74,22 +75,19 @@ def find_columns(
             names = ", ".join(table.header[n] for n in wanted)
             raise DataError(
                 f"{table.file}, line 1, column {wanted[1] + 1}: more than one column could be the "
-                f"{role} ({names}). Choose one with {_choose(role)}."
+                f"{role} ({names}). Choose one with {column(role)}."
             )
         if not wanted and (role in given or role in ("user", "item")):
             asked = f"'{given[role]}' for the {role}" if role in given else f"for the {role}"
+            data = f", or pass {setting('header', False)} if the first line is data"
             raise DataError(
                 f"{table.file}, line 1, column 1: there is no column {asked}. The columns are "
-                f"{', '.join(table.header)}. Choose one with {_choose(role)}, or pass --no-header "
-                "if the first line is data."
+                f"{', '.join(table.header)}. Choose one with {column(role)}"
+                f"{data if table.unit == 'line' else ''}."
             )
         if wanted:
             positions[role] = wanted[0]
     return positions
-
-
-def _choose(role: str) -> str:
-    return f"--{role} COLUMN (in Python: columns={{'{role}': 'COLUMN'}})"
 
 
 def read_table(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rescind.data.import_columns import Columns, Wanted, plain_parquet, plain_text
+from rescind.data.import_words import setting
 from rescind.data.sources.text_columns import place_of
 from rescind.errors import ConfigError, DataError, suggest
 
@@ -95,8 +96,8 @@ def open_table(
         if len(names) != 2:
             raise DataError(
                 f"{path}, line 1, column 1: {len(names)} cells. A .txt file has lines `user item`, "
-                f"in order; give the character between them with --separator, or rename a table "
-                f"to .csv or .tsv."
+                f"in order; give the character between them, such as {setting('separator', '|')}, "
+                f"or rename a table to .csv or .tsv."
             )
         names = ["user", "item"]
     check_header(path, names)
@@ -121,7 +122,7 @@ def _check_rows(path: Path, rows: int, most: int) -> None:
     if rows > most:
         raise DataError(
             f"{path}: it has {rows:,} rows or more, and at most {most:,} are read from a file of "
-            f"{path.stat().st_size:,} bytes. If they are right, pass --max-rows {rows}."
+            f"{path.stat().st_size:,} bytes. If they are right, pass {setting('max_rows', rows)}."
         )
 
 
@@ -152,7 +153,8 @@ def _decode(data: bytes, encoding: str, path: Path, done: int) -> str:
         text = data.decode(encoding)
     except UnicodeDecodeError as error:
         if bad < 0:
-            bad, why = error.start, f"a byte that is not {encoding}. Pass another --encoding"
+            other = setting("encoding", "latin-1")
+            bad, why = error.start, f"a byte that is not {encoding}. Pass another, such as {other}"
     except LookupError as error:
         raise ConfigError(f"the encoding '{encoding}' is not known; try utf-8.") from error
     if bad >= 0:
@@ -191,7 +193,8 @@ def check_header(path: Path | str, names: list[str]) -> None:
         if len(name) > _LONGEST_NAME:
             raise DataError(
                 f"{place}: the name of the column has {len(name):,} characters; at most "
-                f"{_LONGEST_NAME} are read. Check the separator, or pass --no-header."
+                f"{_LONGEST_NAME} are read. Rename it; in a text file, check the separator, or "
+                f"pass {setting('header', False)}."
             )
         if name in first:
             raise DataError(

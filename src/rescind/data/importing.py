@@ -35,6 +35,7 @@ from rescind.data.import_facts import (
 )
 from rescind.data.import_reading import Tell, find_columns, read_table
 from rescind.data.import_tables import Table, open_table
+from rescind.data.import_words import setting
 from rescind.data.joining import joined
 from rescind.data.obtain import cache_folder
 from rescind.errors import ConfigError, DataError, suggest
@@ -173,7 +174,7 @@ def append_file(name: str, path: str | Path, **settings: Any) -> Appended:
                 raise DataError(
                     f"{path} has {'a' if there[1] else 'no'} {what} for each row, and '{name}' has "
                     f"{'one' if there[0] else 'none'}. Both must have it, or neither "
-                    f"(--ignore COLUMN)."
+                    f"({setting('ignore', ['COLUMN'])})."
                 )
         admitted = Blocklist.of_dataset(name).left_of(new).compact()
         both = joined(old, admitted)
@@ -305,7 +306,8 @@ def load_imported(name: str) -> Dataset:
     if dataset.digest != about["digest"]:
         raise DataError(
             f"{folder}: the values have the digest {dataset.digest}, but {about['digest']} was "
-            "stored at the import. The files were changed; import again with --replace."
+            "stored at the import. The files were changed; import them again (rescind data import "
+            "--replace)."
         )
     return dataset
 
@@ -320,7 +322,9 @@ def about_imported(name: str) -> dict[str, Any]:
         later = {"appended": list(about.get("appended", ()))}
         return words | {"size": size, **later, "read_as": dict(about.get("read_as", {}))}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path}: not readable ({error}). Import again with --replace.") from error
+        raise DataError(
+            f"{path}: not readable ({error}). Import it again (rescind data import --replace)."
+        ) from error
 
 
 def check_name(name: str, replace: bool) -> None:
@@ -335,7 +339,7 @@ def check_name(name: str, replace: bool) -> None:
     if (imported_folder() / name).exists() and not replace:
         raise ConfigError(
             f"an imported dataset '{name}' already exists; choose another name, or pass "
-            "--replace to overwrite it."
+            f"{setting('replace', True)} to overwrite it."
         )
 
 

@@ -91,6 +91,7 @@ def answer(
     on_start: Callable[[Federation, Event, int], Any] = lambda *_: None,
     away: Sequence[str] = (),
     everywhere: bool | None = None,
+    case: str = "",
 ) -> Answer:
     """Answer a request to a run: write a new run without the records, purge the old, sign.
 
@@ -98,7 +99,8 @@ def answer(
     its answer. on_retrain: called with (finished, total) reference models    on_start: called with
     the run, the request and its number of records    away: ids of users whose devices cannot be
     reached    everywhere: also leave the rows out of every other run on this dataset from now on.
-    Default: of imported data, except for requests that were drawn
+    Default: of imported data, except for requests that were drawn    case: the operator's number
+    of the request
     """
     asked = request_digest(kind, source)
     done = settle(run)
@@ -124,7 +126,7 @@ def answer(
                 watched, event, method, audits,
                 previous=previous, data=_public_data(facts), folder=scratch, workers=workers,
                 progress=on_retrain, not_covered=_copies(facts, event, listed),
-                away=away,
+                away=away, case=case,
             )  # fmt: skip
         after = replace(after, watch=())
         folder = begin(run, new, asked)

@@ -170,7 +170,10 @@ def _answer(folder: Path, run: Path, one: Asked, audits: Audits, workers: int) -
         last = link
         if one.digest == moved_request(link):
             break
-    return answer(last, one.kind, one.source, None, audits, workers=workers, on_start=keep)
+    case = one.name if one.name.isprintable() else ""  # a strange name is no reason to refuse
+    return answer(
+        last, one.kind, one.source, None, audits, workers=workers, on_start=keep, case=case
+    )
 
 
 def _exact_request(folder: Path, name: str) -> Path:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rescind.core import files, params
+from rescind.core.doing import step
 from rescind.core.executor import Executor, InProcess
 from rescind.core.federation import Federation
 from rescind.core.method import Method
@@ -59,7 +60,8 @@ def run_cell(
 def _run_cell(
     cell: Cell, folder: Path, again: bool, watch: Sequence[Watch], dataset: Dataset | None
 ) -> Result:
-    dataset = dataset or prepare(cell.data, erased_too=True)
+    with step(f"reading {cell.data.name}"):
+        dataset = dataset or prepare(cell.data, erased_too=True)
     withheld = withheld_from(dataset, folder)
     key = f"{cell.digest}/{cell.run.seed}/{dataset.digest}"
     halts = StreamCheckpointFiles(folder / "checkpoints", cell, key)

@@ -240,7 +240,7 @@ def retrains(
         with step("training models for the audit", count, "models", len(found)) as shown:
             for s, now in _trained(before, event, todo, workers, cache, key):
                 found[s] = now
-                shown.done += 1
+                shown.reach(shown.done + 1)
                 progress(len(found), count)
         return [replace(empty.fork(seed=s), now=found[s]) for s in seeds]
 
@@ -334,7 +334,7 @@ def examine_records(
         ready = len(places) - len(todo)
         with step("training shadows for the audit", len(places), "models", ready) as shown:
             for _ in spread(before, event, todo, workers, work, cache):
-                shown.done += 1
+                shown.reach(shown.done + 1)
                 progress(shown.done, len(places))
         return judge_records(case, [params.load(path)[0] for path in places], pairs)
 

@@ -17,6 +17,7 @@ import torch
 from rescind.audits.battery import Report
 from rescind.audits.finding import Finding
 from rescind.core import params
+from rescind.core.claims import CASE, OPERATOR, one_line
 from rescind.core.federation import Federation
 from rescind.core.method import Method, Unlearner
 from rescind.core.named import Named
@@ -37,7 +38,7 @@ from rescind.forgetting.pipeline import (
 from rescind.forgetting.purge import inventory
 from rescind.forgetting.receipt import Done, Issued, Receipt, issue, opened
 from rescind.methods.unlearning.retrain import Retrain
-from rescind.privacy.keys import signing_key
+from rescind.privacy.keys import operator, signing_key
 
 Audits = Literal["standard", "full", "none"]
 AUDITS = ("standard", "full", "none")
@@ -105,6 +106,7 @@ def forget(
     progress: Callable[[int, int], Any] = lambda *_: None,
     away: Sequence[str | int] = (),
     not_covered: Sequence[str] = (),
+    case: str = "",
 ) -> tuple[Federation, Evidence]:
     """Forget the records of an Unshare, Erase or Withdraw; return the model and the evidence.
 
@@ -113,7 +115,8 @@ def forget(
     dataset    folder: where the audit keeps its retrained models    progress: called with
     (finished, total) reference models    away: original ids of users who cannot be reached; what
     they hold stays, and the receipt states this    not_covered: further things the receipt must
-    name, such as copies of the data elsewhere
+    name, such as copies of the data elsewhere    case: your number of the request, which the
+    requester's page shows; strangers cannot read it
 
     If the audit of an approximate unlearner does not pass, `Retrain` is used instead; for fewer
     than FEWEST records, which cannot be audited, it is used at once. An unlearner that claims to be
@@ -124,6 +127,8 @@ def forget(
     if audits not in AUDITS:
         raise ConfigError(f"audits must be one of {', '.join(AUDITS)}; got '{audits}'.")
     check_answers(method or fed.method)
+    numbered = {CASE: one_line(case, "the case")} if case else {}
+    named = {OPERATOR: who} if (who := operator()) else {}
     request = fed.request(event, away)
     no_folder = audits == "none" or folder is not None
     with nullcontext("") if no_folder else TemporaryDirectory(prefix="rescind-retrains-") as made:
@@ -165,8 +170,8 @@ def forget(
             findings(known),
             records=request.count,
             not_covered=[*_limits(fed, request), *claims.not_covered, *not_covered],
-            claims=claims.plain,
-            bound_claims=claims.bound,
+            claims={**claims.plain, **named},
+            bound_claims={**claims.bound, **numbered},
             sealed_claims=claims.sealed,
             previous=previous,
             signer=signer,

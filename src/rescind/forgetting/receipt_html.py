@@ -84,6 +84,7 @@ def page(
 def _first(out: Page, receipt: Receipt) -> None:
     """Add what a person reads first."""
     level = receipt.done.level
+    out.text(words.answered(receipt))
     out.summary(
         words.sentences(receipt),
         words.badges(receipt),

@@ -9,9 +9,9 @@ from __future__ import annotations
 from datetime import datetime
 
 from rescind.audits.finding import JUDGING, UNCHANGED, Finding
-from rescind.core.claims import NEXT, RELEASE
+from rescind.core.claims import CASE, NEXT, OPERATOR, RELEASE
 from rescind.forgetting.receipt import TIME_FORMAT, Count, Receipt
-from rescind.forgetting.sealing import shown
+from rescind.forgetting.sealing import BOUND, shown
 from rescind.reporting.html import TONES, Badge
 
 ASKED = {
@@ -46,6 +46,13 @@ BY_LEVEL = {
     "not from a measurement.",
 }
 """What a level means where no audit passed."""
+
+
+def answered(receipt: Receipt) -> str:
+    """Return which request this answers, and when; by whom, if they said it."""
+    case, who = receipt.claims.get(CASE, BOUND), receipt.claims.get(OPERATOR)
+    what = "The request" if case.startswith(BOUND) else f"Request {case}"
+    return f"{what} was answered on {receipt.time[:10]}{f' by {who}' if who else ''}."
 
 
 def sentences(receipt: Receipt) -> tuple[str, str, str]:

@@ -5,6 +5,7 @@ the folder that `RESCIND_KEYS` names, in files that only their owner can read.
 
     signing.key    Ed25519, PEM       signs receipts; made on first use
     signing.pub    its public half    to publish, so that others can verify
+    operator.txt   name, contact      of who signs, which receipts state
     rotated-*.json statements         of new signing keys, signed by the old and the new one
     erasure.key    32 random bytes    digests of erased records, which reruns leave out
     log.key        Ed25519, PEM       signs checkpoints of the log in log/
@@ -54,6 +55,17 @@ def signing_key() -> Ed25519PrivateKey:
     if not published.is_file() or published.read_bytes() != text:
         _write(published, text, os.replace)
     return key
+
+
+def operator() -> str:
+    """Return the name and contact of who signs here; '' if nobody has said them."""
+    place = folder() / "operator.txt"
+    return place.read_text(encoding="utf-8").strip() if place.is_file() else ""
+
+
+def name_operator(text: str) -> None:
+    """Write down the name and contact of who signs here."""
+    _write(private_folder() / "operator.txt", f"{text}\n".encode(), os.replace)
 
 
 def rotate_signing_key(today: str) -> Path:

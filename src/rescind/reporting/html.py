@@ -20,11 +20,16 @@ TONES = {
     "UNAUDITED": "open",
 }
 """How a verdict is tinted. The word itself is always written, too."""
-NOT_JUDGED = {"SHOWN": "SHOWN, not judged"}
-"""What a badge says where the word alone would read as `proved`."""
+NOT_JUDGED = {"SHOWN": "not judged"}
+"""What people read instead of a verdict whose word would read as `proved`; files have the word."""
 
 NUMERIC = re.compile(r"–|[\d.]+ to [\d.]+")
 """Texts that stand where a number would: none, and an interval."""
+
+
+def word_of(verdict: str) -> str:
+    """Return what people read as a verdict."""
+    return NOT_JUDGED.get(verdict, verdict)
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ class Badge:
     @classmethod
     def of(cls, verdict: str) -> Badge:
         """Return the badge of a verdict."""
-        return cls(NOT_JUDGED.get(verdict, verdict), TONES.get(verdict, ""))
+        return cls(word_of(verdict), TONES.get(verdict, ""))
 
     @property
     def html(self) -> str:

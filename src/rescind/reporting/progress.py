@@ -18,7 +18,7 @@ EVERY = 10.0
 """Seconds between lines where stderr is no terminal."""
 EACH = 1.0
 """Seconds between looks at what is done, on a terminal."""
-BEFORE, AFTER = "reading data and compiling", "evaluating and saving"
+BEFORE, AFTER = "the first round, which also compiles", "evaluating and saving"
 
 
 class RoundBar(AbstractContextManager["RoundBar"]):
@@ -49,7 +49,8 @@ class RoundBar(AbstractContextManager["RoundBar"]):
         )
         self.task = self.bar.add_task(title, total=rounds, status="")
         self.measured = self.calls = self.at = 0
-        self.begun = self.began = self.latest = monotonic()
+        self.begun = self.latest = monotonic()
+        self.pace = doing.Pace()
         self._ended = threading.Event()
         self._speaker = threading.Thread(target=self._speak, daemon=True)
 
@@ -84,10 +85,9 @@ class RoundBar(AbstractContextManager["RoundBar"]):
             return f"{self.after}: {now - self.latest:.0f} s so far"
         if self.rounds is None:
             return f"round {self.at}: {now - self.begun:.0f} s so far"
-        # The first round also compiles, so it says little about the others.
-        each = (now - self.began) / max(self.calls - 1, 1)
-        left = f", about {each * (self.rounds - self.at):.0f} s left" if self.calls > 1 else ""
-        return f"round {self.at} of {self.rounds}{left}"
+        left = self.pace.left(self.rounds, now)
+        told = "" if left is None else f", about {left:.0f} s left"
+        return f"round {self.at} of {self.rounds}{told}"
 
     def __call__(self, result: RoundResult) -> None:
         self.calls += 1
@@ -97,8 +97,7 @@ class RoundBar(AbstractContextManager["RoundBar"]):
     def _show(self, result: RoundResult, at: int, where: str) -> None:
         status, self.at = self.after if at == self.rounds else "", at
         self.latest = monotonic()
-        if self.calls <= 1:
-            self.began = monotonic()
+        self.pace.reached(at, self.latest)
         history = result.until.history if result.until else ()
         if history:
             measured = f"valid {self.measure} {history[-1][1][self.measure]:.4f}"
@@ -122,4 +121,5 @@ class BlockBar(RoundBar):
             self.block, self.start = block, (history[0][0] if history else at) - 1
             self.measured = max(len(history) - 1, 0)
             self.bar.reset(self.task, description=f"{self.title}, block {block}", status="")
+            self.pace = doing.Pace()
         self._show(result, at - self.start, f"block {block}, round {at - self.start}")

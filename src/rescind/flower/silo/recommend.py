@@ -20,8 +20,9 @@ def recommend_to(folder: Path, user: str, k: int) -> list[Recommendation]:
     """Return the k best items for a user of this silo, all by original ids."""
     data = RecipeData.noted_in(Store(folder))
     labels, (clients, _) = data.labels(), data.sizes()
+    because = method_of(Store(folder).model()[0]["method"]).because
     return [
-        Recommendation(labels.item_id(item), labels.title(item), score, "taste")
+        Recommendation(labels.item_id(item), labels.title(item), score, because)
         for item, score in recommend(folder, labels.client(user, clients), k)
     ]
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rescind.core.doing import step
 from rescind.core.params import Params
 from rescind.methods.additive._pairs import Parts
 from rescind.methods.additive._solving import UNIT, Ridge, Temper
@@ -147,15 +148,19 @@ class Near:
         root, more = own.sqrt().numpy(), ridge.of(own / UNIT)
         n, scale = item.shape[1], 1 / (own / UNIT + more)
         every = np.empty((min(len(rows), TOGETHER), n * (n + 1) // 2))
-        for some in torch.split(rows, TOGETHER):
-            near = torch.empty(len(some), n, dtype=torch.int32)
-            lowest = torch.empty(len(some), dtype=torch.float64)
-            lists = some.numpy(), near.numpy()
-            local_kernels.nearest(*columns, root, *lists, lowest.numpy())
-            inside, towards = every[: len(some)].reshape(-1), np.empty((len(some), n))
-            local_kernels.squares(columns, *lists, UNIT, more.numpy(), inside, towards.reshape(-1))
-            solved = torch.from_numpy(solutions(inside, towards))
-            known = near.clamp(min=0).long()
-            found = temper.rescale(solved, scale[known], scale[some].unsqueeze(1))
-            item[some], weight[some], edge[some] = near, found.float(), lowest
+        with step("solving for the neighbours of each item", len(rows), "items") as shown:
+            for some in torch.split(rows, TOGETHER):
+                near = torch.empty(len(some), n, dtype=torch.int32)
+                lowest = torch.empty(len(some), dtype=torch.float64)
+                lists = some.numpy(), near.numpy()
+                local_kernels.nearest(*columns, root, *lists, lowest.numpy())
+                inside, towards = every[: len(some)].reshape(-1), np.empty((len(some), n))
+                local_kernels.squares(
+                    columns, *lists, UNIT, more.numpy(), inside, towards.reshape(-1)
+                )
+                solved = torch.from_numpy(solutions(inside, towards))
+                known = near.clamp(min=0).long()
+                found = temper.rescale(solved, scale[known], scale[some].unsqueeze(1))
+                item[some], weight[some], edge[some] = near, found.float(), lowest
+                shown.reach(shown.done + len(some))
         return Near(item, weight, edge)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
+from rescind.core.doing import step
 from rescind.core.federation import Federation
 from rescind.core.memory import free_memory
 from rescind.core.params import Params
@@ -228,9 +229,10 @@ class Gram(Solving, Additive):
             parts = parts + moved
         if not len(parts) and not any(bool(total.any()) for total in totals.values()):
             return replace(state, own=own)
-        own |= self.server_moved(own, parts, totals, world)
-        count = len(torch.unique(torch.cat(people))) if people else 0
-        return self.server_published(replace(state, own=own), world, count)
+        with step("adding what users have to the sum, and solving"):
+            own |= self.server_moved(own, parts, totals, world)
+            count = len(torch.unique(torch.cat(people))) if people else 0
+            return self.server_published(replace(state, own=own), world, count)
 
     def server_received(self, sums: Sums, world: World) -> tuple[Parts, dict[str, Tensor]]:
         """Return parts of devices that answered alone, and sums of pairs by key."""

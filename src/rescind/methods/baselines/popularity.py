@@ -28,6 +28,7 @@ class Popularity(Method):
     paper: ClassVar[str] = "the floor: no learning"
     seedless: ClassVar[bool] = True
     control: ClassVar[bool] = True
+    because: ClassVar[str] = "popularity"
 
     model: Model = Counts()
 
