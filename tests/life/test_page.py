@@ -47,16 +47,7 @@ def test_the_committed_lines_show_what_they_must(path: Path) -> None:
             assert set(summary["back"]["1"]) == {"BACK"}
 
 
-BLIND = pytest.mark.xfail(
-    strict=True, reason="20 lives are too few on ML-1M in 13 of 36 blocks: POWERLESS (docs/life.md)"
-)
-
-
-@pytest.mark.parametrize(
-    "path",
-    [pytest.param(path, marks=BLIND if path.stem == "ml-1m" else ()) for path in FILES],
-    ids=lambda path: path.stem,
-)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_in_the_committed_lines_the_controls_fail_in_every_block(path: Path) -> None:
     for line in lines_of(path):
         if line["row"] in ("no-op", "score shift"):
