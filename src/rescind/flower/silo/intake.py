@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
@@ -20,8 +19,6 @@ from rescind.flower.silo.storage import Store
 from rescind.flower.silo.withheld import read_list
 from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.steps import HELD
-
-log = logging.getLogger(__name__)
 
 
 class Names(NamedTuple):
@@ -156,7 +153,8 @@ class Intake:
             f"{people} of those who withdrew or erased rows on silo {self.silo} would now be on "
             f"another silo, because the data was numbered anew (core, min_user or blocks) and "
             f"users go to silos by number. Delete their rows on each machine that has this data "
-            f"(rescind data erase NAME --user ID), then run again. Nothing was trained."
+            f"(rescind data erase NAME --user ID, of single rows with --item), then run again. "
+            f"Nothing was trained."
         )
 
 
