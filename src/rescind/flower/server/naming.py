@@ -45,6 +45,8 @@ def numbers(
     }
     answers, why = executor.line.ask(letters)
     replies, missing = [reply.facts for reply in answers.values()], sorted(why)
+    if missing and not replies:
+        raise DataError(f"no silo could look up who is meant: {why[missing[0]]}")
     out: list[dict[str, int]] = []
     for kind, names, place in (("user", users, "found_users"), ("item", items, "found_items")):
         found: dict[str, int] = {}

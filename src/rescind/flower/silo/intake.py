@@ -114,10 +114,12 @@ class Intake:
     def find(self, request: Letter) -> Letter:
         """Reply with the numbers of original ids: in a run, or else in the data of now."""
         moments = request.facts.get("held")
-        if moments is None:
+        if not moments:
             return find(Numbering.of(*self.source.names()), request)
         there = [moment for moment in moments if self.store.has(HELD, moment)]
-        return find(self.numbering(there[0]) if there else None, request)
+        if not there:
+            self.store.held(moments[0])  # raises: the run's data was removed
+        return find(self.numbering(there[0]), request)
 
     def remember(self, moment: int, before: Holdings, event: Event) -> None:
         """Put records that an event removes on the silo's list, so that no later run has them.

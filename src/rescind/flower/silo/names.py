@@ -77,15 +77,8 @@ def _begins(longer: Sequence[str], start: Sequence[str]) -> bool:
     return longer[: len(start)] == start
 
 
-def find(numbering: Numbering | None, request: Letter) -> Letter:
-    """Reply with the numbers of users and items that the server asks for by original id.
-
-    numbering: None if the silo has nothing of the run that is asked about
-    """
-    users, items = request.facts["users"], request.facts["items"]
-    if numbering is None:
-        users, items = [NOT_HERE] * len(users), [NOT_HERE] * len(items)
-    else:
-        users = [numbering.user(name) for name in users]
-        items = [numbering.item(name) for name in items]
+def find(numbering: Numbering, request: Letter) -> Letter:
+    """Reply with the numbers of users and items that the server asks for by original id."""
+    users = [numbering.user(name) for name in request.facts["users"]]
+    items = [numbering.item(name) for name in request.facts["items"]]
     return Letter({"found_users": users, "found_items": items}, {})
