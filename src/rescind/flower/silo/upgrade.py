@@ -108,7 +108,7 @@ def _converted(listed: Blocklist, rows: Records, numbering: Numbering) -> Blockl
 def _unknown(store: Store, data: RecipeData) -> DataError:
     name = data.settings.name
     return DataError(
-        f"{store.folder / FILE} names people who withdrew by numbers, as earlier versions did, and "
+        f"{store.folder / FILE} names users who withdrew by numbers, as earlier versions did, and "
         f"'{name}' was numbered anew or replaced since: who is meant is not known. Nothing was "
         f"changed. Put the data back as it was at this silo's last training (rescind data import "
         f"--replace), join once, then add the later files again (rescind data append). Or, if you "

@@ -25,7 +25,7 @@ def read_list(folder: Path) -> Blocklist:
     listed = Blocklist.read(folder)
     if has_numbers(listed):
         raise DataError(
-            f"{folder / FILE} names people by numbers, as earlier versions did. Let the silo join "
+            f"{folder / FILE} names users by numbers, as earlier versions did. Let the silo join "
             f"again (rescind flower join): that converts it."
         )
     return replace(listed, by=BY)
