@@ -268,7 +268,7 @@ def test_who_returned_can_withdraw_again(deployed: Deployment) -> None:
 def test_a_silo_is_not_taken_for_a_run_nor_changed_while_it_has_joined(
     deployed: Deployment,
 ) -> None:
-    """A silo's list has numbers: as a run's, it would let in somebody else."""
+    """A silo's list has keys of ids: as a run's, it would let in nobody."""
     deployed.run(withdraw=["customer 7"])
     number = IDS.index("customer 7")
     silo = deployed.folder / f"silo-{number % SILOS}"

@@ -297,7 +297,8 @@ def test_a_client_leaves_after_the_last_block(recipe: Path, tmp_path: Path) -> N
     (forgot,) = facts["forgot"]
     assert (forgot["event"], forgot["waiting"], forgot["traces"]) == ("Withdraw", [], {})
     source = RecipeData(asked.recipe)
-    client = source.labels().client("3", source.sizes()[0])
+    labels, clients, _ = source.names()
+    client = labels.client("3", clients)
     assert client != 3, "the id of a user is not their number"
     store = Store(tmp_path / f"silo-{client % 2}")
     kept = list((store.folder / HELD).glob("*.safetensors"))
@@ -321,7 +322,7 @@ def test_a_new_training_has_no_block_of_what_was_forgotten(
     held = pairs_on_disk(store)
     items = [item for c, item in held if c == client]
     assert items, "the control: they have records in the last block"
-    labels = source.labels()
+    labels = source.names().labels
     words = tuple(labels.item_id(item) for item in items) if kind == "erase" else ()
     leaves = replace(asked, requests=(NamedRequest(kind, labels.user_id(client), words),))
     serve(silos(leaves, tmp_path), leaves)

@@ -212,6 +212,21 @@ def test_another_catalogue_is_refused(tmp_path: Path) -> None:
         opened(tmp_path, catalogue=Catalogue(CATALOGUE.ids[::-1]))
 
 
+def test_nobody_gets_the_id_of_who_left_and_the_others_keep_theirs(tmp_path: Path) -> None:
+    """People have random ids, and items the places of a catalogue that is refused if it changes."""
+    ledger = opened(tmp_path)
+    people = [joined(ledger, n, n + 1) for n in range(4)]
+    done(ledger, take_back(people[1], "leave"))
+    ledger.close()
+    ledger = opened(tmp_path)
+    later = [joined(ledger, 10 + n) for n in range(4)]
+    assert not {*later} & {*people}
+    assert [lent(ledger, people[n]) for n in (0, 2, 3)] == [[0, 1], [2, 3], [3, 4]]
+    with pytest.raises(NotThere):
+        lent(ledger, people[1])
+    ledger.close()
+
+
 @pytest.mark.parametrize("harm", [b"", b"not a database" * 100])
 def test_a_ledger_that_is_no_database_is_named(tmp_path: Path, harm: bytes) -> None:
     ledger = opened(tmp_path)

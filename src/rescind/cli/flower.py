@@ -127,6 +127,7 @@ def join(
     from rescind.flower.silo.resident import Resident
     from rescind.flower.silo.secure_sum import Masks
     from rescind.flower.silo.storage import Store
+    from rescind.flower.silo.upgrade import upgrade
 
     if lines and (secure or kit is None):
         raise ConfigError("--lines needs this silo's --kit, to sign them, and no --secure.")
@@ -135,6 +136,7 @@ def join(
     folder = store or Path(f"silo-{number}")
     make_folder(folder)
     with locked(folder):  # two processes would write the same files
+        upgrade(Store(folder), data)
         data.note_in(Store(folder))  # `rescind flower recommend` reads original ids from it
         executor = InProcess(device=device, guards=data.guards)
         masks = Masks(Identity.of_kit(kit) if kit and (secure or lines) else None)

@@ -1,8 +1,9 @@
 """Rows that must not be learnt again: erased, or taken back.
 
 A dataset keeps them on a list, because its file may still contain them: every load, run and silo
-leaves them out. A run keeps its own list, too (`withheld.json` in its folder). Both hold digests
-under a secret of this user (`keys.erasure_key`); without it they do not show whom they mean.
+leaves them out. A run or a silo keeps its own list, too (`withheld.json` in its folder). All hold
+digests under a secret of this user (`keys.erasure_key`); without it they do not show whom they
+mean. People and items go by original id, because data that grows may number them anew.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ class Blocklist:
     graph: frozenset[str] = frozenset()
     """Nodes, labels and edges of a graph, by the numbers of nodes: clients are parts that a run
     may draw anew."""
+    by: str = ""
+    """What names people and items, where it is not the original id itself (`flower.silo`)."""
     _key: bytes = field(default=b"", repr=False, compare=False)
 
     @classmethod
@@ -73,12 +76,13 @@ class Blocklist:
             table = json.loads(path.read_text(encoding="utf-8"))
             table = {"withdrawn": [], "graph": [], **table}  # lists of version 0.1 have neither
             lists = {n: frozenset(map(str, table[n])) for n in LISTS}
+            by = str(table.get("by", ""))
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise DataError(
                 f"{path} cannot be read ({error}), so it is unknown what this run must leave out. "
                 f"Restore it from a copy; without it, erased records would be learnt again."
             ) from None
-        return cls(**lists, _key=keys.erasure_key())
+        return cls(**lists, by=by, _key=keys.erasure_key())
 
     def write(self, folder: Path) -> None:
         """Write the list of a run's folder."""
@@ -106,12 +110,13 @@ class Blocklist:
         return there
 
     def _write(self, path: Path) -> None:
-        table = {n: sorted(getattr(self, n)) for n in LISTS}
+        table: dict[str, Any] = {"by": self.by} if self.by else {}
+        table |= {n: sorted(getattr(self, n)) for n in LISTS}
         write_atomically(path, (json.dumps(table, indent=1) + "\n").encode())
 
     def __or__(self, other: Blocklist) -> Blocklist:
         both = {n: getattr(self, n) | getattr(other, n) for n in LISTS}
-        return Blocklist(**both, _key=self._key or other._key)
+        return Blocklist(**both, by=self.by or other.by, _key=self._key or other._key)
 
     def __bool__(self) -> bool:
         return bool(self.erased or self.unshared or self.withdrawn or self.graph)
@@ -133,22 +138,22 @@ class Blocklist:
     def with_withdrawn(self, user: str) -> Blocklist:
         """Return the list with a user who left, given by original id."""
         key = self._key or keys.erasure_key()
-        who = {_digest(key, user)}
+        who = {keyed_digest(key, user)}
         return replace(self, people=self.people | who, withdrawn=self.withdrawn | who, _key=key)
 
     def has_withdrawn(self, user: str) -> bool:
         """Return whether all rows of a user, given by original id, are left out."""
-        return bool(self.withdrawn) and _digest(self._key, user) in self.withdrawn
+        return bool(self.withdrawn) and keyed_digest(self._key, user) in self.withdrawn
 
     def with_admitted(self, user: str) -> Blocklist:
         """Return the list with a user let in again. Erased rows stay: a receipt names them."""
-        return replace(self, withdrawn=self.withdrawn - {_digest(self._key, user)})
+        return replace(self, withdrawn=self.withdrawn - {keyed_digest(self._key, user)})
 
     def with_erased(self, users: Sequence[str], items: Sequence[str]) -> Blocklist:
         """Return the list with erased rows, given by original ids."""
         key = self._key or keys.erasure_key()
-        people = self.people | {_digest(key, u) for u in users}
-        pairs = frozenset(_digest(key, u, i) for u, i in zip(users, items, strict=True))
+        people = self.people | {keyed_digest(key, u) for u in users}
+        pairs = frozenset(keyed_digest(key, u, i) for u, i in zip(users, items, strict=True))
         return replace(self, people=people, erased=self.erased | pairs, _key=key)
 
     def with_lost(self, before: Graph, after: Graph) -> Blocklist:
@@ -156,12 +161,13 @@ class Blocklist:
         key = self._key or keys.erasure_key()
         lost = _contents(before) - _contents(after)
         gone = {int(what[1]) for what in lost if what[0] == "node"}
-        new = {_digest(key, *what) for what in lost if what[0] == "node" or not gone & {*what[1:]}}
+        kept = (what for what in lost if what[0] == "node" or not gone & {*what[1:]})
+        new = {keyed_digest(key, *what) for what in kept}
         return replace(self, graph=self.graph | new, _key=key)
 
     def left(self, user: str, labels: Labels) -> bool:
         """Return whether this user made a request and is not a member any more."""
-        known = self._key and _digest(self._key, user) in self.people
+        known = self._key and keyed_digest(self._key, user) in self.people
         return bool(known) and user not in labels.users
 
     def left_of(self, dataset: Dataset) -> Dataset:
@@ -181,36 +187,44 @@ class Blocklist:
         }
         return replace(kept, users=users, items=items, **named)
 
-    def without_erased(self, holdings: Holdings) -> Holdings:
-        """Return holdings without erased records and people who left; numbers stand for ids."""
+    def without_erased(
+        self, holdings: Holdings, users: Sequence[str] = (), items: Sequence[str] = ()
+    ) -> Holdings:
+        """Return holdings without erased records and people who left.
+
+        users, items: what names each number; a graph needs neither
+        """
         if holdings.graph is not None:
             return self._left_of_graph(holdings, holdings.graph)
-        if not (self.erased or self.withdrawn):
-            return holdings
         import torch
 
         records = holdings.records
-        gone = self._numbered(records, holdings.clients, holdings.items)
+        gone = self.listed(records, users, items)
+        if not bool(gone.any()):
+            return holdings
         kept = holdings.keep(~gone.to(records.client.device))
         nobody = torch.isin(records.client[gone], kept.records.client, invert=True)
         members = kept.members.clone()
         members[records.client[gone][nobody]] = False
         return replace(kept, members=members)
 
-    def left_of_block(self, block: Arrive) -> Arrive:
-        """Return a block without erased records and people who left; numbers stand for ids."""
-        if not (self.erased or self.withdrawn):
-            return block
-        kept = ~self._numbered(block.records, block.clients, block.items)
+    def left_of_block(self, block: Arrive, users: Sequence[str], items: Sequence[str]) -> Arrive:
+        """Return a block without erased records and people who left."""
+        kept = ~self.listed(block.records, users, items)
         return replace(block, records=block.records[kept], split=block.split[kept])
 
-    def _numbered(self, records: Records, clients: int, items: int) -> Tensor:
-        """Return which records are left out, where numbers stand for ids. [n] bool"""
+    def listed(self, records: Records, users: Sequence[str], items: Sequence[str]) -> Tensor:
+        """Return which records are erased, or of people who left. [n] bool
+
+        users, items: what names each number
+        """
         import torch
 
+        if not (self.erased or self.withdrawn):
+            return torch.zeros(len(records), dtype=torch.bool)
         client, item = (column.cpu().numpy() for column in (records.client, records.item))
-        users, things = (np.arange(n).astype(str) for n in (clients, items))
-        return torch.from_numpy(self._rows(self.erased, client, item, users, things))
+        named = np.array(users, dtype=object), np.array(items, dtype=object)
+        return torch.from_numpy(self._rows(self.erased, client, item, *named))
 
     def _left_of_graph(self, holdings: Holdings, graph: Graph) -> Holdings:
         """Return holdings without the listed nodes, labels and edges."""
@@ -220,7 +234,7 @@ class Blocklist:
 
         def listed(kind: str, *columns: Tensor) -> Tensor:
             rows = zip(*(column.tolist() for column in columns), strict=True)
-            found = [_digest(self._key, kind, *row) in self.graph for row in rows]
+            found = [keyed_digest(self._key, kind, *row) in self.graph for row in rows]
             return torch.tensor(found, dtype=torch.bool)
 
         records, ends = holdings.records, graph.index[graph.edge]
@@ -250,13 +264,13 @@ class Blocklist:
         self, listed: frozenset[str], user: Array, item: Array, users: Array, items: Array
     ) -> Array:
         """Return which rows are on the list, or of users who left. [n] bool"""
-        who = [_digest(self._key, u) for u in users.tolist()]
+        who = [keyed_digest(self._key, u) for u in users.tolist()]
         known = np.array([one in self.people for one in who], dtype=bool)
         gone = np.array([one in self.withdrawn for one in who], dtype=bool)
         found = known[user] if len(known) else np.zeros(len(user), dtype=bool)
         rows = np.flatnonzero(found)
         found[rows] = [
-            bool(gone[u]) or _digest(self._key, users[u], items[i]) in listed
+            bool(gone[u]) or keyed_digest(self._key, users[u], items[i]) in listed
             for u, i in zip(user[rows].tolist(), item[rows].tolist(), strict=True)
         ]
         return found
@@ -281,6 +295,7 @@ def _contents(graph: Graph) -> set[tuple[str | int, ...]]:
     return found | {("edge", *pair) for pair in ends[:, ends[0] < ends[1]].T.tolist()}
 
 
-def _digest(key: bytes, *parts: str | int) -> str:
+def keyed_digest(key: bytes, *parts: str | int) -> str:
+    """Return a digest under a secret: without it, nobody can test a guess."""
     text = json.dumps([str(p) for p in parts], ensure_ascii=False).encode()
     return hashlib.blake2b(text, key=key, digest_size=16).hexdigest()

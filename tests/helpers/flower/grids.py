@@ -16,6 +16,7 @@ from rescind.core.labels import Labels
 from rescind.core.records import Arrive
 from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.transport import Transport
+from rescind.flower.silo.intake import Names
 from rescind.flower.silo.node import Node
 from rescind.flower.silo.storage import Store
 from rescind.flower.wire.messages import Letter
@@ -32,21 +33,17 @@ class InMemorySource:
     holdings: Holdings
     blocks: tuple[Arrive, ...] = ()
 
-    def hold(self, seed: int) -> Holdings:
-        """Return the holdings. The seed is not used."""
-        return self.holdings
+    def hold(self, seed: int) -> tuple[Holdings, Labels]:
+        """Return the holdings, and no ids: a number is its own. The seed is not used."""
+        return self.holdings, Labels()
 
-    def labels(self) -> Labels:
-        """Return no ids: a number is its own."""
-        return Labels()
+    def names(self) -> Names:
+        """Return no ids, and the number of clients and items."""
+        return Names(Labels(), self.holdings.clients, self.holdings.items)
 
-    def sizes(self) -> tuple[int, int]:
-        """Return the number of clients and items."""
-        return self.holdings.clients, self.holdings.items
-
-    def block(self, number: int, seed: int) -> Arrive | None:
+    def block(self, number: int, seed: int) -> tuple[Arrive, Labels] | None:
         """Return block `number`; block 1 is the first after the initial holdings."""
-        return self.blocks[number - 1] if number <= len(self.blocks) else None
+        return (self.blocks[number - 1], Labels()) if number <= len(self.blocks) else None
 
 
 class InMemory(Grid):

@@ -256,7 +256,7 @@ def of_recipe(cell: Cell, fed: Federation, executor: FlowerExecutor) -> tuple[Ev
     if cell.forget.draw is not None:
         return tuple(requests(cell, fed))
     leave = [NamedRequest("withdraw", str(user)) for user in cell.forget.clients]
-    users, items = numbers(executor, leave)
+    users, items = numbers(executor, leave, fed)
     return tuple(event_of(one, fed, users, items) for one in leave)
 
 
@@ -273,7 +273,7 @@ def with_requests(
     new = [one for one in dict.fromkeys(asked.requests) if digest_of(one) not in known]
     if not new:
         return progress
-    users, items = numbers(executor, new)
+    users, items = numbers(executor, new, progress.fed)
     leaving = [e.client for e in progress.events if isinstance(e, Withdraw)]
     events: list[Event] = []
     for one in new:

@@ -16,8 +16,10 @@ from rescind.core.records import Erase, Event, Records, Unshare, Withdraw
 from rescind.errors import ConfigError, ConsentError, DataError
 from rescind.flower.run_request import NamedRequest
 from rescind.flower.server.executor import FlowerExecutor
+from rescind.flower.server.remote_holdings import RemoteHoldings
 from rescind.flower.server.requests import request
 from rescind.privacy.keys import erasure_key
+from rescind.storage.packing import Facts
 
 
 def digest_of(one: NamedRequest) -> str:
@@ -27,14 +29,24 @@ def digest_of(one: NamedRequest) -> str:
 
 
 def numbers(
-    executor: FlowerExecutor, wanted: Sequence[NamedRequest]
+    executor: FlowerExecutor, wanted: Sequence[NamedRequest], fed: Federation | None = None
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the numbers of the users and items that requests name. Raises if one is unknown."""
+    """Return the numbers of the users and items that requests name. Raises if one is unknown.
+
+    fed: the run that is asked about, whose numbers may not be those of the data of now; None
+    before it is trained
+    """
     users = list(dict.fromkeys(one.user for one in wanted))
     items = list(dict.fromkeys(item for one in wanted for item in one.items))
-    letter = request(executor.run, "find", Clock(0), {"users": users, "items": items})
-    answers, why = executor.line.ask(dict.fromkeys(range(executor.line.silos), letter))
+    asked: Facts = {"users": users, "items": items}
+    letters = {
+        silo: request(executor.run, "find", Clock(0), {**asked, **_moments(fed, silo)})
+        for silo in range(executor.line.silos)
+    }
+    answers, why = executor.line.ask(letters)
     replies, missing = [reply.facts for reply in answers.values()], sorted(why)
+    if missing and not replies:
+        raise DataError(f"no silo could look up who is meant: {why[missing[0]]}")
     out: list[dict[str, int]] = []
     for kind, names, place in (("user", users, "found_users"), ("item", items, "found_items")):
         found: dict[str, int] = {}
@@ -46,13 +58,27 @@ def numbers(
                 )
             if not known:
                 away = f" Silos {missing} did not answer and may know it." if missing else ""
+                late = " What was added later is not in this run." if fed else ""
                 raise DataError(
                     f"no silo knows {kind} '{name}'. Original ids are used here, as in the data."
-                    f"{away} Nothing was changed."
+                    f"{late}{away} Nothing was changed."
                 )
             found[name] = known.pop()
         out.append(found)
     return out[0], out[1]
+
+
+def _moments(fed: Federation | None, silo: int) -> Facts:
+    """Return the holdings of a run, one of which a silo has, also if it missed the last event."""
+    if fed is None:
+        return {}
+    origin, found = fed.past.origin if fed.past else None, list[int]()
+    for held in (fed.now.vault.holdings, origin):
+        if isinstance(held, RemoteHoldings):
+            found.append(int(held.moment[silo]))
+            found += [step.held for step in held.owed if step.silo == silo]
+            found += [int(letter.facts["held"]) for letter in held.missed(silo)]
+    return {"held": found}
 
 
 def event_of(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from rescind.core.federation import Federation
 from rescind.core.guards import Guard
 from rescind.core.holdings import Holdings
 from rescind.core.labels import Labels
@@ -16,6 +17,7 @@ from rescind.experiments.recipe import Cell
 from rescind.experiments.recipe_file import locate
 from rescind.experiments.streams import Stream
 from rescind.flower.recipe_cell import one_cell
+from rescind.flower.silo.intake import Names
 from rescind.flower.silo.storage import Store
 
 
@@ -24,19 +26,6 @@ def _stream(recipe: str, cell: str | None, changes: tuple[str, ...], seed: int) 
     """Load the stream once per process: blocks are requested one by one."""
     _, chosen = one_cell(recipe, cell, changes)
     return Stream.of(prepare(chosen.data), seed)
-
-
-@lru_cache(maxsize=1)
-def _names(
-    recipe: str, cell: str | None, changes: tuple[str, ...]
-) -> tuple[Labels, tuple[int, int]]:
-    """Load the original ids once per process, and the number of users and items."""
-    _, chosen = one_cell(recipe, cell, changes)
-    if chosen.data.variant:
-        dataset = prepare(chosen.data)
-        return Labels.of(dataset), (len(dataset.users), len(dataset.items))
-    fed = start(replace(chosen, sharing=None, guards=None, forget=None), obtained(chosen))
-    return fed.labels, (fed.world.sizes.clients, fed.world.sizes.items)
 
 
 @dataclass(frozen=True)
@@ -56,13 +45,26 @@ class RecipeData:
         """Return which data it is: a dataset and its filters."""
         return self._cell.data
 
-    def hold(self, seed: int) -> Holdings:
-        """Return the holdings of all clients before lending; of a stream, the first block."""
+    @property
+    def is_graph(self) -> bool:
+        """Return whether the data is a graph, whose nodes have numbers and no ids."""
+        return self._cell.method.model.task == "nodes"
+
+    def hold(self, seed: int) -> tuple[Holdings, Labels]:
+        """Read the holdings of all clients before lending, and their ids; of a stream, block 0.
+
+        The data is read anew: rows may have been added since the last run.
+        """
         if self._cell.data.variant:
-            return _stream(self.recipe, self.cell, self.changes, seed).first
-        cell = replace(self._cell, sharing=None, guards=None, forget=None)
-        cell = cell.with_seed(seed)
-        return start(cell, obtained(cell)).now.vault.holdings
+            _stream.cache_clear()
+            stream = _stream(self.recipe, self.cell, self.changes, seed)
+            return stream.first, stream.labels
+        fed = self._start(seed)
+        return fed.now.vault.holdings, fed.labels
+
+    def _start(self, seed: int) -> Federation:
+        cell = replace(self._cell, sharing=None, guards=None, forget=None).with_seed(seed)
+        return start(cell, obtained(cell))
 
     @property
     def guards(self) -> tuple[Guard, ...]:
@@ -86,17 +88,18 @@ class RecipeData:
             )
         return cls(str(notes["recipe"]), str(notes["cell"]) or None, tuple(notes["changes"]))
 
-    def labels(self) -> Labels:
-        """Return the original ids of users and items."""
-        return _names(self.recipe, self.cell, self.changes)[0]
+    def names(self) -> Names:
+        """Read the original ids of users and items, and how many there are."""
+        if self.is_graph:
+            fed = self._start(0)
+            return Names(fed.labels, fed.world.sizes.clients, fed.world.sizes.items)
+        dataset = prepare(self._cell.data)
+        return Names(Labels.of(dataset), len(dataset.users), len(dataset.items))
 
-    def sizes(self) -> tuple[int, int]:
-        """Return the number of users and of items."""
-        return _names(self.recipe, self.cell, self.changes)[1]
-
-    def block(self, number: int, seed: int) -> Arrive | None:
-        """Return a block of a stream, counted from 0; None if there is none."""
+    def block(self, number: int, seed: int) -> tuple[Arrive, Labels] | None:
+        """Return a block of a stream, counted from 0, and its ids; None if there is none."""
         if not self._cell.data.variant:
             return None
-        later = tuple(_stream(self.recipe, self.cell, self.changes, seed).later)
-        return later[number - 1] if number <= len(later) else None
+        stream = _stream(self.recipe, self.cell, self.changes, seed)
+        later = tuple(stream.later)
+        return (later[number - 1], stream.labels) if number <= len(later) else None

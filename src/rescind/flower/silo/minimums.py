@@ -34,6 +34,30 @@ def people(method: Method, holdings: Holdings) -> Tensor:
     return holdings.available if method.local_includes_shared else holdings.keeps
 
 
+def check_method(silo: int, method: Method) -> None:
+    """Refuse a method that sends updates of single clients."""
+    if method.individual:
+        raise ConsentError(
+            f"{type(method).__name__} sends updates of single clients to the server, but silo "
+            f"{silo} sends sums only. Choose another method, or join with --single-updates."
+        )
+
+
+def check_training(
+    silo: int,
+    method: Method,
+    ids: Tensor,
+    holdings: Holdings,
+    roles: Mapping[int, str] | None,
+    folder: Path | None,
+) -> None:
+    """Refuse a round whose sums show single clients. folder: of earlier sums, if it is masked"""
+    there, members = people(method, holdings), holdings.members
+    check_sum(silo, ids, roles, there, int(members.sum()))
+    if folder is not None:
+        check_difference(folder / FILE, silo, ids, there, members)
+
+
 def check_sum(
     silo: int, ids: Tensor, roles: Mapping[int, str] | None, there: Tensor, members: int
 ) -> None:

@@ -1,40 +1,84 @@
-"""Look original ids up on a silo: the server knows users and items by number only."""
+"""Who and what a silo's numbers stand for: keys of original ids, kept with what was numbered.
+
+The server knows users and items by number. Data that grows may number them anew: a filter (`core`,
+`min_user`) lets somebody in, or blocks begin elsewhere. So every saved state of a silo goes with
+the numbering that it was made with, and lists of who left go by key, not by number. A key is a
+digest of an id under a secret of this machine.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 from rescind.core.labels import Labels
-from rescind.errors import DataError
+from rescind.data.blocklist import keyed_digest
 from rescind.flower.wire.messages import Letter
+from rescind.privacy.keys import erasure_key
 
 NOT_HERE = -1
 """Stands for an id that this silo does not know."""
+USER, ITEM = "user", "item"
 
 
-class Named(Protocol):
-    """Data with original ids."""
-
-    def labels(self) -> Labels:
-        """Return the original ids of users and items."""
-        ...
-
-    def sizes(self) -> tuple[int, int]:
-        """Return the number of users and of items."""
-        ...
+def key_of(kind: str, name: str) -> str:
+    """Return the key of the original id of a user or an item: 32 hexadecimal digits."""
+    return keyed_digest(erasure_key(), kind, name)
 
 
-def find(source: Named, request: Letter) -> Letter:
+@dataclass(frozen=True)
+class Numbering:
+    """The key of the user, and of the item, with each number."""
+
+    users: tuple[str, ...]
+    items: tuple[str, ...]
+
+    @classmethod
+    def of(cls, labels: Labels, clients: int, items: int) -> Numbering:
+        """Return the numbering of data. Without ids, a number is its own."""
+        users = [labels.user_id(n) for n in range(max(clients, len(labels.users)))]
+        things = [labels.item_id(n) for n in range(max(items, len(labels.items)))]
+        key = erasure_key()
+        return cls(
+            tuple(keyed_digest(key, USER, name) for name in users),
+            tuple(keyed_digest(key, ITEM, name) for name in things),
+        )
+
+    @cached_property
+    def digest(self) -> str:
+        """Return 32 hexadecimal digits that differ for another numbering."""
+        text = ",".join(self.users) + "/" + ",".join(self.items)
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    @cached_property
+    def _users(self) -> dict[str, int]:
+        return {key: number for number, key in enumerate(self.users)}
+
+    @cached_property
+    def _items(self) -> dict[str, int]:
+        return {key: number for number, key in enumerate(self.items)}
+
+    def user(self, name: str) -> int:
+        """Return the number of a user, given by original id; `NOT_HERE` if there is none."""
+        return self._users.get(key_of(USER, name), NOT_HERE)
+
+    def item(self, name: str) -> int:
+        """Return the number of an item, given by original id; `NOT_HERE` if there is none."""
+        return self._items.get(key_of(ITEM, name), NOT_HERE)
+
+    def continues(self, earlier: Numbering) -> bool:
+        """Return whether all that had a number earlier has the same number here."""
+        return _begins(self.users, earlier.users) and _begins(self.items, earlier.items)
+
+
+def _begins(longer: Sequence[str], start: Sequence[str]) -> bool:
+    return longer[: len(start)] == start
+
+
+def find(numbering: Numbering, request: Letter) -> Letter:
     """Reply with the numbers of users and items that the server asks for by original id."""
-    labels, (clients, items) = source.labels(), source.sizes()
-    users = [_number(labels.client, user, clients) for user in request.facts["users"]]
-    found = [_number(labels.item, item, items) for item in request.facts["items"]]
-    return Letter({"found_users": users, "found_items": found}, {})
-
-
-def _number(look_up: Callable[[str, int], int], name: str, size: int) -> int:
-    try:
-        return look_up(name, size)
-    except DataError:
-        return NOT_HERE
+    users = [numbering.user(name) for name in request.facts["users"]]
+    items = [numbering.item(name) for name in request.facts["items"]]
+    return Letter({"found_users": users, "found_items": items}, {})

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -19,18 +19,15 @@ from rescind.core.clock import Clock
 from rescind.core.cohort import Mail
 from rescind.core.executor import InProcess, Vault
 from rescind.core.holdings import TRAIN, Holdings
-from rescind.core.labels import Labels
-from rescind.core.method import Method
 from rescind.core.records import Arrive, Erase, Event, Records, Withdraw
 from rescind.core.tasks import Question
 from rescind.core.update import Sum
-from rescind.data.blocklist import Blocklist
 from rescind.data.simulated_lending import draw_groups, draw_share
 from rescind.errors import ConsentError, DataError, RescindError
+from rescind.flower.silo.intake import Intake, Source
 from rescind.flower.silo.lines import signed_lines
-from rescind.flower.silo.minimums import FILE, check_difference, check_measured, check_sum, people
-from rescind.flower.silo.names import find
-from rescind.flower.silo.partition import grow, heaviest, leave_out, silo_part
+from rescind.flower.silo.minimums import check_measured, check_method, check_training
+from rescind.flower.silo.partition import grow, heaviest, leave_out
 from rescind.flower.silo.secure_sum import Masks
 from rescind.flower.silo.storage import Store
 from rescind.flower.wire.messages import (
@@ -39,9 +36,8 @@ from rescind.flower.wire.messages import (
     method_of,
     metric_of,
     pack_error,
-    pack_sum,
 )
-from rescind.flower.wire.payloads import unpacked_letters, unpacked_steps
+from rescind.flower.wire.payloads import unpacked_letters, unpacked_steps, with_sums
 from rescind.flower.wire.schema import request_flaw
 from rescind.flower.wire.secure_aggregation import SECURE, VECTOR
 from rescind.flower.wire.serde import read, written
@@ -53,26 +49,6 @@ log = logging.getLogger(__name__)
 
 REMEMBERED = 100
 """Number of missed letters whose answers a silo remembers."""
-
-
-class Source(Protocol):
-    """The source of a silo's data."""
-
-    def hold(self, seed: int) -> Holdings:
-        """Return the initial holdings of all clients of all silos."""
-        ...
-
-    def block(self, number: int, seed: int) -> Arrive | None:
-        """Return the records of a block; None if the server's event contains them."""
-        ...
-
-    def labels(self) -> Labels:
-        """Return the original ids of users and items."""
-        ...
-
-    def sizes(self) -> tuple[int, int]:
-        """Return the number of users and of items."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -109,7 +85,7 @@ class Node:
             "meet": self._meet,
             "hold": self._hold,
             "next": self._next,
-            "find": lambda request: find(self.source, request),
+            "find": self._intake.find,
             "open": self._open,
             "lend": self._lend,
             "apply": self._apply,
@@ -166,6 +142,10 @@ class Node:
                 f"forgotten here since (epoch {epoch}). Resume from a later checkpoint."
             )
 
+    @property
+    def _intake(self) -> Intake:
+        return Intake(self.store, self.source, self.silo, self.silos)
+
     # -- saved states ------------------------------------------------------------------------------
 
     def _mine(self, clients: int) -> Tensor:
@@ -187,30 +167,26 @@ class Node:
         for step in unpacked_steps("owed", request.facts, request.tensors, self.silo):
             held, private = step.after
             if not self._has(held, private):
-                vault = self._take_step(request, step, self.store.vault(step.held, step.private))
+                before = self.store.vault(step.held, step.private)
+                vault, numbering = self._take_step(request, step, before)
                 self.store.save_private(private, vault, self._mine(vault.holdings.clients))
-                self.store.save_held(held, vault.holdings)
+                self.store.save_held(held, vault.holdings, numbering)
 
-    def _take_step(self, request: Letter, step: Step, vault: Vault) -> Vault:
+    def _take_step(self, request: Letter, step: Step, vault: Vault) -> tuple[Vault, str]:
+        """Return the vault after a step, and the name of its numbering."""
         method, clock = method_of(request.facts["method"]), Clock(request.facts["seed"])
-        event = step.event
+        event, numbering = step.event, self.store.numbering_of(step.held)
         if isinstance(event, Arrive):
-            block = self.source.block(vault.holdings.now + 1, clock.seed)
-            event = self._own_part(event if block is None else block)
+            now = vault.holdings.now
+            event, numbering = self._intake.arriving(step.held, event, now, clock.seed)
         if isinstance(event, Erase | Withdraw):
-            self._remember(vault.holdings, event)
+            self._intake.remember(step.held, vault.holdings, event)
         vault = self.executor.apply(method, step.public, event, vault, clock)
         if isinstance(event, Erase):  # in process, `forget` does this
             noted = method.client_erased(vault.private, event.records, vault.holdings.now)
             vault = replace(vault, private=noted)
         members = vault.holdings.members & self._mine(vault.holdings.clients)
-        return replace(vault, holdings=replace(vault.holdings, members=members))
-
-    def _own_part(self, block: Arrive) -> Arrive:
-        """Return a block with the records of this silo's clients only, and nothing forgotten."""
-        mine = self._mine(block.clients)[block.records.client]
-        own = replace(block, records=block.records[mine], split=block.split[mine])
-        return Blocklist.read(self.store.folder).left_of_block(own)
+        return replace(vault, holdings=replace(vault.holdings, members=members)), numbering
 
     def _state(self, held: int, private: int, holdings: Holdings) -> Letter:
         """Build the reply that every request gets: moments, sizes, and flags of the clients."""
@@ -234,12 +210,11 @@ class Node:
 
     def _hold(self, request: Letter) -> Letter:
         """Load the data. Reply with its sizes."""
-        holdings = silo_part(self.source.hold(int(request.facts["seed"])), self.silo, self.silos)
-        # A new run starts without those who were erased in an earlier one.
-        holdings = Blocklist.read(self.store.folder).without_erased(holdings)
-        moment = moment_of(holdings.digest(), HELD)
+        holdings, numbering = self._intake.first(int(request.facts["seed"]))
+        moment = moment_of(f"{holdings.digest()}/{numbering.digest}", HELD)
+        name = self.store.save_numbering(numbering)
         if not self.store.has(HELD, moment):
-            self.store.save_held(moment, holdings)
+            self.store.save_held(moment, holdings, name)
         # A run of the same name goes on counting, so that models from before stay refused.
         run, notes = str(request.facts["run"]), self.store.notes
         epoch = int(notes.get("epoch", 0)) if notes.get("run") == run else 0
@@ -249,12 +224,12 @@ class Node:
 
     def _next(self, request: Letter) -> Letter:
         """Reply with the sizes of the next block and its training clients, if there is one."""
-        block = self.source.block(int(request.facts["block"]), int(request.facts["seed"]))
-        if block is None:
+        found = self._intake.block(int(request.facts["block"]), int(request.facts["seed"]))
+        if found is None:
             return Letter({"there": False}, {})
-        mine = self._own_part(block)
+        mine = found[0]
         trains = torch.unique(mine.records.client[mine.split == TRAIN])
-        facts = {"there": True, "clients": block.clients, "items": block.items}
+        facts = {"there": True, "clients": mine.clients, "items": mine.items}
         return Letter(facts, {"trains": trains})
 
     def _open(self, request: Letter) -> Letter:
@@ -263,8 +238,9 @@ class Node:
         if not self.store.has(HELD, held):
             self._take_steps(request)
         holdings, left_out = self.store.held(held), list[Event]()
+        numbering = self.store.numbering_of(held)
         for event in unpack_events("never", request.tensors, request.facts):
-            self._remember(holdings, event)
+            self._intake.remember(held, holdings, event)
             holdings = leave_out(holdings, event)
             left_out.append(event)
         # Other silos may have clients and items with higher numbers.
@@ -273,7 +249,7 @@ class Node:
         vault = self.executor.open(method, holdings, clock)
         held = opened(held, left_out, holdings.clients, holdings.items)
         private = moment_of(request.digest, PRIVATE)
-        self.store.save_held(held, vault.holdings)
+        self.store.save_held(held, vault.holdings, numbering)
         self.store.save_private(private, vault, self._mine(holdings.clients))
         return self._state(held, private, vault.holdings)
 
@@ -298,7 +274,8 @@ class Node:
         if self.secure and not masked:
             raise ConsentError(f"silo {self.silo} sends masked sums only. Run with --secure.")
         method = method_of(request.facts["method"])
-        self._check_method(method)
+        if not self.single_updates:
+            check_method(self.silo, method)
         held, private, vault = self._catch_up(request)
         clock = Clock(request.facts["seed"]).at(int(request.facts["round"]))
         ids, public = request.tensors["ids"], drawer("public", request.tensors)
@@ -306,7 +283,9 @@ class Node:
         mail = Mail(values.pop("ids"), values) if values else None
         roles = {int(client): role for client, role in request.facts["roles"]} or None
         self._check_own(ids, vault)
-        self._check_minimums(method, ids, vault, roles, masked)
+        if not self.single_updates:
+            folder = self.store.folder if masked else None
+            check_training(self.silo, method, ids, vault.holdings, roles, folder)
         sums, after = self.executor.train(method, public, mail, vault, ids, roles, clock)
         moment = moment_of(request.digest, PRIVATE)
         self.store.save_private(moment, after, self._mine(after.holdings.clients))
@@ -316,7 +295,7 @@ class Node:
         if "keep_held" in request.facts:
             self.store.keep_only(HELD, {*request.facts["keep_held"], held})
         reply = self._state(held, moment, after.holdings)
-        return self._with_masked(request, reply, sums) if masked else _with_sums(reply, sums)
+        return self._with_masked(request, reply, sums) if masked else with_sums(reply, sums)
 
     def _with_masked(self, request: Letter, reply: Letter, sums: Mapping[str, Sum]) -> Letter:
         """Add a masked sum to a reply. The clients in it are not secret."""
@@ -344,7 +323,7 @@ class Node:
             check_measured(folder, self.silo, ids, holdings, metric.split, metric.block)
         total = self.executor.measure(method, public, vault, ids, metric)
         self.store.save_model(method, public, held, private)
-        return _with_sums(self._state(held, private, vault.holdings), {"measure": total})
+        return with_sums(self._state(held, private, vault.holdings), {"measure": total})
 
     def _query(self, request: Letter) -> Letter:
         """Reply with answers about single records, if the silo's owner allows it."""
@@ -391,46 +370,8 @@ class Node:
         """Remove the records of an event from the holdings that are kept (the initial ones)."""
         for moment in request.facts["keep_held"]:
             if self.store.has(HELD, moment):
-                self.store.save_held(moment, leave_out(self.store.held(moment), event))
-
-    def _remember(self, before: Holdings, event: Event) -> None:
-        """Put records that an event removes on the silo's list, so that no later run has them."""
-        after = leave_out(before, event)
-        if before.graph is not None and after.graph is not None:
-            listed = Blocklist.read(self.store.folder).with_lost(before.graph, after.graph)
-            listed.write(self.store.folder)
-            return
-        gone = before.records[~before.records.among(after.records)]
-        if len(gone):
-            named = [list(map(str, column.tolist())) for column in (gone.client, gone.item)]
-            listed = Blocklist.read(self.store.folder).with_erased(*named)
-            if isinstance(event, Withdraw):
-                listed = listed.with_withdrawn(str(event.client))
-            listed.write(self.store.folder)
-
-    def _check_method(self, method: Method) -> None:
-        if method.individual and not self.single_updates:
-            raise ConsentError(
-                f"{type(method).__name__} sends updates of single clients to the server, but silo "
-                f"{self.silo} sends sums only. Choose another method, or join with "
-                f"--single-updates."
-            )
-
-    def _check_minimums(
-        self,
-        method: Method,
-        ids: Tensor,
-        vault: Vault,
-        roles: Mapping[int, str] | None,
-        masked: bool,
-    ) -> None:
-        """Refuse sums that show single clients, unless the silo's owner allows it."""
-        if self.single_updates:
-            return
-        there, members = people(method, vault.holdings), vault.holdings.members
-        check_sum(self.silo, ids, roles, there, int(members.sum()))
-        if masked:
-            check_difference(self.store.folder / FILE, self.silo, ids, there, members)
+                left = leave_out(self.store.held(moment), event)
+                self.store.save_held(moment, left, self.store.numbering_of(moment))
 
     def _check_own(self, ids: Tensor, vault: Vault) -> None:
         """Check that all clients are on this silo."""
@@ -440,14 +381,3 @@ class Node:
                 f"silo {self.silo} of {self.silos} was asked for client {int(ids[~inside][0])}, "
                 f"which is not on this silo. Give every silo its own --silo number."
             )
-
-
-def _with_sums(reply: Letter, sums: Mapping[str, Sum]) -> Letter:
-    """Add sums by role to a reply."""
-    facts, tensors = dict(reply.facts), dict(reply.tensors)
-    facts["sums"] = {}
-    for number, (role, total) in enumerate(sums.items()):
-        sum_facts, packed = pack_sum(total)
-        facts["sums"][role] = {**sum_facts, "place": number}
-        tensors |= under(f"sum{number}", packed)
-    return Letter(facts, tensors)

@@ -12,18 +12,39 @@ from rescind.core.records import Records
 from rescind.core.tasks.metrics import top_k
 from rescind.errors import ConsentError, DataError
 from rescind.flower.silo.data_source import RecipeData
+from rescind.flower.silo.names import NOT_HERE, Numbering
 from rescind.flower.silo.storage import Store
+from rescind.flower.silo.upgrade import upgrade
 from rescind.flower.wire.messages import method_of
 
 
 def recommend_to(folder: Path, user: str, k: int) -> list[Recommendation]:
-    """Return the k best items for a user of this silo, all by original ids."""
-    data = RecipeData.noted_in(Store(folder))
-    labels, (clients, _) = data.labels(), data.sizes()
-    because = method_of(Store(folder).model()[0]["method"]).because
+    """Return the k best items for a user of this silo, all by original ids.
+
+    The numbers are those of the model's training; the data of now may have others.
+    """
+    store = Store(folder)
+    data = RecipeData.noted_in(store)
+    upgrade(store, data)
+    labels, clients, items = data.names()
+    about = store.model()[0]
+    name = store.numbering_of(int(about["held"]))
+    if not name:
+        raise DataError(
+            f"{folder} has a model of an earlier version, and its data was numbered anew since. "
+            f"Train again (rescind flower run)."
+        )
+    then, now = store.numbering(name), Numbering.of(labels, clients, items)
+    if (number := then.user(user)) == NOT_HERE:
+        labels.client(user, clients)  # raises if the data does not know them either
+        raise DataError(f"user '{user}' was not there when the model was trained. Train again.")
+    because = method_of(about["method"]).because
+    place = {key: number for number, key in enumerate(now.items)}
+    known = [(place.get(then.items[item]), score) for item, score in recommend(folder, number, k)]
     return [
         Recommendation(labels.item_id(item), labels.title(item), score, because)
-        for item, score in recommend(folder, labels.client(user, clients), k)
+        for item, score in known
+        if item is not None  # the data has lost it since
     ]
 
 

@@ -1,19 +1,19 @@
-"""Let a user who withdrew from a silo come in again.
-
-A silo's list (`withheld.json`) has numbers of users and items where the list of a dataset has
-original ids, so they are looked up in the silo's data first.
-"""
+"""Let a user who withdrew from a silo come in again."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from rescind.core.files import in_use
 from rescind.data.blocklist import FILE, Blocklist
-from rescind.errors import ConfigError, DataError
+from rescind.errors import ConfigError
 from rescind.experiments.learning_run import prepare
 from rescind.flower.silo.data_source import RecipeData
+from rescind.flower.silo.names import ITEM, USER, key_of
 from rescind.flower.silo.storage import Store
+from rescind.flower.silo.upgrade import upgrade
+from rescind.flower.silo.withheld import read_list
 
 
 def is_silo(folder: Path) -> bool:
@@ -43,13 +43,13 @@ def admit_to_silo(folder: Path, user: str) -> bool:
     What they had before stays away, also rows that were added to the data while they were away.
     They take part again in the next run that is trained from the beginning.
     """
-    data = RecipeData.noted_in(Store(folder))
-    try:
-        number = data.labels().client(user, data.sizes()[0])
-    except DataError:  # the data has lost the id, too: with it they get a new number
+    store = Store(folder)
+    data = RecipeData.noted_in(store)
+    upgrade(store, data)
+    key = key_of(USER, user)
+    if not read_list(folder).has_withdrawn(key):
         return False
-    if not Blocklist.read(folder).has_withdrawn(str(number)):
-        return False
-    rows = prepare(data.settings)
-    before = rows.item[rows.user == number].tolist()
-    return Blocklist.admit(folder / FILE, str(number), list(map(str, before)))
+    # Without filters: what they left out may come in with rows that are added.
+    rows = prepare(replace(data.settings, core=None, min_user=None))
+    items = rows.items[rows.item[rows.users[rows.user] == user]].tolist()
+    return Blocklist.admit(folder / FILE, key, [key_of(ITEM, item) for item in items])

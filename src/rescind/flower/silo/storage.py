@@ -8,7 +8,7 @@ a digest, written atomically.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,8 +22,12 @@ from rescind.core.method import Method
 from rescind.core.params import Params
 from rescind.core.settings import to_table
 from rescind.errors import DataError
+from rescind.flower.silo.names import Numbering
 from rescind.flower.wire.steps import HELD, PRIVATE
 from rescind.storage.packing import Facts, pack_holdings, pack_vault, unpack_holdings, unpack_vault
+
+NUMBERING = "numbering"
+"""The folder of numberings (`names.py`), and the note of holdings that says which is theirs."""
 
 
 @dataclass(frozen=True)
@@ -36,15 +40,38 @@ class Store:
         """Return whether this moment is saved."""
         return self._path(kind, moment).is_file()
 
-    def save_held(self, moment: int, holdings: Holdings) -> None:
-        """Write the holdings of the silo's clients."""
+    def moments(self, kind: str) -> list[int]:
+        """Return all saved moments of a kind."""
+        return sorted(int(path.stem, 16) for path in (self.folder / kind).glob("*.safetensors"))
+
+    def save_held(self, moment: int, holdings: Holdings, numbering: str) -> None:
+        """Write the holdings of the silo's clients. numbering: the name of a saved one"""
         tensors, facts = pack_holdings(holdings)
-        params.save(self._path(HELD, moment), tensors, {"facts": json.dumps(facts)})
+        notes = {"facts": json.dumps(facts), NUMBERING: numbering}
+        params.save(self._path(HELD, moment), tensors, notes)
 
     def held(self, moment: int) -> Holdings:
         """Read the holdings of a moment."""
         tensors, facts = self._load(HELD, moment)
         return unpack_holdings(tensors, facts)
+
+    def numbering_of(self, moment: int) -> str:
+        """Return the name of the numbering of saved holdings; "" if an earlier version wrote it."""
+        path = self._path(HELD, moment)
+        return params.load(path)[1].get(NUMBERING, "") if path.is_file() else ""
+
+    def save_numbering(self, numbering: Numbering) -> str:
+        """Write a numbering, unless it is there. Return its name."""
+        path = self._numbering(numbering.digest)
+        if not path.is_file():
+            keys = {"users": numbering.users, "items": numbering.items}
+            params.save(path, {n: _as_bytes(column) for n, column in keys.items()})
+        return numbering.digest
+
+    def numbering(self, name: str) -> Numbering:
+        """Read a numbering."""
+        tensors, _ = params.load(self._numbering(name))
+        return Numbering(_as_keys(tensors["users"]), _as_keys(tensors["items"]))
 
     def save_private(self, moment: int, vault: Vault, mine: Tensor) -> None:
         """Write the private values of the silo's clients. mine: [clients] bool"""
@@ -69,7 +96,16 @@ class Store:
         for path in removed:
             path.unlink(missing_ok=True)
         files.sweep(self.folder / kind)
+        if kind == HELD and removed:
+            self._remove_numberings()
         return len(removed)
+
+    def _remove_numberings(self) -> None:
+        """Remove numberings that no saved holdings go by."""
+        used = {self._numbering(self.numbering_of(moment)) for moment in self.moments(HELD)}
+        for path in (self.folder / NUMBERING).glob("*.safetensors"):
+            if path not in used:
+                path.unlink(missing_ok=True)
 
     # -- notes -------------------------------------------------------------------------------------
 
@@ -107,6 +143,9 @@ class Store:
     def _path(self, kind: str, moment: int) -> Path:
         return self.folder / kind / f"{moment:016x}.safetensors"
 
+    def _numbering(self, name: str) -> Path:
+        return self.folder / NUMBERING / f"{name}.safetensors"
+
     def _load(self, kind: str, moment: int) -> tuple[dict[str, Tensor], Facts]:
         path = self._path(kind, moment)
         if not path.is_file():
@@ -116,6 +155,15 @@ class Store:
             )
         tensors, notes = params.load(path)
         return tensors, json.loads(notes["facts"])
+
+
+def _as_bytes(keys: Sequence[str]) -> Tensor:
+    """Return keys as rows of bytes. [n, 16]"""
+    return torch.tensor(list(bytes.fromhex("".join(keys))), dtype=torch.uint8).reshape(-1, 16)
+
+
+def _as_keys(rows: Tensor) -> tuple[str, ...]:
+    return tuple(row.tobytes().hex() for row in rows.numpy())
 
 
 def _spread(rows: Tensor, mine: Tensor) -> Tensor:

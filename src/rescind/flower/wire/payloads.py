@@ -16,7 +16,7 @@ from rescind.core.params import Params
 from rescind.core.records import Event
 from rescind.core.update import Sum
 from rescind.errors import DataError
-from rescind.flower.wire.messages import SENDER, Letter, unpack_sum
+from rescind.flower.wire.messages import SENDER, Letter, pack_sum, unpack_sum
 from rescind.flower.wire.steps import Step
 from rescind.storage.events import pack_events, unpack_events
 from rescind.storage.packing import Facts, drawer, under
@@ -31,6 +31,17 @@ MOST_BYTES = 2**50
 """More than any device sends or gets in a round."""
 LeftOut = tuple[tuple[int, Event], ...]
 """(silo, event), oldest first: records to leave out when devices restart."""
+
+
+def with_sums(reply: Letter, sums: Mapping[str, Sum]) -> Letter:
+    """Return a reply with sums by role added."""
+    facts, tensors = dict(reply.facts), dict(reply.tensors)
+    facts["sums"] = {}
+    for number, (role, total) in enumerate(sums.items()):
+        sum_facts, packed = pack_sum(total)
+        facts["sums"][role] = {**sum_facts, "place": number}
+        tensors |= under(f"sum{number}", packed)
+    return Letter(facts, tensors)
 
 
 def sums_of(reply: Letter) -> dict[str, Sum]:

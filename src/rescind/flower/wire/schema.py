@@ -94,7 +94,7 @@ REQUESTS: dict[str, dict[str, Rule]] = {
     "hold": {},
     "mask": {},
     "next": {"block": size},
-    "find": {"users": lists(text), "items": lists(text)},
+    "find": {"users": lists(text), "items": lists(text), "held": optional(moments)},
     "open": {
         "method": table, "held": moment, "clients": size, "items": size, "never": events,
         "owed": events, "owed_after": VAULT["owed_after"], BEFORE: optional(letters),

@@ -1,0 +1,95 @@
+"""`rescind data erase` and `rescind data admit`: people leave imported data, and come back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer import Argument, Option
+
+
+def erase_rows(
+    name: Annotated[str, Argument(help="An imported dataset.")],
+    user: Annotated[list[str], Option(help="A user's original id; repeatable.")],
+    item: Annotated[
+        list[str] | None, Option(help="Only this item of the users; repeatable. Default: all.")
+    ] = None,
+    receipt: Annotated[
+        Path | None,
+        Option(help="File of the receipt. Default: receipt-NAME.json, receipt-NAME-2.json, ..."),
+    ] = None,
+) -> None:
+    """Delete rows of users from imported data, for good, and write a signed receipt.
+
+    Later imports under this name and every run leave them out. Runs that learnt from them are
+    answered one by one: rescind forget RUN --withdraw USER.
+    """
+    from rescind.data.importing import imported_names
+    from rescind.errors import ConfigError
+
+    if name not in imported_names():
+        known = ", ".join(imported_names()) or "none"
+        raise ConfigError(
+            f"'{name}' is not an imported dataset, so there are no rows of ours to delete. "
+            f"Imported: {known}. For a run, use rescind forget RUN."
+        )
+    from rescind.forgetting.data_erasure import erase
+
+    path, number = receipt or Path(f"receipt-{name}.json"), 1
+    while receipt is None and (path.exists() or path.with_suffix(".key").exists()):
+        number += 1
+        path = Path(f"receipt-{name}-{number}.json")
+    _, rows, key = erase(name, user, item or (), path)
+    people = f"{len(user)} user" + ("s" if len(user) > 1 else "")
+    typer.echo(f"{name}: deleted {rows:,} rows of {people}; later imports leave them out")
+    typer.echo(f"  receipt  {path}\n  for the requester only  {key}")
+    typer.echo(f"\nNext: rescind verify {path}; rescind forget RUN --withdraw USER for each run")
+
+
+def admit_user(
+    name: Annotated[str, Argument(help="An imported dataset.")],
+    user: Annotated[str, Option(help="The original id of a user who withdrew.")],
+    run: Annotated[
+        list[Path] | None, Option(help="A run that answered the withdrawal; repeatable.")
+    ] = None,
+    silo: Annotated[
+        list[Path] | None, Option(help="The folder of a silo they withdrew from; repeatable.")
+    ] = None,
+) -> None:
+    """Let a user who withdrew come in again: their rows in files that are added later count.
+
+    Erased rows stay away, as the receipt says. A run keeps a list of its own, so name each run
+    that answered the withdrawal. So does a silo: end its join, and name its folder.
+
+    Example: rescind data admit mine --user c7 --run runs/mine
+    """
+    from rescind.data.blocklist import FILE, Blocklist
+    from rescind.data.importing import admit_imported, imported_names
+    from rescind.errors import ConfigError, DataError, suggest
+    from rescind.experiments.request_queue import links
+    from rescind.flower.silo.returns import admit_to_silo, check_silo, is_silo
+
+    if name not in imported_names():
+        raise ConfigError(f"'{name}' is not an imported dataset; {suggest(name, imported_names())}")
+    for one in run or ():
+        if not one.is_dir():
+            raise ConfigError(f"there is no run {one}. Nothing was changed.")
+        if is_silo(one):  # its list has keys of ids, and what the data has stays away
+            raise ConfigError(f"{one} is a silo: name it with --silo. Nothing was changed.")
+    for one in silo or ():
+        check_silo(one, name)
+    # Silos first: they look for the user's rows in the data, which loses them.
+    found = [str(one) for one in silo or () if admit_to_silo(one, user)]
+    found += [name] if admit_imported(name, user) else []
+    folders = [link for one in run or () for link in links(one)]
+    found += [str(folder) for folder in folders if Blocklist.admit(folder / FILE, user)]
+    if not found:
+        asked = ", ".join([name, *map(str, [*(run or ()), *(silo or ())])])
+        raise DataError(f"no user '{user}' withdrew from {asked}. Nothing was changed.")
+    typer.echo(f"let in again by {', '.join(found)}; erased rows stay away")
+    if not run and not silo:
+        typer.echo("A run or silo that answered the withdrawal leaves them out until it is named.")
+    typer.echo(f"\nNext: rescind data append {name} FILE, with rows that are new")
+    if silo:
+        typer.echo("Then: rescind flower join, and rescind flower run without requests")
