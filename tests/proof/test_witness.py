@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -207,16 +208,34 @@ def test_whoever_kept_a_checkpoint_finds_every_other_history(
     kept = log.note
     log.append(entries(7, 8), PRIVATE)
     log.check(LOG, since=kept)
-    for number, tree in enumerate(
-        ([0, 1, 2, 3, 4, 5, 9, 7, 8], [0, 2, 1, 3, 4, 5, 6, 7, 8], [0, 1, 2, 3, 4, 5], [1, 2])
+    fork, cut = "TWO HISTORIES", "older than your checkpoint.*still has fewer, the log was cut"
+    for number, (tree, told) in enumerate(
+        (
+            ([0, 1, 2, 3, 4, 5, 9, 7, 8], fork),
+            ([0, 2, 1, 3, 4, 5, 6, 7, 8], fork),
+            ([0, 1, 2, 3, 4, 5, 9], fork),
+            ([0, 1, 2, 3, 4, 5], cut),
+            ([1, 2], cut),
+        )
     ):
         other = LogFolder.make(tmp_path / str(number), NAME, PRIVATE)
         other.append(entries(*tree), PRIVATE)
         other.check(LOG)
-        with pytest.raises(DataError, match="TWO HISTORIES"):
+        with pytest.raises(DataError, match=told):
             other.check(LOG, since=kept)
     with pytest.raises(DataError, match="not cosigned by silo-0"):
         log.check(LOG, [Key("silo-0", b"w" * 32, notes.WITNESS)])
+
+
+def test_an_honest_older_copy_is_not_called_a_second_history(
+    log: LogFolder, tmp_path: Path
+) -> None:
+    copy = Path(copytree(log.folder, tmp_path / "copy"))
+    log.append(entries(7, 8, 9), PRIVATE)
+    with pytest.raises(DataError, match="Fetch it again") as told:
+        LogFolder(copy).check(LOG, since=log.note)
+    assert "TWO HISTORIES" not in str(told.value)
+    assert "7 entries and your checkpoint 10" in str(told.value)
 
 
 def test_a_changed_entry_is_found_when_the_log_is_opened(log: LogFolder) -> None:

@@ -196,7 +196,14 @@ class LogFolder:
         point, seen = vouched(self.note, log, witnesses)
         if since is not None:
             before, _ = vouched(since, log)
-            if self.tree_root(before.size) != before.root or before.size > point.size:
+            if before.size > point.size:  # an honest older copy and a log that was cut look alike
+                raise DataError(
+                    f"this copy has {point.size} entries and your checkpoint {before.size}: it is "
+                    f"older than your checkpoint, so nothing is shown about two histories. Fetch "
+                    f"it again. If a fresh copy still has fewer, the log was cut: keep that copy "
+                    f"and your checkpoint, which are the evidence."
+                )
+            if self.tree_root(before.size) != before.root:
                 raise DataError(
                     f"TWO HISTORIES: this log signed {before.size} entries that are not the first "
                     f"{before.size} of the {point.size} shown now. Keep both checkpoints: they are "
