@@ -90,6 +90,8 @@ def test_the_commands_of_the_page_run_for_several_nights(shop: Shop) -> None:
         assert shop.follow("nightly.sh")["requests"] == 0
         assert any(item == f"p{20 + night}" for _, item in shop.lists()), "new rows reach the lists"
         assert not any(user == f"c{night}" for user, _ in shop.lists())
+        assert (answered / f"night-{night}" / "receipt-mine.json").is_file()
+        assert f"c{night}" not in load_imported("mine").users
         assert not list((shop.folder / "runs").glob("mine-forgot-*"))
     code, said = shop.rescind(f"rescind verify {answered}")
     assert code == 0, said

@@ -13,20 +13,19 @@ import pytest
 
 from rescind.cli import main
 from rescind.core.files import locked
+from rescind.data.importing import import_file, imported_folder, items_of
 from rescind.errors import DataError
 from rescind.experiments import request_queue
 from rescind.experiments.cell import Cell, DataSettings, RunSettings
 from rescind.experiments.learning_run import run_cell
-from rescind.experiments.request_queue import (
-    current,
-    log_lines,
-    metrics_text,
-    month_after,
-    work_through,
-)
+from rescind.experiments.request_files import month_after
+from rescind.experiments.request_queue import current, log_lines, metrics_text, work_through
+from rescind.forgetting import data_erasure
+from rescind.forgetting.receipt import opened, parse
 from rescind.forgetting.verify import verify
 from rescind.methods.additive.gram import Gram
 from rescind.privacy import keys
+from rescind.privacy.keys import read_secret
 from rescind.storage.federations import load_federation
 
 DATA = DataSettings(name="synthetic", users=20, items=30, interactions=200)
@@ -131,6 +130,163 @@ def _kill_for(real, name: str):
         return real(self, *words, **more)
 
     return call
+
+
+@pytest.fixture
+def shop(tmp_path, monkeypatch) -> tuple[Path, Path]:
+    """A queue to a run on imported data: 12 users with 5 items each."""
+    monkeypatch.setenv("RESCIND_CACHE", str(tmp_path / "cache"))
+    rows = [f"c{user},p{(3 * user + k) % 10}" for user in range(12) for k in range(5)]
+    (tmp_path / "shop.csv").write_text("\n".join(["user,item", *rows]) + "\n")
+    import_file(tmp_path / "shop.csv", "shop")
+    cell = Cell("c", DataSettings(name="shop"), None, Gram(), RunSettings(rounds=1))
+    run_cell(cell, tmp_path / "run")
+    (tmp_path / "requests").mkdir()
+    return tmp_path / "requests", tmp_path / "run"
+
+
+def test_an_answer_ends_with_the_imported_rows_gone_and_a_receipt_of_that(shop, capsys):
+    folder, run = shop
+    assert items_of("shop", "c3") == ["p0", "p1", "p2", "p3", "p9"], "control: they are stored"
+    few = {"user": "c4", "items": ["p2", "p3"]}
+    ask(folder, "anna", withdraw="c3")
+    ask(folder, "ben", erase=few)
+    code, told = command(folder, run, capsys)
+    assert code == 0, told
+    assert told.count("imported rows: deleted from 'shop'; its receipt: receipt-shop.json") == 2
+    assert items_of("shop", "c3") == []
+    assert items_of("shop", "c4") == ["p4", "p5", "p6"], "the others stay"
+    for name, rows in (("anna", 5), ("ben", 2)):
+        place = folder / "answered" / name
+        receipt = (place / "receipt-shop.json").read_bytes()
+        assert verify(receipt, {keys.own_public_key(): "me"}).valid
+        key = read_secret(place / "receipt-shop.key")
+        assert opened(parse(receipt), key).asked.records == rows
+    assert len(log_lines(folder)) == 2
+
+
+@pytest.mark.parametrize("at", ["erase", "write", "erased", "_log", "unlink"])
+def test_killed_while_imported_rows_are_deleted_the_next_call_goes_on(shop, monkeypatch, at):
+    folder, run = shop
+    ask(folder, "anna", withdraw="c3")
+
+    def killed(*_, **__):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        if at == "erased":
+            real = request_queue.erase
+            patch.setattr(request_queue, "erase", lambda *a, **k: (real(*a, **k), killed()))
+        elif at == "write":  # the rows are gone, and their receipt is not written
+            patch.setattr(data_erasure, "write", killed)
+        elif at == "unlink":
+            patch.setattr(Path, "unlink", _kill_for(Path.unlink, "anna.json"))
+        else:
+            patch.setattr(request_queue, at, killed)
+        with pytest.raises(Killed):
+            work_through(folder, run, "none")
+    assert (folder / "anna.json").exists(), "until the answer is complete it is open"
+    done = work_through(folder, run, "none")
+    assert done.answered == ("anna",)
+    assert done.waiting == ()
+    assert items_of("shop", "c3") == []
+    assert [one["request"] for one in log_lines(folder)] == ["anna"]
+    assert current(run).name == "run-forgot-1"
+    there = (folder / "answered" / "anna" / "receipt-shop.json").is_file()
+    assert there == (at != "write")
+    assert ("no receipt about it" in done.rows["anna"]) == (at == "write"), "it is told"
+
+
+def test_an_answer_whose_imported_rows_cannot_be_deleted_yet_stays_open(shop):
+    folder, run = shop
+    ask(folder, "anna", withdraw="c3", due="2026-01-05")
+    with locked(imported_folder()):
+        done = work_through(folder, run, "none")
+    assert (done.answered, done.refused) == ((), ("anna",))
+    why = json.loads((folder / "refused" / "anna.json").read_text())["why"]
+    assert "the run has forgotten, but 'shop' still has the rows" in why
+    told = metrics_text(folder, done, datetime(2026, 1, 10, tzinfo=UTC))
+    for line in ("open 1", "overdue 1", "answered_total 0", "refused 1"):
+        assert f"rescind_requests_{line}\n" in told
+    late = datetime(2026, 1, 10, tzinfo=UTC)
+    assert work_through(folder, run, "none", now=late).answered == ("anna",)
+    assert items_of("shop", "c3") == []
+    assert log_lines(folder)[-1]["late"], "it counts when it is complete"
+    assert not list((folder / "refused").iterdir())
+
+
+def test_the_same_request_under_the_same_name_a_second_time_is_not_lost(shop):
+    folder, run = shop
+    os.utime(ask(folder, "anna", withdraw="c3"), (1, 1))
+    assert work_through(folder, run, "none").answered == ("anna",)
+    again = ask(folder, "anna", withdraw="c3")  # she came back, and leaves again
+    assert work_through(folder, run, "none").refused == ("anna",)
+    assert again.exists()
+
+
+def test_an_answer_names_the_command_for_data_on_another_machine(shop, monkeypatch, tmp_path):
+    folder, run = shop
+    ask(folder, "anna", withdraw="c3")
+    monkeypatch.setenv("RESCIND_CACHE", str(tmp_path / "elsewhere"))
+    done = work_through(folder, run, "none")
+    assert "Where it is, give rescind data erase shop --user USER" in done.rows["anna"]
+
+
+def command(folder: Path, run: Path, capsys) -> tuple[int, str]:
+    """Give the command of cron; return its exit code and what it said."""
+    words = ["requests", "run", str(folder), "--run", str(run), "--audits", "none"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["rescind", *words])
+        with pytest.raises(SystemExit) as stop:
+            main()
+    said = capsys.readouterr()
+    return int(stop.value.code or 0), said.out + said.err
+
+
+def test_a_request_under_a_wrong_name_is_open_and_overdue(queue, capsys):
+    folder, run = queue
+    text = json.dumps({"withdraw": "3", "received": "2026-01-01"})
+    for name in ("B.txt", "C.JSON", "d"):
+        (folder / name).write_text(text)
+    (folder / "october").mkdir()
+    (folder / ".copied.json.x7").write_text(
+        text[:9]
+    )  # as rsync writes a file that is not there yet
+    ask(folder, "anna", withdraw="4")
+    done = work_through(folder, run, "none")
+    assert done.answered == ("anna",), "control: the others are answered"
+    assert sorted(done.refused) == ["B.txt", "C.JSON", "d", "october"]
+    why = json.loads((folder / "refused" / "C.JSON.json").read_text())["why"]
+    assert "ends in .json" in why
+    told = metrics_text(folder, done, datetime(2026, 2, 5, tzinfo=UTC))
+    assert "rescind_requests_open 4\n" in told
+    assert "rescind_requests_overdue 3\n" in told, "they say when they came; the folder does not"
+    code, said = command(folder, run, capsys)
+    assert code == 1
+    assert "overdue: B.txt" in said
+    (folder / "B.txt").rename(folder / "ben.json")
+    assert work_through(folder, run, "none").answered == ("ben",)
+    assert not (folder / "refused" / "B.txt.json").exists()
+    assert (folder / "refused" / "C.JSON.json").exists(), "its file is still there"
+
+
+@pytest.mark.parametrize(
+    ("request_", "told"),
+    [
+        ({"withdraw": "3", "recieved": "2026-01-01"}, "'recieved'; did you mean 'received'?"),
+        ({"unshare": {"user": "3"}}, "give rescind forget RUN --unshare FILE"),
+        ({"erase": {"user": "3", "item": ["5"]}}, "'item'; did you mean 'items'?"),
+        ({"erase": {"user": "3", "items": "15"}}, "a list of items"),
+        ({"received": "2026-01-01"}, "must have one of withdraw and erase"),
+        (["withdraw"], "is no request"),
+    ],
+)
+def test_a_refusal_says_what_is_wrong(queue, request_, told):
+    folder, run = queue
+    (folder / "anna.json").write_text(json.dumps(request_))
+    assert work_through(folder, run, "none").refused == ("anna",)
+    why = json.loads((folder / "refused" / "anna.json").read_text())["why"]
+    assert told.lower() in why.lower()
 
 
 @pytest.mark.parametrize(

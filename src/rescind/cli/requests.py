@@ -60,7 +60,7 @@ def _plain(row: Any) -> dict[str, Any]:
 
 @app.command("run")
 def run_queue(
-    folder: Annotated[Path, Argument(help="The folder of requests, one JSON file each.")],
+    folder: Annotated[Path, Argument(help="The folder of requests, one file NAME.json each.")],
     run: Annotated[
         Path, Option("--run", help="The run to forget in, or any run that it has replaced.")
     ],
@@ -75,8 +75,9 @@ def run_queue(
 
     A request is a file such as anna.json: {"withdraw": "7", "received": "2026-11-16"} or
     {"erase": {"user": "9", "items": ["50"]}, "due": "2026-12-01"}. Its receipt and key are put into
-    FOLDER/answered/anna/, and the file is deleted. A request is answered once, also if the command
-    is killed and given again.
+    FOLDER/answered/anna/, and the file is deleted. Of imported data, the rows are deleted as by
+    rescind data erase, and that receipt lies there, too. A request is answered once, also if the
+    command is killed and given again.
 
     Exit code 1 if a request was refused, an audit failed, or a deadline has passed.
 
@@ -97,6 +98,8 @@ def run_queue(
     late = [one.name for one in done.waiting if one.due < now]
     for name in done.answered:
         typer.echo(f"answered: {name}; for the user: {folder}/answered/{name}/")
+        if name in done.rows:
+            typer.echo(f"  imported rows: {done.rows[name]}")
     for name in done.refused:
         typer.echo(f"refused: {name}; why: {folder}/refused/{name}.json", err=True)
     for name in done.failed:

@@ -276,6 +276,13 @@ def erase_imported(name: str, users: Sequence[str], items: Sequence[str] = ()) -
     return Erased(dataset, rows, left, int(held.sum()))
 
 
+def items_of(name: str, user: str) -> list[str]:
+    """Return the items in the rows that an imported dataset stores of a user."""
+    dataset = load_imported(name)
+    mine = dataset.item[dataset.users[dataset.user] == user]
+    return [str(item) for item in dataset.items[np.unique(mine)]]
+
+
 def admit_imported(name: str, user: str) -> bool:
     """Let a user who left an imported dataset come in again; return whether they had left.
 

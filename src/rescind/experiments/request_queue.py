@@ -4,12 +4,14 @@
       anna.json            {"withdraw": "7", "received": "2026-11-16"}
       ben.json             {"erase": {"user": "9", "items": ["50", "172"]}, "due": "2026-12-01"}
       answered/anna/       receipt.json, receipt.html, receipt.key, request.json: for the user
+                           receipt-NAME.json, receipt-NAME.key: of rows of imported data
                            about.json: for the operator
       refused/x.json       why a request could not be answered
       log.jsonl            one line per answer or refusal, without ids of users
 
 A request is answered once, whenever the command is killed: the run itself knows, under a key, which
-request replaced it (`succession`). The file of a request is deleted when its answer is complete.
+request replaced it (`succession`). The file of a request is deleted when its answer is complete:
+the run has forgotten, and rows of imported data are deleted, too.
 """
 
 from __future__ import annotations
@@ -17,7 +19,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from calendar import monthrange
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,56 +30,31 @@ from typing import Any
 from rescind.core.federation import Federation
 from rescind.core.files import locked, make_folder, sync_folder, write_atomically
 from rescind.core.records import Event
+from rescind.data.importing import imported_names, items_of
 from rescind.errors import DataError, RescindError
-from rescind.experiments.forget_run import Answer, answer, request_digest
-from rescind.experiments.read_request import Kind, NamedRecords, Source
+from rescind.experiments.forget_run import Answer, answer
+from rescind.experiments.request_files import (
+    ANSWERED,
+    LOG,
+    REFUSED,
+    Asked,
+    Waiting,
+    has_file,
+    name_of,
+    note_about,
+    read_all,
+)
+from rescind.forgetting.data_erasure import erase
 from rescind.forgetting.forget import Audits
 from rescind.forgetting.succession import KEY, PAGE, PROOF, RECEIPT, moved_request, settle
 from rescind.privacy.keys import erasure_key
 from rescind.storage.events import event_text
-from rescind.storage.run_folder import MOVED, check_finished
+from rescind.storage.run_folder import MOVED, check_finished, read_facts
 
-ANSWERED, REFUSED, LOG, ABOUT = "answered", "refused", "log.jsonl", "about.json"
+ABOUT = "about.json"
 REQUEST = "request.json"
 """The exact request, with which the user can check that the receipt is about it."""
 _TAKEN = "another request of this name was answered. Give the file another name."
-_KEYS = ("withdraw", "erase", "received", "due")
-_EXAMPLE = '{"withdraw": "7"} or {"erase": {"user": "7", "items": ["50"]}}'
-Times = tuple[datetime, datetime]
-"""When a request came, and when it is due."""
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """A file in the queue, readable or not: somebody waits for its answer."""
-
-    path: Path
-    received: datetime
-    due: datetime
-
-    @property
-    def name(self) -> str:
-        return self.path.stem
-
-
-@dataclass(frozen=True)
-class Unreadable(Waiting):
-    """A file that holds no request that can be read. Its clock runs all the same."""
-
-    why: str
-
-
-@dataclass(frozen=True)
-class Asked(Waiting):
-    """A request in the queue."""
-
-    kind: Kind
-    source: Source
-
-    @property
-    def digest(self) -> str:
-        """Return a digest under a secret, by which runs know the request."""
-        return request_digest(self.kind, self.source)
 
 
 @dataclass(frozen=True)
@@ -89,6 +65,8 @@ class Pass:
     refused: tuple[str, ...]
     failed: tuple[str, ...]
     """Answered, but the audit was FAIL or VOID."""
+    rows: dict[str, str]
+    """What became of the imported rows of an answered request, by its name."""
     waiting: tuple[Waiting, ...]
     """Not answered yet, unreadable files, too."""
     run: Path
@@ -106,40 +84,49 @@ def work_through(folder: Path, run: Path, audits: Audits = "standard", workers: 
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder}. Make it, and put requests into it.")
     check_finished(current(run))
-    answered, refused, failed = list[str](), list[str](), list[str]()
+    answered, refused = dict[str, dict[str, Any]](), list[str]()
     with locked(folder):
         _tidy(folder)
-        asked, wrong = _read_all(folder)
-        asked, taken = _not_answered(folder, asked)
+        asked, wrong = read_all(folder)
+        asked, taken = _not_taken(folder, asked)
         for path, why in [(x.path, x.why) for x in wrong] + [(x.path, _TAKEN) for x in taken]:
             refused += _refuse(folder, path, why)
         for one in sorted(asked, key=lambda one: (one.due, one.name))[:most]:
             try:
-                done = _answer(folder, run, one, audits, workers)
+                if not _about(folder, one.name).is_file():
+                    _hand_over(folder, one, _answer(folder, run, one, audits, workers))
+                answered[one.name] = _complete(folder, one, now or datetime.now(UTC))
             except RescindError as error:
                 _exact_request(folder, one.name).unlink(missing_ok=True)
                 refused += _refuse(folder, one.path, str(error))
-                continue
-            verdict = _hand_over(folder, one, done, now or datetime.now(UTC))
-            answered.append(one.name)
-            failed += [one.name] if verdict in FAILED else []
-        asked, wrong = _read_all(folder)
+        asked, wrong = read_all(folder)
         left = (*asked, *wrong)
-    return Pass(tuple(answered), tuple(refused), tuple(failed), left, current(run))
+    failed = tuple(name for name, about in answered.items() if about["verdict"] in FAILED)
+    rows = {name: about["rows"] for name, about in answered.items() if about.get("rows")}
+    return Pass(tuple(answered), tuple(refused), failed, rows, left, current(run))
 
 
-def _not_answered(folder: Path, asked: list[Asked]) -> tuple[list[Asked], list[Asked]]:
-    """Delete files whose answer is complete; return what is left, and files with a used name."""
+def _about(folder: Path, name: str) -> Path:
+    return folder / ANSWERED / name / ABOUT
+
+
+def _not_taken(folder: Path, asked: list[Asked]) -> tuple[list[Asked], list[Asked]]:
+    """Return the requests to answer, and those whose name another request had.
+
+    Who came back and leaves again asks the same: a later file is another request.
+    """
     left, taken = list[Asked](), list[Asked]()
     for one in asked:
-        about = folder / ANSWERED / one.name / ABOUT
-        if not about.is_file():
-            left.append(one)
-        elif json.loads(about.read_text(encoding="utf-8"))["asked"] == one.digest:
-            one.path.unlink()  # it was killed between the answer and this
-        else:
-            taken.append(one)
+        about = _read(_about(folder, one.name)) if _about(folder, one.name).is_file() else {}
+        same = about.get("asked", one.digest) == one.digest
+        later = "answered" in about and about.get("written") != one.path.stat().st_mtime_ns
+        (left if same and not later else taken).append(one)
     return left, taken
+
+
+def _read(path: Path) -> dict[str, Any]:
+    table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return table
 
 
 def current(run: Path) -> Path:
@@ -181,18 +168,18 @@ def _exact_request(folder: Path, name: str) -> Path:
     return folder / ANSWERED / f".{name}.request"
 
 
-def _hand_over(folder: Path, one: Asked, done: Answer, now: datetime) -> str:
-    """Put the receipt where the user gets it; the folder appears complete, then the file goes."""
-    receipt = done.evidence.receipt
+def _hand_over(folder: Path, one: Asked, done: Answer) -> None:
+    """Put the receipt where the user gets it; the folder appears complete."""
+    data = (read_facts(done.folder) or {}).get("data", {})
     about = {
         "request": one.name,
         "asked": one.digest,
+        "written": one.path.stat().st_mtime_ns,
         "received": one.received.isoformat(),
         "due": one.due.isoformat(),
-        "answered": now.isoformat(timespec="seconds"),
-        "late": now > one.due,
         "run": str(done.folder),
-        "verdict": receipt.verdict,
+        "imported": data["name"] if data.get("source") == "imported" else "",
+        "verdict": done.evidence.receipt.verdict,
         "level": done.evidence.exact.done.level,
     }
     place = folder / ANSWERED / one.name
@@ -209,23 +196,63 @@ def _hand_over(folder: Path, one: Asked, done: Answer, now: datetime) -> str:
     write_atomically(hidden / ABOUT, json.dumps(about, indent=2).encode())
     os.replace(hidden, place)
     sync_folder(place.parent)
-    _log(folder, {"event": "answered", **about})
-    exact.unlink(missing_ok=True)
+
+
+def _complete(folder: Path, one: Asked, now: datetime) -> dict[str, Any]:
+    """Delete the imported rows, then the file of the request; return what is known of the answer.
+
+    Killed at any moment, the next call goes on from here: until then the request is open.
+    """
+    path = _about(folder, one.name)
+    about = _read(path)
+    if "answered" not in about:
+        if name := about["imported"]:
+            about["rows"] = _delete_rows(path.with_name(f"receipt-{name}.json"), name, one)
+        about |= {"answered": now.isoformat(timespec="seconds"), "late": now > one.due}
+        write_atomically(path, json.dumps(about, indent=2).encode())
+    line = {"event": "answered", **about}
+    if not any(line.items() <= logged.items() for logged in log_lines(folder)):
+        _log(folder, line)
+    _exact_request(folder, one.name).unlink(missing_ok=True)
+    note_about(folder, one.path).unlink(missing_ok=True)
     one.path.unlink()
-    (folder / REFUSED / one.path.name).unlink(missing_ok=True)
-    return receipt.verdict
+    return about
+
+
+def _delete_rows(receipt: Path, name: str, one: Asked) -> str:
+    """Delete what an imported dataset has of a request; say what became of it.
+
+    receipt: where to write the receipt of that; if it is there, a call before was killed after it
+    """
+    if name not in imported_names():
+        missing = f"rescind data erase {name} --user USER"
+        return f"the data '{name}' is not on this machine. Where it is, give {missing}"
+    try:
+        held = [item for item in items_of(name, one.user) if one.items is None or item in one.items]
+        if held:
+            erase(name, [one.user], held, receipt)
+    except RescindError as error:
+        raise DataError(
+            f"the run has forgotten, but '{name}' still has the rows: {error} The answer is not "
+            f"complete; the next call goes on with it."
+        ) from None
+    if receipt.is_file():
+        return f"deleted from '{name}'; its receipt: {receipt.name}"
+    return f"'{name}' had none of them any more, so there is no receipt about it"
 
 
 def _refuse(folder: Path, path: Path, why: str) -> list[str]:
     """Note why a request cannot be answered; return its name if this is new."""
-    note = folder / REFUSED / path.name
-    file = blake2b(path.read_bytes(), key=erasure_key(), digest_size=32).hexdigest()
-    told = {"request": path.stem, "why": why, "file": file}
+    note, name, content = note_about(folder, path), name_of(path), b""
+    with suppress(OSError):  # a folder, or it may not be read
+        content = path.read_bytes()
+    file = blake2b(content, key=erasure_key(), digest_size=32).hexdigest()
+    told = {"request": name, "why": why, "file": file}
     if note.is_file() and json.loads(note.read_text(encoding="utf-8")).get("file") == file:
         return []
     write_atomically(note, json.dumps(told, indent=2).encode(), private=True)
-    _log(folder, {"event": "refused", "request": path.stem})  # `why` may name a user
-    return [path.stem]
+    _log(folder, {"event": "refused", "request": name})  # `why` may name a user
+    return [name]
 
 
 def _log(folder: Path, line: dict[str, Any]) -> None:
@@ -237,27 +264,23 @@ def _log(folder: Path, line: dict[str, Any]) -> None:
 
 
 def _tidy(folder: Path) -> None:
-    """Finish what a kill left: half a folder, half a line, an answer without a line in the log.
+    """Remove what a kill left: half a folder, half a line.
 
     A note about a request whose file is gone goes, too: it may name a user, and nobody waits.
     """
     for note in (folder / REFUSED).glob("*.json"):
-        if not (folder / note.name).exists():
+        if not has_file(folder, note):
             note.unlink()
     log = folder / LOG
     text = log.read_bytes() if log.is_file() else b""
     if text and not text.endswith(b"\n"):
         write_atomically(log, text[: text.rfind(b"\n") + 1])
-    logged = {one.get("request") for one in log_lines(folder) if one.get("event") == "answered"}
     for hidden in (folder / ANSWERED).glob(".*.partial"):
         shutil.rmtree(hidden, ignore_errors=True)
     for exact in (folder / ANSWERED).glob(".*.request"):
         name = exact.name[1 : -len(".request")]
         if (folder / ANSWERED / name).is_dir() or not (folder / f"{name}.json").is_file():
             exact.unlink()
-    for about in sorted((folder / ANSWERED).glob(f"*/{ABOUT}")):
-        if about.parent.name not in logged:
-            _log(folder, {"event": "answered", **json.loads(about.read_text(encoding="utf-8"))})
 
 
 def log_lines(folder: Path) -> list[dict[str, Any]]:
@@ -265,78 +288,6 @@ def log_lines(folder: Path) -> list[dict[str, Any]]:
     log = folder / LOG
     text = log.read_text(encoding="utf-8") if log.is_file() else ""
     return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
-
-
-def _read_all(folder: Path) -> tuple[list[Asked], list[Unreadable]]:
-    asked, wrong = [], []
-    for path in sorted(folder.glob("*.json")):
-        table: Any = None
-        try:
-            table = _json(path)
-            asked.append(_read(path, table))
-        except DataError as error:
-            wrong.append(Unreadable(path, *_times_of(path, table), str(error)))
-    return asked, wrong
-
-
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not JSON ({error}). Write {_EXAMPLE}.") from None
-
-
-def _read(path: Path, table: Any) -> Asked:
-    """Read a request; raise `DataError` with what it must hold."""
-    kinds = [k for k in ("withdraw", "erase") if isinstance(table, dict) and k in table]
-    if len(kinds) != 1 or not table.keys() <= set(_KEYS):
-        raise DataError(f"{path} must have one of withdraw and erase. Write {_EXAMPLE}.")
-    if kinds == ["withdraw"]:
-        kind: Kind = "withdraw"
-        source: Source = str(table["withdraw"])
-    else:
-        given = table["erase"]
-        if not isinstance(given, dict) or not given.get("user") or not given.get("items"):
-            raise DataError(f"{path}: erase needs a user and items. Write {_EXAMPLE}.")
-        kind, source = "erase", NamedRecords(str(given["user"]), tuple(map(str, given["items"])))
-    received, due = (_date(path, table.get(name)) for name in ("received", "due"))
-    return Asked(path, *_deadline(path, received, due), kind, source)
-
-
-def _deadline(path: Path, received: datetime | None, due: datetime | None) -> Times:
-    """Return when a request came and is due; without words of its own, by the file's time."""
-    since = received or datetime.fromtimestamp(path.stat().st_mtime, UTC)
-    return since, due or month_after(since)
-
-
-def _times_of(path: Path, table: Any) -> Times:
-    """Return both for a file that is wrong: of what can be read in it, else by the file's time."""
-    found = {}
-    for name in ("received", "due"):
-        with suppress(DataError):
-            found[name] = _date(path, table.get(name) if isinstance(table, dict) else None)
-    return _deadline(path, found.get("received"), found.get("due"))
-
-
-def month_after(received: datetime) -> datetime:
-    """Return when a request is due that does not say: one month later, GDPR Art. 12(3).
-
-    The same day of the next month, or its last day: 30 days would be too late in February.
-    """
-    years, month = divmod(received.month, 12)
-    year, month = received.year + years, month + 1
-    day = min(received.day, monthrange(year, month)[1])
-    return received.replace(year=year, month=month, day=day)
-
-
-def _date(path: Path, text: Any) -> datetime | None:
-    if text is None:
-        return None
-    try:
-        found = datetime.fromisoformat(str(text))
-    except ValueError:
-        raise DataError(f"{path}: '{text}' is not a date. Write 2026-11-30.") from None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def metrics_text(folder: Path, done: Pass, now: datetime) -> str:

@@ -1,0 +1,181 @@
+"""Read the files of a folder of requests: what each asks, and when its answer is due."""
+
+from __future__ import annotations
+
+import json
+from calendar import monthrange
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rescind.errors import DataError, suggest
+from rescind.experiments.forget_run import request_digest
+from rescind.experiments.read_request import Kind, NamedRecords, Source
+
+ANSWERED, REFUSED, LOG = "answered", "refused", "log.jsonl"
+_SUFFIX = ".json"
+_KEYS = ("withdraw", "erase", "received", "due")
+_EXAMPLE = '{"withdraw": "7"} or {"erase": {"user": "7", "items": ["50"]}}'
+Times = tuple[datetime, datetime]
+"""When a request came, and when it is due."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A file in the queue, readable or not: somebody waits for its answer."""
+
+    path: Path
+    received: datetime
+    due: datetime
+
+    @property
+    def name(self) -> str:
+        return name_of(self.path)
+
+
+@dataclass(frozen=True)
+class Unreadable(Waiting):
+    """A file that holds no request that can be read. Its clock runs all the same."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Asked(Waiting):
+    """A request in the queue."""
+
+    kind: Kind
+    source: Source
+
+    @property
+    def digest(self) -> str:
+        """Return a digest under a secret, by which runs know the request."""
+        return request_digest(self.kind, self.source)
+
+    @property
+    def user(self) -> str:
+        """Return the original id of the user."""
+        return self.source.user if isinstance(self.source, NamedRecords) else self.source
+
+    @property
+    def items(self) -> tuple[str, ...] | None:
+        """Return the original ids of the items, None for all that the user has."""
+        return self.source.items if isinstance(self.source, NamedRecords) else None
+
+
+def name_of(path: Path) -> str:
+    """Return the name of a request: that of its file, without .json."""
+    return path.name.removesuffix(_SUFFIX)
+
+
+def note_about(folder: Path, path: Path) -> Path:
+    """Return where it is noted why the request in a file was refused."""
+    return folder / REFUSED / f"{name_of(path)}{_SUFFIX}"
+
+
+def has_file(folder: Path, note: Path) -> bool:
+    """Return whether the file that a note is about is still there."""
+    return (folder / note.name).exists() or (folder / name_of(note)).exists()
+
+
+def read_all(folder: Path) -> tuple[list[Asked], list[Unreadable]]:
+    """Read every file of a folder but those that the queue writes and what is being copied.
+
+    A request under a wrong name is a request: if it were skipped, its deadline would pass unseen.
+    """
+    asked, wrong = [], []
+    for path in sorted(folder.iterdir()):
+        copied = path.name.startswith(".") and path.suffix != _SUFFIX
+        if copied or path.name in (ANSWERED, REFUSED, LOG):
+            continue
+        table: Any = None
+        try:
+            table = _json(path)
+            asked.append(_read(path, table))
+        except DataError as error:
+            wrong.append(Unreadable(path, *_times_of(path, table), str(error)))
+    return asked, wrong
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        move = "" if path.suffix == _SUFFIX else " If it is no request, move it elsewhere."
+        raise DataError(f"{path} is not JSON ({error}). Write {_EXAMPLE}.{move}") from None
+
+
+def _read(path: Path, table: Any) -> Asked:
+    """Read a request; raise `DataError` with what it must hold."""
+    if path.suffix != _SUFFIX:
+        raise DataError(f"{path}: the name of a request ends in .json. Rename it, or move it away.")
+    if not isinstance(table, dict):
+        raise DataError(f"{path} is no request. Write {_EXAMPLE}.")
+    if "unshare" in table:
+        raise DataError(
+            f"{path}: unshare is not answered in a folder. Give rescind forget RUN --unshare FILE, "
+            f"then delete this file."
+        )
+    _check_words(path, table, _KEYS)
+    kinds = [kind for kind in ("withdraw", "erase") if kind in table]
+    if len(kinds) != 1:
+        raise DataError(f"{path} must have one of withdraw and erase. Write {_EXAMPLE}.")
+    if kinds == ["withdraw"]:
+        kind: Kind = "withdraw"
+        source: Source = str(table["withdraw"])
+    else:
+        kind, source = "erase", _records(path, table["erase"])
+    received, due = (_date(path, table.get(name)) for name in ("received", "due"))
+    return Asked(path, *_deadline(path, received, due), kind, source)
+
+
+def _records(path: Path, given: Any) -> NamedRecords:
+    if isinstance(given, dict):
+        _check_words(path, given, ("user", "items"))
+        if given.get("user") and given.get("items") and isinstance(given["items"], list):
+            return NamedRecords(str(given["user"]), tuple(map(str, given["items"])))
+    raise DataError(f"{path}: erase needs a user and a list of items. Write {_EXAMPLE}.")
+
+
+def _check_words(path: Path, given: dict[str, Any], allowed: tuple[str, ...]) -> None:
+    for word in given:
+        if word not in allowed:
+            raise DataError(f"{path}: unknown word '{word}'; {suggest(word, allowed)}")
+
+
+def _deadline(path: Path, received: datetime | None, due: datetime | None) -> Times:
+    """Return when a request came and is due; without words of its own, by the file's time."""
+    since = received or datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    return since, due or month_after(since)
+
+
+def _times_of(path: Path, table: Any) -> Times:
+    """Return both for a file that is wrong: of what can be read in it, else by the file's time."""
+    found = {}
+    for name in ("received", "due"):
+        with suppress(DataError):
+            found[name] = _date(path, table.get(name) if isinstance(table, dict) else None)
+    return _deadline(path, found.get("received"), found.get("due"))
+
+
+def month_after(received: datetime) -> datetime:
+    """Return when a request is due that does not say: one month later, GDPR Art. 12(3).
+
+    The same day of the next month, or its last day: 30 days would be too late in February.
+    """
+    years, month = divmod(received.month, 12)
+    year, month = received.year + years, month + 1
+    day = min(received.day, monthrange(year, month)[1])
+    return received.replace(year=year, month=month, day=day)
+
+
+def _date(path: Path, text: Any) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        found = datetime.fromisoformat(str(text))
+    except ValueError:
+        raise DataError(f"{path}: '{text}' is not a date. Write 2026-11-30.") from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
