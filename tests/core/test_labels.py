@@ -54,6 +54,16 @@ def test_an_unknown_user_is_not_told_who_is_here(user):
     assert "alice," not in str(caught.value)
 
 
+def test_an_id_that_differs_in_capitals_is_told_without_naming_it():
+    alike = "differs in capitals only is here"
+    for labels, told in ((NAMED, True), (NAMED.without_user(0), False)):
+        with pytest.raises(DataError, match=f"no user '{NAMED.users[0].upper()}' among") as caught:
+            labels.client(NAMED.users[0].upper(), 3)
+        assert (alike in str(caught.value)) == told, "whoever left is not here"
+        assert NAMED.users[0] not in str(caught.value)
+        assert "is left here" not in str(caught.value), "other places may have rows of theirs"
+
+
 def test_names_are_not_indices_where_there_are_names():
     with pytest.raises(DataError):
         NAMED.client(0, 3)

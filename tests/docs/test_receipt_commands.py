@@ -200,7 +200,7 @@ def test_a_user_of_the_queue_gets_what_the_page_of_the_receipt_asks_for(folder: 
     got = Path("requests/answered/anna")
     assert {path.name for path in got.iterdir()} == {
         "about.json", "receipt.html", "receipt.json", "receipt.key", "receipt.tlog-proof",
-        "request.json",
+        "request.json", "receipt-shop.json", "receipt-shop.key", "receipt-shop.tlog-proof",
     }  # fmt: skip
     assert (got / "request.json").stat().st_mode & 0o777 == 0o600
     said = good(

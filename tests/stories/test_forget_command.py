@@ -105,6 +105,18 @@ def test_nobody_is_forgotten_if_one_of_them_is_unknown(run, tmp_path):
     assert not (tmp_path / "run-forgot-1").exists()
 
 
+def test_the_next_request_to_an_emptied_run_is_told_the_run_that_stands_now(run, tmp_path):
+    for user, at in (("7", run), ("8", tmp_path / "run-forgot-1")):
+        forget(at, "--withdraw", user, "--audits", "none")
+    said = forget(run, "--withdraw", "9", "--audits", "none")
+    assert isinstance(said.exception, DataError)
+    now = tmp_path / "run-forgot-2"
+    assert f"was emptied. A request was answered there: give the same command with {now}," in str(
+        said.exception
+    )
+    assert forget(now, "--withdraw", "9", "--audits", "none").exit_code == 0, "and that works"
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -204,16 +204,17 @@ def _find(name: str, known: dict[str, int], size: int, kind: str) -> int:
     if not known:
         raise DataError(f"there is no {kind} '{name}': {kind}s are numbered 0 to {size - 1} here.")
     left = sum(k.startswith(GONE) for k in known)
-    if left:  # a similar id must not be suggested for that of a user who left
+    more = f" {left} more left, and their ids were deleted." if left else ""
+    if kind == "user":  # who else is here is nobody's business, so no near id is named
+        alike = any(one.casefold() == name.casefold() for one in known)
         raise DataError(
-            f"there is no {kind} '{name}' among {len(known) - left} {kind}s. {left} more left and "
-            f"their ids were deleted: if '{name}' is one of them, no data of theirs is left here."
+            f"there is no user '{name}' among {len(known) - left} users.{more} "
+            + ("One whose id differs in capitals only is here. " if alike else "")
+            + "Original ids are used, as in the data that was loaded; that data is another place "
+            "and may still have rows of theirs."
         )
-    if kind == "user":  # who else is here is nobody's business
-        raise DataError(
-            f"there is no user '{name}' among {len(known)} users. Original ids are used here, as "
-            f"in the data that was loaded."
-        )
+    if left:  # a similar id must not be suggested for one that was deleted
+        raise DataError(f"there is no {kind} '{name}' among {len(known) - left} {kind}s.{more}")
     hint = suggest(name, known).split("? ")[0] + "? " if len(known) < 50_000 else ""
     hint = hint if hint.startswith("did you") else ""
     raise DataError(

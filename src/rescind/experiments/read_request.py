@@ -92,8 +92,9 @@ def _client(fed: Federation, user: str, withheld: Blocklist) -> int:
     """Return the number of a user; raise without suggesting other names if the user has left."""
     if withheld.left(user, fed.labels):
         raise ConsentError(
-            f"user '{user}' has left this run, so there is nothing to forget. See the receipt of "
-            f"the earlier request."
+            f"user '{user}' has left this run, so there is nothing to forget in it. See the "
+            f"receipt of the earlier request. Imported data is another place: rescind data erase "
+            f"NAME --user '{user}' deletes rows that are still there."
         )
     return fed.labels.client(user, fed.world.sizes.clients)
 

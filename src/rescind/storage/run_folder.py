@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,12 +25,13 @@ FOR_WORKERS = "rescind-audit-"
 
 
 def _replaced_by(run: Path) -> str:
-    """Return a hint to the run that replaced this one after forgetting; '' if none did."""
-    moved = run / MOVED
-    if not moved.is_file():
+    """Return a hint to the run that stands now instead of this one; '' if none replaced it."""
+    now = run
+    while (now / MOVED).is_file():
+        now = Path(os.path.normpath(now / json.loads((now / MOVED).read_text())["to"]))
+    if now == run:
         return ""
-    to = Path(json.loads(moved.read_text())["to"]).name
-    return f"Its records were forgotten; the new run is {to}."
+    return f"A request was answered there: give the same command with {now}, the run without it."
 
 
 def has_model(run: Path) -> bool:
@@ -58,10 +60,10 @@ def check_finished(run: Path) -> None:
     """Raise if a folder has no finished run, with a hint where one is."""
     if (run / "run.json").is_file() and has_model(run):
         return
+    if answered := _replaced_by(run):
+        raise DataError(f"{run} was emptied. {answered}")
     inside = sorted(str(p.parent) for p in run.glob("**/run.json") if p.parent != run)[:3]
-    hint = _replaced_by(run)
-    if not hint and inside:
-        hint = f"Finished runs inside it: {', '.join(inside)}."
+    hint = f"Finished runs inside it: {', '.join(inside)}." if inside else ""
     raise DataError(
         f"{run} holds no finished run. "
         + (hint or "Give the folder that `rescind run` names after 'Written', or runs/demo.")
