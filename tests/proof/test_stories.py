@@ -110,9 +110,11 @@ def test_a_person_leaves_and_anybody_can_check_it(
     said = good(rescind("roster", "check", "public", *asked))
     assert "counted since" not in said
     assert said.count("revoked as entry") == len(json.loads(Path("mine.json").read_text()))
-    assert "Not covered: whether the weights" in said
+    for what in ("which sum is in use", "whether the weights in use", "whose line is whose"):
+        assert what in said.partition("Not covered: ")[2]
     code, said = rescind("roster", "check", "public", "--run", "one-forgot-1")
     assert code == 0, said
+    assert "Not covered" not in said, "control: here the sum in use was compared"
     assert "receipt" in good(rescind("log", "list"))
     said = good(rescind("log", "check", "--since", "kept"))
     assert "VALID" in said

@@ -114,7 +114,10 @@ def check(
     for sentence in told:
         typer.echo(f"  {sentence}")
     if run is None and state is None:
-        typer.echo("Not covered: whether the weights in use were solved from this sum.")
+        typer.echo(
+            "Not covered: which sum is in use; whether the weights in use were solved from it; "
+            "whose line is whose."
+        )
 
 
 @app.command("fetch")

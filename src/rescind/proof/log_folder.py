@@ -54,8 +54,8 @@ class LogFolder:
         self.folder = folder
         if not (folder / CHECKPOINT).is_file():
             raise ConfigError(
-                f"{folder} holds no log. Make one with rescind log key --log {folder}, or name "
-                f"the folder of another with --log."
+                f"{folder} holds no log. Name the folder of one with --log (a copy of somebody "
+                f"else's: public/log). To begin one of your own: rescind log key --log {folder}."
             )
         self.note = _read(folder / CHECKPOINT).decode("utf-8", "replace")
         self.checkpoint, _ = opened(self.note, ())
