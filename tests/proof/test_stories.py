@@ -120,6 +120,13 @@ def test_a_person_leaves_and_anybody_can_check_it(
     assert "VALID" in said
     assert "no witness was named" in said, "one signed, but nobody asked whether"
     assert "cosigned by silo-0" in good(rescind("log", "check", "--witness", witness))
+    stranger = ["log", "check", "--log", "public/log", "--log-key", log_key, "--since"]
+    good(rescind(*stranger, "kept"))
+    good(rescind("forget", "one-forgot-1", "--withdraw", "8", "--audits", "none"))
+    (tmp_path / "newer").write_bytes((keys.folder() / "log" / "checkpoint").read_bytes())
+    code, said = rescind(*stranger, "newer")
+    assert code == 1
+    assert "older than your checkpoint" in said
     log = str(keys.folder() / "log")
     monkeypatch.setenv("RESCIND_KEYS", str(tmp_path / "stranger"))
     for words in (("roster", "check", "public"), ("log", "check", "--log", log)):
