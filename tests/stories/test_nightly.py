@@ -57,7 +57,13 @@ class Shop:
             if line.startswith("rm "):
                 for old in self.folder.glob(shlex.split(line)[-1]):
                     shutil.rmtree(old)
-            elif line.startswith("rescind "):
+                continue
+            condition, _, guarded = line.partition(" || ")
+            if condition.startswith("[ ! -e "):
+                if not (self.folder / condition.split()[3]).exists():
+                    continue
+                line = guarded
+            if line.startswith("rescind "):
                 asked, _, unless = line.partition(" || ")
                 code, said = self.rescind(asked)
                 assert unless or not code, said
@@ -105,6 +111,21 @@ def test_a_refusal_does_not_stop_the_night_and_is_told(shop: Shop) -> None:
     shop.ask("broken", '{"withdraw":')
     assert shop.follow("nightly.sh") == {"requests": 1, "data": 0, "run": 0, "export": 0}
     assert "rescind_requests_open 1\n" in (shop.folder / "rescind.prom").read_text()
+
+
+@pytest.mark.parametrize("orders", ["no file", "no rows", "broken"])
+def test_a_night_without_orders_takes_who_left_off_the_lists(shop: Shop, orders: str) -> None:
+    table(shop.folder / "in" / "today.csv", [(u, 20, 300) for u in range(6)])
+    shop.follow("nightly.sh")
+    assert any(user == "c1" for user, _ in shop.lists())
+    today = shop.folder / "in" / "today.csv"
+    today.write_text({"no file": "", "no rows": "customer,product,when\n", "broken": "a\n"}[orders])
+    if orders == "no file":
+        today.unlink()
+    shop.ask("anna", '{"withdraw": "c1"}')
+    codes = shop.follow("nightly.sh")
+    assert codes.get("data", 0) == (0 if orders == "no file" else 2), "cron tells of it"
+    assert not any(user == "c1" for user, _ in shop.lists())
 
 
 def test_own_receipts_stay_valid_after_a_new_key(shop: Shop) -> None:
