@@ -5,15 +5,21 @@ from __future__ import annotations
 from rescind.forgetting.receipt import Receipt, canonical, digest
 from rescind.reporting.html import Page
 
-WITHOUT_THIS_PROGRAM = r"""hex() { sed -n "s/^ \"$1\": \"ed25519:\([0-9a-f]*\)\".*/\1/p" receipt.json; }
-bytes() { printf "$(sed 's/../\\x&/g')"; }
-KEY=ed25519:...                                  # the operator's, from their web page, not from this file
-(printf 302a300506032b6570032100; printf %s "${KEY#ed25519:}") | bytes > key.der
-hex signature | tr -d '\n' | bytes > signature.bin
-grep -v '^ "signature"' receipt.json > signed.txt
+WITHOUT_THIS_PROGRAM = r"""KEY=ed25519:...                                  # the operator's, from their web page, not from this file
+LINE='^ "signature": "ed25519:\([0-9a-f]\{128\}\)",$'
+bytes() { for byte in $(sed 's/../0x& /g'); do printf "\\$(printf %03o "$byte")"; done; }
+printf %s "302a300506032b6570032100${KEY#ed25519:}" | bytes > key.der
+sed -n "s/$LINE/\1/p" receipt.json | bytes > signature.bin
+sed "/$LINE/d" receipt.json > signed.txt
 openssl pkeyutl -verify -pubin -keyform DER -inkey key.der -rawin -in signed.txt -sigfile signature.bin
 """  # noqa: E501 - lines to copy
-"""Checks the signature with a shell and openssl; `docs/receipts.md` has the same lines."""
+"""Checks the signature with any POSIX shell and openssl; `docs/receipts.md` has the same lines. A
+line of the signature with anything else on it stays in the text, so that nothing is unsigned."""
+READ_THIS = (
+    "It must print `Signature Verified Successfully`. Then read `signed.txt`, not `receipt.json`: "
+    "only what stands in there is signed. `Signature Verification Failure` means that the file was "
+    "changed, or signed with another key; every other message is about the tools or about KEY."
+)
 THEIR_KEY = "KEY-FROM-THE-OPERATORS-WEB-PAGE"
 
 
@@ -52,7 +58,7 @@ def how_to_check(out: Page, receipt: Receipt) -> None:
         f"rescind verify receipt.json --part MY-PART.json --key {THEIR_KEY}"
     )
     with out.folded("Without our software", "a shell and openssl"):
-        out.text("It prints `Signature Verified Successfully`; then compare `sha256sum`.")
+        out.text(f"{READ_THIS} Last compare the `sha256sum` with the one above.")
         out.code(f"{WITHOUT_THIS_PROGRAM}sha256sum receipt.json")
     out.text(
         "A valid signature shows who states this and that it is unchanged. It does not make the "
