@@ -13,14 +13,17 @@ import pytest
 from rescind.cli import main
 from rescind.core.clock import Clock
 from rescind.data import load
-from rescind.data.blocklist import Blocklist, place
+from rescind.data.blocklist import FILE, Blocklist, place
 from rescind.data.importing import erase_imported, import_file, imported_folder
 from rescind.errors import DataError
 from rescind.experiments.forget_run import answer
 from rescind.experiments.learning_run import obtained, run_cell
 from rescind.experiments.recipe import Cell, DataSettings, RunSettings
+from rescind.forgetting.data_erasure import erase
+from rescind.forgetting.receipt import Receipt, opened, parse
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
+from rescind.privacy.keys import read_secret
 from rescind.storage.federations import load_federation
 
 CANARY, ONLY_THEIRS = "canary-7f3a9c51", "film-e2d8b640"
@@ -141,10 +144,37 @@ def test_a_trial_leaves_other_runs_alone_and_says_so(table: Path, tmp_path: Path
     assert not Blocklist.of_dataset("mine"), "public data stays as it was published"
     asked = answer(tmp_path / "two", "withdraw", CANARY, audits="none")  # the control
     assert Blocklist.of_dataset("mine")
-    assert str(place("mine")) in asked.later_runs, "where the list is, to undo it"
+    assert str(place("mine")) in asked.later_runs, "where the list is"
+    assert "undo" not in asked.later_runs, "nobody is told to delete the list of real requests"
     place("mine").unlink()
     back = run_cell(CELL, tmp_path / "three")
-    assert back.facts["data"]["digest"] == first.facts["data"]["digest"], "undone as it says"
+    assert back.facts["data"]["digest"] == first.facts["data"]["digest"], "undone"
+
+
+def test_a_receipt_names_the_lists_that_are_kept_with_their_sizes(
+    table: Path, tmp_path: Path
+) -> None:
+    def lists(receipt: Receipt) -> dict[str, object]:
+        return {kept.name: kept.bytes for kept in receipt.kept if kept.name.startswith("list")}
+
+    run_cell(CELL, tmp_path / "one")
+    done = answer(tmp_path / "one", "withdraw", "person-4", audits="none")
+    first, size = place("mine").stat().st_size, (done.folder / FILE).stat().st_size
+    of_run, of_data = "list of removed rows, of this run", "list of removed rows, of the data"
+    assert lists(done.evidence.exact) == {of_run: size, of_data: first}
+    assert set(lists(done.evidence.receipt).values()) == {"100-999"}, "a stranger sees a band"
+    said = [kept.says for kept in done.evidence.exact.kept if kept.name == of_data]
+    assert "stay until the operator deletes" in said[0]
+    path = tmp_path / "receipt-mine.json"
+    erased, _, key = erase("mine", [CANARY], (), path)
+    second = place("mine").stat().st_size
+    assert second > first, "control: the list has grown"
+    assert lists(opened(erased, read_secret(key))) == {of_data: second}
+    assert lists(parse(path.read_bytes())) == {of_data: "1000-9999"}
+    run_cell(CELL, tmp_path / "two")
+    trial = answer(tmp_path / "two", "withdraw", "person-5", audits="none", everywhere=False)
+    assert list(lists(trial.evidence.exact)) == [of_run], "a trial is on the list of its run alone"
+    assert place("mine").stat().st_size == second
 
 
 def test_data_erase_deletes_the_bytes_and_later_imports_leave_them_out(table: Path) -> None:

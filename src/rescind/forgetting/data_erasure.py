@@ -10,9 +10,11 @@ import torch
 
 from rescind.audits.finding import Finding
 from rescind.core.records import Erase, Records
+from rescind.data.blocklist import place
 from rescind.data.importing import erase_imported
 from rescind.errors import ConfigError
-from rescind.forgetting.receipt import Done, Kept, Receipt, issue, write
+from rescind.forgetting.purge import kept_list
+from rescind.forgetting.receipt import Done, Receipt, issue, write
 from rescind.forgetting.receipt_log import log_if_possible
 
 NOT_COVERED = (
@@ -55,7 +57,7 @@ def erase(
             online={},
             seconds=time.perf_counter() - begun,
         ),
-        [Kept("list of erased rows", 0, "Digests under a secret key, so that no run learns them.")],
+        [kept_list("of the data", place(name).stat().st_size)],
         findings,
         not_covered=NOT_COVERED,
     )

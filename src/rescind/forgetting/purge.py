@@ -2,7 +2,7 @@
 
 Removes what holds the records or was computed from them: copies, server rows of the users
 concerned, optimiser moments, snapshots, restore points and logs. `traces` looks for leftovers,
-`inventory` lists what is kept.
+`inventory` lists what is kept, `kept_list` what is kept beside it.
 """
 
 from __future__ import annotations
@@ -165,6 +165,17 @@ def inventory(fed: Federation) -> tuple[Kept, ...]:
         ),
     }
     return tuple(Kept(name, size, says) for name, (size, says) in sizes.items())
+
+
+def kept_list(of: str, size: int) -> Kept:
+    """Return the line about a list of rows that are not learnt again (`data.blocklist`)."""
+    return Kept(
+        f"list of removed rows, {of}",
+        size,
+        "Digests under a secret key of the operator, so that no run learns the rows of this and of "
+        "earlier requests again. They are personal data while that key exists, and stay until the "
+        "operator deletes the list or the key.",
+    )
 
 
 def _records_bytes(records: Records) -> int:
