@@ -649,6 +649,19 @@ def test_verify_says_valid_or_not_and_why(rescind, tmp_path, home):
     assert json.loads(out)["valid"] is False
 
 
+def test_a_file_that_is_not_the_signed_one_is_refused_with_what_to_do(rescind, tmp_path):
+    issued = issue(EVENT, DONE, KEPT, [PASSED])
+    path, shown = tmp_path / "receipt.json", tmp_path / "receipt.html"
+    shown.write_text(page(issued.receipt, key=issued.key))
+    code, out, _ = rescind("verify", shown)
+    assert (code, "Give receipt.json, the signed file" in out) == (1, True)
+    path.write_bytes(canonical(issued.receipt).replace(b"\n", b"\r\n"))
+    code, out, _ = rescind("verify", path)
+    assert (code, "Ask for the file again" in out) == (1, True)
+    path.write_bytes(canonical(issued.receipt))
+    assert rescind("verify", path)[0] == 0, "control: as it was written"
+
+
 LABELS = Labels(tuple(f"user {n}" for n in range(50)), tuple(f"film {n}" for n in range(50)))
 
 

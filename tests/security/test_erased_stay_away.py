@@ -189,6 +189,8 @@ def test_data_erase_deletes_the_bytes_and_later_imports_leave_them_out(table: Pa
 
 
 def test_one_row_can_be_erased(table: Path) -> None:
+    with pytest.raises(DataError, match="leave --item out"):
+        erase_imported("mine", ["person-4"], [ONLY_THEIRS])
     done = erase_imported("mine", [CANARY], [ONLY_THEIRS])
     assert len(done.rows) == 1
     assert CANARY in load("mine").users
