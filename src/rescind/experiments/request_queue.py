@@ -3,8 +3,8 @@
     requests/
       anna.json            {"withdraw": "7", "received": "2026-11-16"}
       ben.json             {"erase": {"user": "9", "items": ["50", "172"]}, "due": "2026-12-01"}
-      answered/anna/       receipt.json, receipt.html, receipt.key, request.json: for the user
-                           about.json: for the operator
+      answered/anna/       receipt.json, receipt.html, receipt.key, request.json: for the user;
+                           the key and the exact page lie here alone. about.json: for the operator
       refused/x.json       why a request could not be answered
       log.jsonl            one line per answer or refusal, without ids of users
 
@@ -33,6 +33,8 @@ from rescind.errors import DataError, RescindError
 from rescind.experiments.forget_run import Answer, answer, request_digest
 from rescind.experiments.read_request import Kind, NamedRecords, Source
 from rescind.forgetting.forget import Audits
+from rescind.forgetting.receipt import parse
+from rescind.forgetting.receipt_html import page
 from rescind.forgetting.succession import KEY, PAGE, PROOF, RECEIPT, moved_request, settle
 from rescind.privacy.keys import erasure_key
 from rescind.storage.events import event_text
@@ -213,7 +215,19 @@ def _hand_over(folder: Path, one: Asked, done: Answer, now: datetime) -> str:
     exact.unlink(missing_ok=True)
     one.path.unlink()
     (folder / REFUSED / one.path.name).unlink(missing_ok=True)
+    _keep_once(place, done.folder)
     return receipt.verdict
+
+
+def _keep_once(place: Path, run: Path) -> None:
+    """Take out of a run what is for the user alone, if it was handed over: key and exact page."""
+    told = place / RECEIPT
+    if not ((run / KEY).is_file() and told.is_file()):
+        return
+    receipt = told.read_bytes()
+    if (run / RECEIPT).read_bytes() == receipt:
+        write_atomically(run / PAGE, page(parse(receipt)).encode(), private=True)
+        (run / KEY).unlink()
 
 
 def _refuse(folder: Path, path: Path, why: str) -> list[str]:
@@ -256,8 +270,10 @@ def _tidy(folder: Path) -> None:
         if (folder / ANSWERED / name).is_dir() or not (folder / f"{name}.json").is_file():
             exact.unlink()
     for about in sorted((folder / ANSWERED).glob(f"*/{ABOUT}")):
+        facts = json.loads(about.read_text(encoding="utf-8"))
         if about.parent.name not in logged:
-            _log(folder, {"event": "answered", **json.loads(about.read_text(encoding="utf-8"))})
+            _log(folder, {"event": "answered", **facts})
+        _keep_once(about.parent, Path(facts["run"]))
 
 
 def log_lines(folder: Path) -> list[dict[str, Any]]:
