@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from rescind.forgetting.data_erasure import erase
 from rescind.forgetting.receipt import Receipt, opened, parse
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
-from rescind.privacy.keys import read_secret
+from rescind.privacy.keys import own_public_key, read_secret
 from rescind.storage.federations import load_federation
 
 CANARY, ONLY_THEIRS = "canary-7f3a9c51", "film-e2d8b640"
@@ -211,15 +212,40 @@ def test_the_command_writes_a_receipt(
         said = capsys.readouterr()
         return int(end.value.code or 0), said.out + said.err
 
-    code, said = rescind("data", "erase", "mine", "--user", CANARY)
+    code, said = rescind("data", "erase", "mine", "--user", CANARY, "--case", "DSR 117")
     assert code == 0, said
     assert "deleted 13 rows" in said
+    assert "for the requester only  receipt-mine.key, receipt-mine.html" in said
+    page = tmp_path / "receipt-mine.html"
+    assert stat.S_IMODE(page.stat().st_mode) == 0o600
+    told = page.read_text().split("</style>")[1]
+    assert "Request DSR 117 was answered on 20" in told
+    assert "One person asked to erase 13 records" in told
+    assert "these records were deleted from the imported data." in told
+    assert "is answered for by itself, with a receipt of its own" in told
+    assert "its devices" not in told, "there are none"
+    assert CANARY not in told
+    commands = re.findall(r"rescind verify receipt-mine.json --.*?(?=\n|</code>)", told)
+    assert len(commands) == 2
+    for command in commands:
+        words = command.replace("KEY-FROM-THE-OPERATORS-WEB-PAGE", str(own_public_key())).split()
+        code, said = rescind(*words[1:])
+        assert code == 0, said
+    assert "Erase of 13 records" in said, "the second command opens the exact numbers"
+    assert "receipt.json" not in told, "commands name this file"
     assert rescind("verify", "receipt-mine.json")[0] == 0
     receipt = json.loads((tmp_path / "receipt-mine.json").read_text())
     assert receipt["done"]["level"] == "L1"
     assert receipt["verdict"] == "UNAUDITED", "no model was looked at"
+    assert receipt["claims"]["case"].startswith("bound:"), "strangers do not read it"
     assert CANARY not in (tmp_path / "receipt-mine.json").read_text()
     assert rescind("data", "erase", "mine", "--user", CANARY)[0] == 2
+    other = ("data", "erase", "mine", "--user", "person-5", "--user", "person-6", "--receipt")
+    code, said = rescind(*other, "page.html")
+    assert (code, "must end in .json" in said) == (2, True)
+    code, said = rescind(*other, "two.json")
+    assert (code, "for nobody (numbers of all)  two.key, two.html" in said) == (0, True)
+    assert "Do not send this page" in (tmp_path / "two.html").read_text()
     assert rescind("data", "erase", "mine", "--user", "person-4")[0] == 0
     assert (tmp_path / "receipt-mine-2.json").is_file()
     assert rescind("data", "erase", "ml-100k", "--user", "7")[0] == 2

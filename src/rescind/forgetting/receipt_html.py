@@ -21,10 +21,10 @@ from rescind.reporting.html import Badge, Page
 
 DELETED = {
     "Unshare": "the server's copy of the records was deleted; the device keeps its own",
-    "Erase": "the records were deleted from {here} and its devices",
+    "Erase": "the records were deleted from {here}{devices}",
     "EraseLabels": "the labels were deleted from {here}; the nodes stay",
     "EraseEdges": "the edges were deleted from {here}; the nodes stay",
-    "Withdraw": "all data of the person was deleted from {here} and its devices",
+    "Withdraw": "all data of the person was deleted from {here}{devices}",
 }
 """What was done to the records. Nobody measured it, and other copies may be left."""
 SUMMARY = {
@@ -37,13 +37,13 @@ SUMMARY = {
 ROLES = {"requester": "devices of those who asked", "others": "devices of others"}
 FOR_THE_REQUESTER = (
     "This page has the exact numbers and is for the requester. Strangers who have the same data "
-    "could find out from them whose records these were; receipt.json shows them bands only."
+    "could find out from them whose records these were; the signed file shows them bands only."
 )
 FOR_NOBODY = (
     "Do not send this page: it has the exact numbers of {people} together. Each of them gets "
-    "receipt.json and their own part of the request."
+    "the signed file and, of a run, their own part of the request."
 )
-FOR_STRANGERS = "Numbers are bands. The exact ones are sealed: receipt.key opens them."
+FOR_STRANGERS = "Numbers are bands. The exact ones are sealed: the requester's key opens them."
 
 
 def page(
@@ -51,12 +51,14 @@ def page(
     findings: Sequence[Finding] | None = None,
     figures: Mapping[str, str] | None = None,
     key: bytes | None = None,
+    name: str = "receipt",
 ) -> str:
     """Return the page.
 
     findings: those of the receipt, with the curves and samples that a receipt does not contain
     figures: further pictures as SVG, by caption
     key: the requester's, to show exact numbers. Default: the page for strangers
+    name: of the receipt's file, without .json
     """
     issued, receipt = receipt, receipt if key is None else opened(receipt, key)
     measured = receipt.findings if findings is None else tuple(findings)
@@ -69,7 +71,7 @@ def page(
     _first(out, receipt)
     out.heading("What this does not cover")
     out.listing(receipt.not_covered)
-    how_to_check(out, issued)
+    how_to_check(out, issued, name)
     out.heading("Details")
     _asked_and_done(out, receipt)
     _measured(out, measured, figures or {})
@@ -155,7 +157,8 @@ def _deleted(receipt: Receipt) -> str:
     """Return what the operator states about the records; '' of a request that is not known."""
     if receipt.done.level == "L0":
         return "The operator states: they are hidden and no longer used, not deleted yet."
-    what = DELETED.get(receipt.asked.kind, "").format(here=words.here(receipt))
+    devices = "" if words.about_rows(receipt) else " and its devices"
+    what = DELETED.get(receipt.asked.kind, "").format(here=words.here(receipt), devices=devices)
     elsewhere = "Copies elsewhere stand under “What this does not cover”."
     return f"The operator states: {what}. {elsewhere}" if what else ""
 

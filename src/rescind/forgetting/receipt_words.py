@@ -23,7 +23,10 @@ ASKED = {
 }
 NOUNS = {"EraseLabels": "label", "EraseEdges": "edge"}
 ANEW, ALL_THAT_CAN = "the model was trained again", "all rounds that can be repeated were run again"
+ROWS = "rows deleted"
+"""What `rescind data erase` does: it changes stored data, and no model."""
 DONE = {
+    ROWS: "{they} deleted from the imported data",
     "Retrain": f"{ANEW} without them",
     "Subtract": "{they} subtracted from the sum that the model is made of",
     "Subtract, and retrain the softmax learner": "{they} subtracted from the sum, and the rest of "
@@ -57,7 +60,14 @@ def answered(receipt: Receipt) -> str:
 
 def here(receipt: Receipt) -> str:
     """Return where the records were that a receipt is about."""
+    if about_rows(receipt):
+        return "the imported data"
     return "this service" if RELEASE in receipt.claims else "this run"
+
+
+def about_rows(receipt: Receipt) -> bool:
+    """Return whether a receipt is about stored rows alone, not about a model."""
+    return receipt.done.unlearning == ROWS
 
 
 def sentences(receipt: Receipt) -> tuple[str, str, str]:
@@ -147,6 +157,11 @@ def _they(asked: Asked) -> str:
 
 def _shown(receipt: Receipt) -> str:
     level, verdict = receipt.done.level, receipt.verdict
+    if about_rows(receipt):
+        return (
+            "It is about stored rows: a model that learnt from them is answered for by itself, "
+            "with a receipt of its own."
+        )
     if receipt.claims.get(NEXT, "made") != "made":
         return (
             "What was published before this still comes from them, and stays in use until the next "
