@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shlex import quote
+
 from rescind.forgetting.receipt import Receipt, canonical, digest
 from rescind.forgetting.receipt_words import about_rows
 from rescind.reporting.html import Page
@@ -26,7 +28,7 @@ THEIR_KEY = "KEY-FROM-THE-OPERATORS-WEB-PAGE"
 
 def how_to_check(out: Page, receipt: Receipt, name: str) -> None:
     """Add what to get, what to compare, and the commands. name: of the file, without .json"""
-    file, own, second, commands = f"{name}.json", *_of_ones_own(receipt, name)
+    file, own, second, commands = quote(f"{name}.json"), *_of_ones_own(receipt, name)
     out.heading("Check it yourself")
     out.text(f"This page is not signed; the signed receipt is {file}. You need three things:")
     out.listing(
@@ -66,21 +68,21 @@ def how_to_check(out: Page, receipt: Receipt, name: str) -> None:
 
 def _of_ones_own(receipt: Receipt, name: str) -> tuple[str, str, str]:
     """Return what only the requester has, what it is compared with, and the commands for it."""
+    file, key = quote(f"{name}.json"), quote(f"{name}.key")
     if about_rows(receipt):  # nobody gets a request of it
         return (
-            f"`{name}.key`",
+            f"`{key}`",
             "The exact numbers with what you know of your data",
-            f"# the exact numbers\n"
-            f"rescind verify {name}.json --event-key {name}.key --key {THEIR_KEY}",
+            f"# the exact numbers\nrescind verify {file} --event-key {key} --key {THEIR_KEY}",
         )
     return (
-        f"`{name}.key`, and the request (`request.json`) or your part of it",
+        f"`{key}`, and the request (`request.json`) or your part of it",
         "The request in the receipt with yours",
         f"# is it about my request?\n"
-        f"rescind verify {name}.json --event request.json --event-key {name}.key \\\n"
+        f"rescind verify {file} --event request.json --event-key {key} \\\n"
         f"  --key {THEIR_KEY}\n"
         f"# the same, if several asked together and I got my part of it\n"
-        f"rescind verify {name}.json --part MY-PART.json --key {THEIR_KEY}",
+        f"rescind verify {file} --part MY-PART.json --key {THEIR_KEY}",
     )
 
 
