@@ -192,6 +192,19 @@ def test_one_person_of_many_checks_her_part_as_printed(
     assert "is not part of what it is about" in refused
 
 
+def test_an_officer_answers_as_printed_and_can_read_it_on_a_phone(folder: Path) -> None:
+    answer = typed("docs/officer.md", "## 3. The answer")
+    names = {"RUN": "runs/demo", "USER": "c03", "NAME": "shop"}
+    for line in answer[:2]:
+        good(re.sub("|".join(names), lambda found: names[found[0]], line))
+    for page in ("runs/demo-forgot-1/receipt.html", "receipt-117.html"):
+        assert "Request DSR 117 was answered on 20" in Path(page).read_text("utf-8")
+    shown = [b.text for b in blocks("docs/officer.md") if b.language == "bash"]
+    for line in "\n".join(shown).splitlines():
+        assert line.startswith("#") or "#" not in line, "a comment at the end is cut off"
+        assert not line.startswith("#") or len(line) <= 38, "a narrow screen cuts it off"
+
+
 def test_a_user_of_the_queue_gets_what_the_page_of_the_receipt_asks_for(folder: Path) -> None:
     Path("requests").mkdir()
     asked = {"erase": {"user": "c03", "items": ["p09", "p14"]}}
@@ -200,7 +213,8 @@ def test_a_user_of_the_queue_gets_what_the_page_of_the_receipt_asks_for(folder: 
     got = Path("requests/answered/anna")
     assert {path.name for path in got.iterdir()} == {
         "about.json", "receipt.html", "receipt.json", "receipt.key", "receipt.tlog-proof",
-        "request.json", "receipt-shop.json", "receipt-shop.key", "receipt-shop.tlog-proof",
+        "request.json", "receipt-shop.html", "receipt-shop.json", "receipt-shop.key",
+        "receipt-shop.tlog-proof",
     }  # fmt: skip
     assert (got / "request.json").stat().st_mode & 0o777 == 0o600
     said = good(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -32,7 +33,7 @@ from rescind.forgetting.receipt import (
     signed_bytes,
     write,
 )
-from rescind.forgetting.receipt_check import WITHOUT_THIS_PROGRAM
+from rescind.forgetting.receipt_check import READ_THIS, WITHOUT_THIS_PROGRAM
 from rescind.forgetting.receipt_html import page
 from rescind.forgetting.verify import Check, Verification, verify
 from rescind.privacy import keys
@@ -116,7 +117,7 @@ def test_the_file_is_canonical_json():
 
 
 def test_what_is_signed_is_the_file_without_one_line():
-    # So that somebody without this program can check it with grep and openssl.
+    # So that somebody without this program can check it with sed and openssl.
     receipt = issue(EVENT, DONE, KEPT, [PASSED]).receipt
     lines = canonical(receipt).decode().splitlines(keepends=True)
     left = [line for line in lines if not line.startswith(' "signature"')]
@@ -455,25 +456,46 @@ def test_a_request_that_is_none_is_said_in_words(text):
         read_event(text)
 
 
-def test_the_way_without_this_program_works_as_the_documentation_tells_it(tmp_path):
-    if not (which("openssl") and which("bash")):
-        pytest.skip("openssl or bash is not installed")
+@pytest.mark.parametrize("shell", ["bash", "dash", "sh"])
+def test_the_way_without_this_program_works_as_the_documentation_tells_it(tmp_path, shell):
+    if not (which("openssl") and which(shell)):
+        pytest.skip(f"openssl or {shell} is not installed")
     told = (Path(__file__).parents[2] / "docs" / "receipts.md").read_text()
-    script = told.split("### Without this program")[1].split("```bash\n")[1].split("```")[0]
+    told = told.split("### Without this program")[1]
+    script = told.split("```bash\n")[1].split("```")[0]
     assert script == WITHOUT_THIS_PROGRAM, "the page tells the same"
-    receipt = issue(EVENT, DONE, KEPT, [PASSED]).receipt
+    assert READ_THIS in " ".join(told.split("```")[2].split())
+    receipt = issue(EVENT, DONE, KEPT, [PASSED], not_covered=["ß → ü"]).receipt
     data = canonical(receipt)
 
-    def checked(content: bytes, key: str = receipt.public_key) -> int:
+    def checked(content: bytes, key: str = receipt.public_key) -> bool:
         (tmp_path / "receipt.json").write_bytes(content)
-        asked = ["bash", "-c", script.replace("ed25519:...", key)]
-        return subprocess.run(asked, cwd=tmp_path, capture_output=True, check=False).returncode
+        asked = [shell, "-c", script.replace("ed25519:...", key)]
+        done = subprocess.run(asked, cwd=tmp_path, capture_output=True, check=False)
+        good = done.returncode == 0
+        assert good == (b"Signature Verified Successfully" in done.stdout)
+        return good
 
-    assert checked(data) == 0
-    assert checked(data.replace(b'"seconds": "0-9"', b'"seconds": "0-8"')) != 0
+    assert checked(data)
+    assert (tmp_path / "signed.txt").read_bytes() == signed_bytes(receipt), "what is to be read"
+    assert not checked(data.replace(b'"seconds": "0-9"', b'"seconds": "0-8"'))
     other = issue(EVENT, DONE, KEPT, [PASSED], signer=Ed25519PrivateKey.generate()).receipt
-    assert checked(canonical(other), other.public_key) == 0, "control"
-    assert checked(canonical(other)) != 0, "a forger's receipt, checked with the operator's key"
+    assert checked(canonical(other), other.public_key), "control"
+    assert not checked(canonical(other)), "a forger's receipt, checked with the operator's key"
+    (line,) = re.findall(rb'^ "signature": .*\n', data, re.M)
+    name, end = line[:-2], line[-2:]
+    for forged in (  # whatever else stands on the line of the signature, a reader of JSON believes
+        name + b', "not_covered": []' + end,
+        name + b', "claims": {}' + end,
+        name + b', "asked": {"kind": "Withdraw", "records": "0-9"}' + end,
+        line + b' "signature": "none",\n',
+        line + line,
+        b"",
+    ):
+        changed = data.replace(line, forged)
+        assert json.loads(changed) is not None, "control: it is JSON"
+        assert not checked(changed), forged
+        assert not verify(changed, mine()).valid, forged
 
 
 # The page for people.
@@ -625,6 +647,19 @@ def test_verify_says_valid_or_not_and_why(rescind, tmp_path, home):
     code, out, _ = rescind("verify", path, "--json")
     assert code == 1
     assert json.loads(out)["valid"] is False
+
+
+def test_a_file_that_is_not_the_signed_one_is_refused_with_what_to_do(rescind, tmp_path):
+    issued = issue(EVENT, DONE, KEPT, [PASSED])
+    path, shown = tmp_path / "receipt.json", tmp_path / "receipt.html"
+    shown.write_text(page(issued.receipt, key=issued.key))
+    code, out, _ = rescind("verify", shown)
+    assert (code, "Give receipt.json, the signed file" in out) == (1, True)
+    path.write_bytes(canonical(issued.receipt).replace(b"\n", b"\r\n"))
+    code, out, _ = rescind("verify", path)
+    assert (code, "Ask for the file again" in out) == (1, True)
+    path.write_bytes(canonical(issued.receipt))
+    assert rescind("verify", path)[0] == 0, "control: as it was written"
 
 
 LABELS = Labels(tuple(f"user {n}" for n in range(50)), tuple(f"film {n}" for n in range(50)))

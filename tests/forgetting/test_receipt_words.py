@@ -183,7 +183,7 @@ def test_a_band_hides_that_it_was_one_person():
     [
         ("Retrain", "L3", "the model was trained again without them."),
         ("Retrain", "L2", "all rounds that can be repeated were run again without them."),
-        ("Subtract", "L3", "their part was subtracted from the sum"),
+        ("Subtract", "L3", "these records were subtracted from the sum"),
         ("Subtract, and retrain the softmax learner", "L3", "the rest of the model was trained"),
         ("FedShareUnlearn (damping = measured)", "L2", "FedShareUnlearn changed the model"),
     ],
@@ -194,11 +194,49 @@ def test_what_was_done_is_named(by, level, says):
 
 def test_a_release_of_a_service_is_named():
     numbered = receipts(NONE, by="Subtract", claims={RELEASE: "1215"})[0]
-    assert "release 1,215 was made without them: their part was subtracted" in str(
+    assert "release 1,215 was made without them: these records were subtracted" in str(
         sentences(numbered)
     )
     at_once = receipts(NONE, by="Subtract", claims={RELEASE: "at once: the instant form"})[0]
     assert "release" not in sentences(at_once)[1]
+
+
+def test_a_person_who_erases_a_few_records_did_not_lose_their_whole_part():
+    few = told(NONE, by="Subtract", records=2, people=1)
+    assert "asked to erase 2 records" in few
+    assert "these records were subtracted" in few
+    assert "their part" not in few
+    assert "this record was subtracted" in told(NONE, by="Subtract", records=1, people=1)
+    stranger = receipts(NONE, by="Subtract", records=1, people=1)[1]
+    assert "these records were subtracted" in sentences(stranger)[1], "a band may be more"
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("kind", ["Unshare", "Erase", "EraseLabels", "EraseEdges", "Withdraw"])
+def test_that_data_was_deleted_is_what_the_operator_states_of_this_place_alone(kind, level):
+    shown = page(receipts(NONE, kind=kind, level=level)[0])
+    (about,) = [part for part in shown.split("<p>") if part.startswith("Asked by")]
+    assert "The operator states" in about
+    assert ("stand under “What this does not cover”" in about) == (level != "L0")
+    assert ("deleted from this run" in about) == (level != "L0" and kind != "Unshare")
+    assert ("not deleted yet" in about) == (level == "L0"), "what is hidden is still there"
+
+
+def test_an_exact_sum_is_the_operators_own_work_and_no_check():
+    added = Finding("exactness", "SHOWN", note="The platform added up the remaining data.")
+    shown = page(receipts(NONE, added)[0])
+    own = "exactness (the operator&#x27;s own work, not a measurement): The platform added up"
+    assert own in shown
+    assert "audit (the operator" not in shown, "control: another note"
+
+
+def test_a_page_about_several_people_says_that_it_is_for_none_of_them():
+    for_several, for_strangers = map(page, receipts(NONE, people=2))
+    for_one = page(receipts(NONE, people=1)[0])
+    assert "Do not send this page: it has the exact numbers of 2 people" in for_several
+    assert "is for the requester" not in for_several
+    assert "is for the requester" in for_one
+    assert "Do not send" not in for_one + for_strangers
 
 
 def test_an_older_publication_is_not_passed_over():

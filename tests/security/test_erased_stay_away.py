@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -13,14 +14,18 @@ import pytest
 from rescind.cli import main
 from rescind.core.clock import Clock
 from rescind.data import load
-from rescind.data.blocklist import Blocklist, place
+from rescind.data.blocklist import FILE, Blocklist, place
 from rescind.data.importing import erase_imported, import_file, imported_folder
 from rescind.errors import DataError
 from rescind.experiments.forget_run import answer
 from rescind.experiments.learning_run import obtained, run_cell
 from rescind.experiments.recipe import Cell, DataSettings, RunSettings
+from rescind.forgetting.data_erasure import erase
+from rescind.forgetting.receipt import Receipt, opened
+from rescind.forgetting.sealing import band
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
+from rescind.privacy.keys import own_public_key, read_secret
 from rescind.storage.federations import load_federation
 
 CANARY, ONLY_THEIRS = "canary-7f3a9c51", "film-e2d8b640"
@@ -141,10 +146,41 @@ def test_a_trial_leaves_other_runs_alone_and_says_so(table: Path, tmp_path: Path
     assert not Blocklist.of_dataset("mine"), "public data stays as it was published"
     asked = answer(tmp_path / "two", "withdraw", CANARY, audits="none")  # the control
     assert Blocklist.of_dataset("mine")
-    assert str(place("mine")) in asked.later_runs, "where the list is, to undo it"
+    assert str(place("mine")) in asked.later_runs, "where the list is"
+    assert "undo" not in asked.later_runs, "nobody is told to delete the list of real requests"
     place("mine").unlink()
     back = run_cell(CELL, tmp_path / "three")
-    assert back.facts["data"]["digest"] == first.facts["data"]["digest"], "undone as it says"
+    assert back.facts["data"]["digest"] == first.facts["data"]["digest"], "undone"
+
+
+def test_a_receipt_names_the_lists_that_are_kept_with_their_sizes(
+    table: Path, tmp_path: Path
+) -> None:
+    def lists(receipt: Receipt) -> dict[str, object]:
+        return {kept.name: kept.bytes for kept in receipt.kept if kept.name.startswith("list")}
+
+    run_cell(CELL, tmp_path / "one")
+    done = answer(tmp_path / "one", "withdraw", "person-4", audits="none")
+    first, size = place("mine").stat().st_size, (done.folder / FILE).stat().st_size
+    of_run, of_data = "list of removed rows, of this run", "list of removed rows, of the data"
+    assert lists(done.evidence.exact) == {of_run: band(size), of_data: band(first)}
+    assert (
+        lists(done.evidence.receipt)
+        == lists(done.evidence.exact)
+        == dict.fromkeys((of_run, of_data), "100-999")
+    ), "an exact size would tell the next requester how much others erased"
+    said = [kept.says for kept in done.evidence.exact.kept if kept.name == of_data]
+    assert "stay until the operator deletes" in said[0]
+    path = tmp_path / "receipt-mine.json"
+    erased, _, key = erase("mine", [CANARY], (), path)
+    second = place("mine").stat().st_size
+    assert second > first, "control: the list has grown"
+    assert lists(erased) == lists(opened(erased, read_secret(key))) == {of_data: band(second)}
+    assert band(second) == "1000-9999", "control: another band"
+    run_cell(CELL, tmp_path / "two")
+    trial = answer(tmp_path / "two", "withdraw", "person-5", audits="none", everywhere=False)
+    assert list(lists(trial.evidence.exact)) == [of_run], "a trial is on the list of its run alone"
+    assert place("mine").stat().st_size == second
 
 
 def test_data_erase_deletes_the_bytes_and_later_imports_leave_them_out(table: Path) -> None:
@@ -159,6 +195,8 @@ def test_data_erase_deletes_the_bytes_and_later_imports_leave_them_out(table: Pa
 
 
 def test_one_row_can_be_erased(table: Path) -> None:
+    with pytest.raises(DataError, match="leave --item out"):
+        erase_imported("mine", ["person-4"], [ONLY_THEIRS])
     done = erase_imported("mine", [CANARY], [ONLY_THEIRS])
     assert len(done.rows) == 1
     assert CANARY in load("mine").users
@@ -179,15 +217,40 @@ def test_the_command_writes_a_receipt(
         said = capsys.readouterr()
         return int(end.value.code or 0), said.out + said.err
 
-    code, said = rescind("data", "erase", "mine", "--user", CANARY)
+    code, said = rescind("data", "erase", "mine", "--user", CANARY, "--case", "DSR 117")
     assert code == 0, said
     assert "deleted 13 rows" in said
+    assert "for the requester only  receipt-mine.key, receipt-mine.html" in said
+    page = tmp_path / "receipt-mine.html"
+    assert stat.S_IMODE(page.stat().st_mode) == 0o600
+    told = page.read_text().split("</style>")[1]
+    assert "Request DSR 117 was answered on 20" in told
+    assert "One person asked to erase 13 records" in told
+    assert "these records were deleted from the imported data." in told
+    assert "is answered for by itself, with a receipt of its own" in told
+    assert "its devices" not in told, "there are none"
+    assert CANARY not in told
+    commands = re.findall(r"rescind verify receipt-mine.json --.*?(?=\n|</code>)", told)
+    assert len(commands) == 2
+    for command in commands:
+        words = command.replace("KEY-FROM-THE-OPERATORS-WEB-PAGE", str(own_public_key())).split()
+        code, said = rescind(*words[1:])
+        assert code == 0, said
+    assert "Erase of 13 records" in said, "the second command opens the exact numbers"
+    assert "receipt.json" not in told, "commands name this file"
     assert rescind("verify", "receipt-mine.json")[0] == 0
     receipt = json.loads((tmp_path / "receipt-mine.json").read_text())
     assert receipt["done"]["level"] == "L1"
     assert receipt["verdict"] == "UNAUDITED", "no model was looked at"
+    assert receipt["claims"]["case"].startswith("bound:"), "strangers do not read it"
     assert CANARY not in (tmp_path / "receipt-mine.json").read_text()
     assert rescind("data", "erase", "mine", "--user", CANARY)[0] == 2
+    other = ("data", "erase", "mine", "--user", "person-5", "--user", "person-6", "--receipt")
+    code, said = rescind(*other, "page.html")
+    assert (code, "must end in .json" in said) == (2, True)
+    code, said = rescind(*other, "two.json")
+    assert (code, "for nobody (numbers of all)  two.key, two.html" in said) == (0, True)
+    assert "Do not send this page" in (tmp_path / "two.html").read_text()
     assert rescind("data", "erase", "mine", "--user", "person-4")[0] == 0
     assert (tmp_path / "receipt-mine-2.json").is_file()
     assert rescind("data", "erase", "ml-100k", "--user", "7")[0] == 2

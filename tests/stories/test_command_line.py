@@ -369,6 +369,8 @@ def test_the_demonstration_runs_without_any_data(rescind):
     for line in json.loads(Path("demo/receipt.json").read_text())["not_covered"]:
         assert escape(line) in page, "what no command reaches stands in the report, too"
     assert "nothing was learnt from them" not in page, "the operator states it, nobody measured it"
+    assert "the server saw what was lent, and sums of the rest" in page
+    assert "trained on its own records; the server saw sums" not in page, "records were lent"
     facts = json.loads(Path("demo/run.json").read_text())
     erased = facts["demo"]
     assert erased["erased_records"] > 0

@@ -58,13 +58,13 @@ class Shop:
                 for old in self.folder.glob(shlex.split(line)[-1]):
                     shutil.rmtree(old)
                 continue
-            condition, _, guarded = line.partition(" || ")
-            if condition.startswith("[ ! -e "):
+            command = line
+            if line.startswith("[ ! -e "):
+                condition, _, command = line.partition(" || ")
                 if not (self.folder / condition.split()[3]).exists():
                     continue
-                line = guarded
-            if line.startswith("rescind "):
-                asked, _, unless = line.partition(" || ")
+            if command.startswith("rescind "):
+                asked, _, unless = command.partition(" || ")
                 code, said = self.rescind(asked)
                 assert unless or not code, said
                 codes[asked.split()[1]] = code

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -76,8 +77,45 @@ def test_requests_are_answered_by_deadline_and_leave_receipts_and_a_log(queue):
         assert not (folder / f"{name}.json").exists()
         page = (folder / "answered" / name / "receipt.html").read_text()
         assert f"Request {name} was answered on 20" in page
+        assert "is for the requester" in page
         case = json.loads(receipt)["claims"]["case"]
         assert case.startswith("bound:"), "it may name a user, and strangers read the receipt"
+
+
+def test_the_key_and_the_exact_page_lie_with_the_answer_alone(queue):
+    folder, run = queue
+    ask(folder, "anna", withdraw="3")
+    ask(folder, "ben", withdraw="4")
+    done = work_through(folder, run, "none", most=1)
+    new, place = run.with_name("run-forgot-1"), folder / "answered" / "anna"
+    key, receipt = place / "receipt.key", (place / "receipt.json").read_bytes()
+    assert not (new / "receipt.key").exists()
+    assert "Numbers are bands" in (new / "receipt.html").read_text()
+    assert (new / "receipt.json").read_bytes() == receipt
+    assert opened(parse(receipt), keys.read_secret(key)).asked.people == 1
+    assert len(done.waiting) == 1
+    shutil.copy(key, new / "receipt.key")  # as an earlier version left it
+    other = new.with_name("other")
+    shutil.copytree(new, other)
+    (other / "receipt.json").write_bytes(receipt + b" ")
+    work_through(folder, run, "none")
+    assert not (new / "receipt.key").exists(), "taken away with the next pass"
+    assert not (run.with_name("run-forgot-2") / "receipt.key").exists()
+    request_queue._keep_once(place, other)
+    assert (other / "receipt.key").exists(), "control: the key of another receipt stays"
+
+
+def test_a_request_that_was_answered_is_told_again_without_its_key(queue, monkeypatch, capsys):
+    _, run = queue
+    for key_is_there in (True, False):
+        monkeypatch.setattr("sys.argv", [*f"rescind forget {run} --withdraw 3".split()])
+        with pytest.raises(SystemExit) as end:
+            main()
+        said = capsys.readouterr().out
+        assert not end.value.code
+        assert ("For the requester only" in said) == key_is_there
+        assert ("key is not here any more" in said) != key_is_there
+        run.with_name("run-forgot-1").joinpath("receipt.key").unlink(missing_ok=True)
 
 
 def test_given_twice_it_does_nothing_more(queue):
@@ -116,6 +154,7 @@ def test_killed_between_two_writes_a_request_is_answered_once(queue, monkeypatch
     assert sorted(one["request"] for one in log_lines(folder)) == ["anna", "ben"]
     assert sorted(p.name for p in (folder / "answered").iterdir()) == ["anna", "ben"]
     assert list(folder.glob("*.json")) == []
+    assert list(run.parent.glob("run*/receipt.key")) == [], "each key lies with its answer alone"
     for name, user in (("anna", "3"), ("ben", "4")):
         given = json.loads((folder / "answered" / name / "request.json").read_text())
         assert given["user"] == user, "the user can check the receipt, also after a kill"

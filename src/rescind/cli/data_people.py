@@ -19,8 +19,11 @@ def erase_rows(
         Path | None,
         Option(help="File of the receipt. Default: receipt-NAME.json, receipt-NAME-2.json, ..."),
     ] = None,
+    case: Annotated[
+        str, Option(metavar="TEXT", help="Your number of the request, for the top of the page.")
+    ] = "",
 ) -> None:
-    """Delete rows of users from imported data, for good, and write a signed receipt.
+    """Delete rows of users from imported data, for good; write a signed receipt and its page.
 
     Later imports under this name and every run leave them out. Runs that learnt from them are
     answered one by one: rescind forget RUN --withdraw USER.
@@ -34,16 +37,18 @@ def erase_rows(
             f"'{name}' is not an imported dataset, so there are no rows of ours to delete. "
             f"Imported: {known}. For a run, use rescind forget RUN."
         )
-    from rescind.forgetting.data_erasure import erase
+    from rescind.forgetting.data_erasure import erase, taken
 
     path, number = receipt or Path(f"receipt-{name}.json"), 1
-    while receipt is None and (path.exists() or path.with_suffix(".key").exists()):
+    while receipt is None and taken(path):
         number += 1
         path = Path(f"receipt-{name}-{number}.json")
-    _, rows, key = erase(name, user, item or (), path)
-    people = f"{len(user)} user" + ("s" if len(user) > 1 else "")
+    users = list(dict.fromkeys(user))
+    _, rows, key = erase(name, users, item or (), path, case)
+    people = f"{len(users)} user" + ("s" if len(users) > 1 else "")
     typer.echo(f"{name}: deleted {rows:,} rows of {people}; later imports leave them out")
-    typer.echo(f"  receipt  {path}\n  for the requester only  {key}")
+    whose = "for the requester only" if len(users) == 1 else "for nobody (numbers of all)"
+    typer.echo(f"  receipt  {path}\n  {whose}  {key}, {path.with_suffix('.html')}")
     typer.echo(f"\nNext: rescind verify {path}; rescind forget RUN --withdraw USER for each run")
 
 

@@ -247,15 +247,18 @@ def write_parts(folder: Path, asked: tuple[Event, Labels], key: bytes) -> None:
 def _print(done: Answer) -> str:
     """Print what was done, found and written; return the verdict."""
     from rescind.audits.finding import legend, question
+    from rescind.forgetting.sealing import shown
     from rescind.forgetting.succession import RECEIPT
     from rescind.reporting.html import word_of
     from rescind.storage.run_folder import read_facts
 
     receipt = done.evidence.exact
     asked, how_done = receipt.asked, receipt.done
+    seconds = how_done.seconds  # bands, if the key is not here any more
+    took = seconds if isinstance(seconds, str) else f"{seconds:.1f}"
     typer.echo(
-        f"forgot {asked.records:,} records, users concerned: {asked.people:,}, by "
-        f"{how_done.unlearning} in {how_done.seconds:.1f} s ({how_done.rounds} rounds, level "
+        f"forgot {shown(asked.records)} records, users concerned: {shown(asked.people)}, by "
+        f"{how_done.unlearning} in {took} s ({how_done.rounds} rounds, level "
         f"{how_done.level}): {receipt.verdict}"
     )
     for f in receipt.findings:
@@ -274,7 +277,9 @@ def _print(done: Answer) -> str:
             f"rounds since the start, these included"
         )
     typer.echo(f"\nWritten: {done.folder}/receipt.json and receipt.html; new run in {done.folder}")
-    if asked.people == 1:
+    if not done.key_file.is_file():
+        typer.echo("Its key is not here any more: it was handed over, or deleted")
+    elif asked.people == 1:
         typer.echo(f"For the requester only: {done.key_file}, and receipt.html (exact numbers)")
     else:
         typer.echo(

@@ -110,9 +110,17 @@ class Blocklist:
         return there
 
     def _write(self, path: Path) -> None:
+        write_atomically(path, self._bytes())
+
+    def _bytes(self) -> bytes:
         table: dict[str, Any] = {"by": self.by} if self.by else {}
         table |= {n: sorted(getattr(self, n)) for n in LISTS}
-        write_atomically(path, (json.dumps(table, indent=1) + "\n").encode())
+        return (json.dumps(table, indent=1) + "\n").encode()
+
+    @property
+    def nbytes(self) -> int:
+        """Return the size of the file that holds this list."""
+        return len(self._bytes())
 
     def __or__(self, other: Blocklist) -> Blocklist:
         both = {n: getattr(self, n) | getattr(other, n) for n in LISTS}

@@ -261,7 +261,10 @@ def erase_imported(name: str, users: Sequence[str], items: Sequence[str] = ()) -
         if items:
             gone &= np.isin(dataset.items[dataset.item], list(items))
         if not gone.any():
-            raise DataError(f"these users have no such rows in '{name}'. Nothing was erased.")
+            raise DataError(
+                f"these users have no such rows in '{name}'. Nothing was erased. Look up which "
+                f"items are theirs, or erase all their rows: leave --item out."
+            )
         rows = dataset.select(gone)
         named = dataset.users[rows.user].tolist(), dataset.items[rows.item].tolist()
         # The list first: whatever happens next, nobody learns these rows again.

@@ -73,8 +73,9 @@ def page(
         words.badges(exact),
         words.tone(exact),
         f"{data['users']:,} people and {data['items']:,} items of {data['name']} "
-        f"({data['source']}). Each device trained on its own records; the server saw sums. "
-        f"The signed receipt lies next to this page.",
+        f"({data['source']}). People lent {sum(lent for *_, lent in lending):,} records; devices "
+        f"trained; the server saw what was lent, and sums of the rest. The signed receipt lies "
+        f"next to this page.",
     )
     out.parts.append('<p><a href="receipt.html">Read the receipt</a>, and how to check it.</p>')
     out.parts.append(steps(exact))

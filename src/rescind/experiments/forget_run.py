@@ -21,7 +21,8 @@ from rescind.experiments.read_request import DRAW, Kind, NamedRecords, Source, r
 from rescind.experiments.stream_run import measured_again
 from rescind.forgetting.forget import Audits, Evidence, forget
 from rescind.forgetting.parallel import one_thread
-from rescind.forgetting.receipt import Issued, parse, write_keys
+from rescind.forgetting.purge import kept_list
+from rescind.forgetting.receipt import Issued, Kept, parse, write_keys
 from rescind.forgetting.receipt_html import page
 from rescind.forgetting.run_receipt import facts_about
 from rescind.forgetting.succession import (
@@ -126,6 +127,7 @@ def answer(
                 watched, event, method, audits,
                 previous=previous, data=_public_data(facts), folder=scratch, workers=workers,
                 progress=on_retrain, not_covered=_copies(facts, event, listed),
+                also_kept=lambda after: _lists(run, facts, listed, _withheld(fed, after, request)),
                 away=away, case=case,
             )  # fmt: skip
         after = replace(after, watch=())
@@ -154,6 +156,15 @@ def _withheld(before: Federation, after: Federation, request: Request) -> Blockl
     if isinstance(event, Withdraw):
         listed = listed.with_withdrawn(before.labels.user_id(event.client))
     return listed
+
+
+def _lists(run: Path, facts: dict[str, Any], listed: bool, withheld: Blocklist) -> list[Kept]:
+    """Name the lists of what must not be learnt again, as they are after this request."""
+    kept = [kept_list("of this run", (Blocklist.read(run) | withheld).nbytes)]
+    if listed:
+        known = Blocklist.of_dataset(facts["data"]["name"])
+        kept.append(kept_list("of the data", (known | withheld).nbytes))
+    return kept
 
 
 def request_digest(kind: Kind, source: Source) -> str:
@@ -191,9 +202,7 @@ def _later_runs(facts: dict[str, Any], listed: bool) -> str:
     if listed:
         return (
             f"From now on every load and every run of '{name}' on this machine leaves these rows "
-            f"out (list: {place(name)}). Results from before are of other data. Was it a trial? "
-            f"Next time give --only-here. To undo it, delete the list: it has all requests to "
-            f"'{name}'."
+            f"out (list: {place(name)}). Results from before are of other data."
         )
     if not _of_people(facts):
         return ""

@@ -3,8 +3,9 @@
     requests/
       anna.json            {"withdraw": "7", "received": "2026-11-16"}
       ben.json             {"erase": {"user": "9", "items": ["50", "172"]}, "due": "2026-12-01"}
-      answered/anna/       receipt.json, receipt.html, receipt.key, request.json: for the user
-                           receipt-NAME.json, receipt-NAME.key: of rows of imported data
+      answered/anna/       receipt.json, receipt.html, receipt.key, request.json: for the user;
+                           the key and the exact page lie here alone
+                           receipt-NAME.json, .html, .key: of rows of imported data
                            about.json: for the operator
       refused/x.json       why a request could not be answered
       log.jsonl            one line per answer or refusal, without ids of users
@@ -46,6 +47,8 @@ from rescind.experiments.request_files import (
 )
 from rescind.forgetting.data_erasure import erase
 from rescind.forgetting.forget import Audits
+from rescind.forgetting.receipt import parse
+from rescind.forgetting.receipt_html import page
 from rescind.forgetting.succession import KEY, PAGE, PROOF, RECEIPT, moved_request, settle
 from rescind.privacy.keys import erasure_key
 from rescind.storage.events import event_text
@@ -157,10 +160,14 @@ def _answer(folder: Path, run: Path, one: Asked, audits: Audits, workers: int) -
         last = link
         if one.digest == moved_request(link):
             break
-    case = one.name if one.name.isprintable() else ""  # a strange name is no reason to refuse
     return answer(
-        last, one.kind, one.source, None, audits, workers=workers, on_start=keep, case=case
+        last, one.kind, one.source, None, audits, workers=workers, on_start=keep, case=_case(one)
     )
+
+
+def _case(one: Asked) -> str:
+    """Return the case number: the name of the file. A strange name is no reason to refuse."""
+    return one.name if one.name.isprintable() else ""
 
 
 def _exact_request(folder: Path, name: str) -> Path:
@@ -215,6 +222,7 @@ def _complete(folder: Path, one: Asked, now: datetime) -> dict[str, Any]:
         _log(folder, line)
     _exact_request(folder, one.name).unlink(missing_ok=True)
     note_about(folder, one.path).unlink(missing_ok=True)
+    _keep_once(path.parent, Path(about["run"]))
     one.path.unlink()
     return about
 
@@ -230,7 +238,7 @@ def _delete_rows(receipt: Path, name: str, one: Asked) -> str:
     try:
         held = [item for item in items_of(name, one.user) if one.items is None or item in one.items]
         if held:
-            erase(name, [one.user], held, receipt)
+            erase(name, [one.user], held, receipt, _case(one))
     except RescindError as error:
         raise DataError(
             f"the run has forgotten, but '{name}' still has the rows: {error} The answer is not "
@@ -239,6 +247,17 @@ def _delete_rows(receipt: Path, name: str, one: Asked) -> str:
     if receipt.is_file():
         return f"deleted from '{name}'; its receipt: {receipt.name}"
     return f"'{name}' had none of them any more, so there is no receipt about it"
+
+
+def _keep_once(place: Path, run: Path) -> None:
+    """Take out of a run what is for the user alone, if it was handed over: key and exact page."""
+    told = place / RECEIPT
+    if not ((run / KEY).is_file() and told.is_file()):
+        return
+    receipt = told.read_bytes()
+    if (run / RECEIPT).read_bytes() == receipt:
+        write_atomically(run / PAGE, page(parse(receipt)).encode(), private=True)
+        (run / KEY).unlink()
 
 
 def _refuse(folder: Path, path: Path, why: str) -> list[str]:
@@ -281,6 +300,8 @@ def _tidy(folder: Path) -> None:
         name = exact.name[1 : -len(".request")]
         if (folder / ANSWERED / name).is_dir() or not (folder / f"{name}.json").is_file():
             exact.unlink()
+    for path in sorted((folder / ANSWERED).glob(f"*/{ABOUT}")):
+        _keep_once(path.parent, Path(_read(path)["run"]))
 
 
 def log_lines(folder: Path) -> list[dict[str, Any]]:

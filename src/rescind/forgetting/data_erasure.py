@@ -9,11 +9,18 @@ from pathlib import Path
 import torch
 
 from rescind.audits.finding import Finding
+from rescind.core.claims import CASE, OPERATOR, one_line
+from rescind.core.files import write_atomically
 from rescind.core.records import Erase, Records
+from rescind.data.blocklist import place
 from rescind.data.importing import erase_imported
 from rescind.errors import ConfigError
-from rescind.forgetting.receipt import Done, Kept, Receipt, issue, write
+from rescind.forgetting.purge import kept_list
+from rescind.forgetting.receipt import Done, Receipt, issue, write
+from rescind.forgetting.receipt_html import page
 from rescind.forgetting.receipt_log import log_if_possible
+from rescind.forgetting.receipt_words import ROWS
+from rescind.privacy.keys import operator
 
 NOT_COVERED = (
     "Runs that learnt from these rows: `rescind forget RUN` answers for each of them.",
@@ -22,16 +29,21 @@ NOT_COVERED = (
 
 
 def erase(
-    name: str, users: Sequence[str], items: Sequence[str], path: Path
+    name: str, users: Sequence[str], items: Sequence[str], path: Path, case: str = ""
 ) -> tuple[Receipt, int, Path]:
-    """Delete rows of users from an imported dataset and write a receipt.
+    """Delete rows of users from an imported dataset; write a receipt, and its page beside it.
 
     Return (receipt, number of rows, where the requester's key is). path: of the receipt
+    case: the operator's number of the request, which the page shows
     """
-    if path.exists() or path.with_suffix(".key").exists():
+    if path.suffix != ".json":
+        raise ConfigError(f"--receipt {path} must end in .json. Nothing was erased.")
+    if taken(path):
         raise ConfigError(
-            f"{path} or its key exists already. Choose another with --receipt. Nothing was erased."
+            f"{path}, its key or its page exists already. Choose another with --receipt. Nothing "
+            f"was erased."
         )
+    numbered = {CASE: one_line(case, "the case")} if case else {}
     begun = time.perf_counter()
     done = erase_imported(name, users, items)
     event = Erase(Records.of(torch.from_numpy(done.rows.user), torch.from_numpy(done.rows.item)))
@@ -44,7 +56,7 @@ def erase(
         event,
         Done(
             method={"name": "imported data"},
-            unlearning="rows deleted",
+            unlearning=ROWS,
             level="L1",
             world_before=done.before.digest,
             world_after=done.after.digest,
@@ -55,10 +67,19 @@ def erase(
             online={},
             seconds=time.perf_counter() - begun,
         ),
-        [Kept("list of erased rows", 0, "Digests under a secret key, so that no run learns them.")],
+        [kept_list("of the data", place(name).stat().st_size)],
         findings,
         not_covered=NOT_COVERED,
+        claims={OPERATOR: who} if (who := operator()) else {},
+        bound_claims=numbered,
     )
     key = write(issued, path)
+    shown = page(issued.receipt, key=issued.key, name=path.stem)
+    write_atomically(path.with_suffix(".html"), shown.encode(), private=True)
     log_if_possible(path)
     return issued.receipt, len(done.rows), key
+
+
+def taken(path: Path) -> bool:
+    """Return whether a receipt, its key or its page is there."""
+    return any(path.with_suffix(suffix).exists() for suffix in (".json", ".key", ".html"))

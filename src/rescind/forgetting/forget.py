@@ -36,7 +36,7 @@ from rescind.forgetting.pipeline import (
     vouched,
 )
 from rescind.forgetting.purge import inventory
-from rescind.forgetting.receipt import Done, Issued, Receipt, issue, opened
+from rescind.forgetting.receipt import Done, Issued, Kept, Receipt, issue, opened
 from rescind.methods.unlearning.retrain import Retrain
 from rescind.privacy.keys import operator, signing_key
 
@@ -106,6 +106,7 @@ def forget(
     progress: Callable[[int, int], Any] = lambda *_: None,
     away: Sequence[str | int] = (),
     not_covered: Sequence[str] = (),
+    also_kept: Callable[[Federation], Sequence[Kept]] = lambda _: (),
     case: str = "",
 ) -> tuple[Federation, Evidence]:
     """Forget the records of an Unshare, Erase or Withdraw; return the model and the evidence.
@@ -115,8 +116,9 @@ def forget(
     dataset    folder: where the audit keeps its retrained models    progress: called with
     (finished, total) reference models    away: original ids of users who cannot be reached; what
     they hold stays, and the receipt states this    not_covered: further things the receipt must
-    name, such as copies of the data elsewhere    case: your number of the request, which the
-    requester's page shows; strangers cannot read it
+    name, such as copies of the data elsewhere    also_kept: what is kept beside the federation that
+    forgot, which it is called with    case: your number of the request, which the requester's page
+    shows; strangers cannot read it
 
     If the audit of an approximate unlearner does not pass, `Retrain` is used instead; for fewer
     than FEWEST records, which cannot be audited, it is used at once. An unlearner that claims to be
@@ -166,7 +168,7 @@ def forget(
         return issue(
             request.event,
             _done(fed, request, done, data, level),
-            inventory(done.fed),
+            (*inventory(done.fed), *also_kept(done.fed)),
             findings(known),
             records=request.count,
             not_covered=[*_limits(fed, request), *claims.not_covered, *not_covered],

@@ -2,7 +2,7 @@
 
 Removes what holds the records or was computed from them: copies, server rows of the users
 concerned, optimiser moments, snapshots, restore points and logs. `traces` looks for leftovers,
-`inventory` lists what is kept.
+`inventory` lists what is kept, `kept_list` what is kept beside it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from rescind.core.records import Anew, Erase, Records, Share, Unshare, Withdraw
 from rescind.core.request import Request
 from rescind.core.state import Memory, Snapshot, has_user_rows, reset_rows
 from rescind.forgetting.receipt import Kept
+from rescind.forgetting.sealing import band
 
 
 def purge(before: Federation, after: Federation, request: Request, exact: bool) -> Federation:
@@ -165,6 +166,20 @@ def inventory(fed: Federation) -> tuple[Kept, ...]:
         ),
     }
     return tuple(Kept(name, size, says) for name, (size, says) in sizes.items())
+
+
+def kept_list(of: str, size: int) -> Kept:
+    """Return the line about a list of rows that are not learnt again (`data.blocklist`).
+
+    Its size is a band for the requester, too: an exact one would tell how much others erased.
+    """
+    return Kept(
+        f"list of removed rows, {of}",
+        band(size),
+        "Digests under a secret key of the operator, so that no run learns the rows of this and of "
+        "earlier requests again. They are personal data while that key exists, and stay until the "
+        "operator deletes the list or the key.",
+    )
 
 
 def _records_bytes(records: Records) -> int:

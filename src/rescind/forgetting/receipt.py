@@ -356,7 +356,10 @@ def parse(data: bytes) -> Receipt:
     except RecursionError:
         raise DataError("it is nested too deeply.") from None
     if not same:
-        raise DataError("its bytes are not in canonical form: it was changed or rewritten.")
+        raise DataError(
+            "its bytes are not in canonical form: it was changed, or a program wrote it anew "
+            "(other line ends are enough). Ask for the file again, and save it without opening it."
+        )
     if receipt.done.level not in LEVELS:
         raise DataError(f"its level is {receipt.done.level!r}. {suggest('', LEVELS)}")
     if not _is_time(receipt.time):

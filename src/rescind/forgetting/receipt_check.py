@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+from shlex import quote
+
 from rescind.forgetting.receipt import Receipt, canonical, digest
+from rescind.forgetting.receipt_words import about_rows
 from rescind.reporting.html import Page
 
-WITHOUT_THIS_PROGRAM = r"""hex() { sed -n "s/^ \"$1\": \"ed25519:\([0-9a-f]*\)\".*/\1/p" receipt.json; }
-bytes() { printf "$(sed 's/../\\x&/g')"; }
-KEY=ed25519:...                                  # the operator's, from their web page, not from this file
-(printf 302a300506032b6570032100; printf %s "${KEY#ed25519:}") | bytes > key.der
-hex signature | tr -d '\n' | bytes > signature.bin
-grep -v '^ "signature"' receipt.json > signed.txt
+WITHOUT_THIS_PROGRAM = r"""KEY=ed25519:...                                  # the operator's, from their web page, not from this file
+LINE='^ "signature": "ed25519:\([0-9a-f]\{128\}\)",$'
+bytes() { for byte in $(sed 's/../0x& /g'); do printf "\\$(printf %03o "$byte")"; done; }
+printf %s "302a300506032b6570032100${KEY#ed25519:}" | bytes > key.der
+sed -n "s/$LINE/\1/p" receipt.json | bytes > signature.bin
+sed "/$LINE/d" receipt.json > signed.txt
 openssl pkeyutl -verify -pubin -keyform DER -inkey key.der -rawin -in signed.txt -sigfile signature.bin
 """  # noqa: E501 - lines to copy
-"""Checks the signature with a shell and openssl; `docs/receipts.md` has the same lines."""
+"""Checks the signature with any POSIX shell and openssl; `docs/receipts.md` has the same lines. A
+line of the signature with anything else on it stays in the text, so that nothing is unsigned."""
+READ_THIS = (
+    "It must print `Signature Verified Successfully`. Then read `signed.txt`, not `receipt.json`: "
+    "only what stands in there is signed. `Signature Verification Failure` means that the file was "
+    "changed, or signed with another key; every other message is about the tools or about KEY."
+)
 THEIR_KEY = "KEY-FROM-THE-OPERATORS-WEB-PAGE"
 
 
-def how_to_check(out: Page, receipt: Receipt) -> None:
-    """Add what to get, what to compare, and the commands."""
+def how_to_check(out: Page, receipt: Receipt, name: str) -> None:
+    """Add what to get, what to compare, and the commands. name: of the file, without .json"""
+    file, own, second, commands = quote(f"{name}.json"), *_of_ones_own(receipt, name)
     out.heading("Check it yourself")
-    out.text("This page is not signed; the signed receipt is receipt.json. You need three things:")
+    out.text(f"This page is not signed; the signed receipt is {file}. You need three things:")
     out.listing(
         [
             f"The software: {_program(receipt)} or newer, from whoever you trust. It is free "
@@ -28,8 +38,7 @@ def how_to_check(out: Page, receipt: Receipt) -> None:
             f"openssl are enough for the signature (below).",
             "The operator's public key, by another way than this page and this file: from their "
             "web page, by letter or by telephone. They have it in the file `signing.pub`.",
-            "Your own papers, which only you have: `receipt.key`, and the request "
-            "(`request.json`) or your part of it.",
+            f"Your own papers, which only you have: {own}.",
         ]
     )
     out.text("Then compare:")
@@ -37,27 +46,43 @@ def how_to_check(out: Page, receipt: Receipt) -> None:
         [
             f"The key that the operator gave you with the one here: `{receipt.public_key}`",
             "The signature with the file: `rescind verify` must say VALID.",
-            "The request in the receipt with yours: the second command below.",
+            f"{second}: the second command below.",
             "This page with the file: verdict, level and date must be those that the command "
-            f"prints, and the SHA-256 of receipt.json must be `{_bare(receipt)}`.",
+            f"prints, and the SHA-256 of {file} must be `{_bare(receipt)}`.",
         ],
         ordered=True,
     )
     out.code(  # a key from this page would only show that the page agrees with itself
-        f"rescind verify receipt.json --key {THEIR_KEY}\n"
-        "# is it about my request?\n"
-        "rescind verify receipt.json --event request.json --event-key receipt.key \\\n"
-        f"  --key {THEIR_KEY}\n"
-        "# the same, if several asked together and I got my part of it\n"
-        f"rescind verify receipt.json --part MY-PART.json --key {THEIR_KEY}"
+        f"rescind verify {file} --key {THEIR_KEY}\n{commands}"
     )
     with out.folded("Without our software", "a shell and openssl"):
-        out.text("It prints `Signature Verified Successfully`; then compare `sha256sum`.")
-        out.code(f"{WITHOUT_THIS_PROGRAM}sha256sum receipt.json")
+        told = f"{READ_THIS} Last compare the `sha256sum` with the one above."
+        out.text(told.replace("receipt.json", file))
+        out.code(f"{WITHOUT_THIS_PROGRAM}sha256sum receipt.json".replace("receipt.json", file))
     out.text(
         "A valid signature shows who states this and that it is unchanged. It does not make the "
         "statement true: that is what the measurements and their controls are for.",
         note=True,
+    )
+
+
+def _of_ones_own(receipt: Receipt, name: str) -> tuple[str, str, str]:
+    """Return what only the requester has, what it is compared with, and the commands for it."""
+    file, key = quote(f"{name}.json"), quote(f"{name}.key")
+    if about_rows(receipt):  # nobody gets a request of it
+        return (
+            f"`{key}`",
+            "The exact numbers with what you know of your data",
+            f"# the exact numbers\nrescind verify {file} --event-key {key} --key {THEIR_KEY}",
+        )
+    return (
+        f"`{key}`, and the request (`request.json`) or your part of it",
+        "The request in the receipt with yours",
+        f"# is it about my request?\n"
+        f"rescind verify {file} --event request.json --event-key {key} \\\n"
+        f"  --key {THEIR_KEY}\n"
+        f"# the same, if several asked together and I got my part of it\n"
+        f"rescind verify {file} --part MY-PART.json --key {THEIR_KEY}",
     )
 
 

@@ -47,7 +47,10 @@ def from_bytes(data: bytes) -> Any:
     try:
         return json.loads(data.decode(), parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"it is not JSON in UTF-8 ({error}).") from None
+        raise DataError(
+            f"it is not JSON in UTF-8 ({error}). Give receipt.json, the signed file: its page "
+            f"(receipt.html), keys and proofs are checked with it, not instead of it."
+        ) from None
 
 
 def _no_number(name: str) -> float:

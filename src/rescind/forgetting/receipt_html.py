@@ -16,16 +16,17 @@ from rescind.forgetting import receipt_words as words
 from rescind.forgetting.receipt import LEVELS, Receipt, canonical, digest, opened
 from rescind.forgetting.receipt_check import how_to_check
 from rescind.forgetting.receipt_terms import explained
-from rescind.forgetting.sealing import BOUND, shown
+from rescind.forgetting.sealing import shown
 from rescind.reporting.html import Badge, Page
 
-ASKED = {
-    "Unshare": "The server's copy of the records is deleted; the device keeps its own.",
-    "Erase": "The records are deleted on the server and on the device.",
-    "EraseLabels": "The labels are deleted; the nodes stay.",
-    "EraseEdges": "The edges are deleted; the nodes stay.",
-    "Withdraw": "All data of the person is deleted.",
+DELETED = {
+    "Unshare": "the server's copy of the records was deleted; the device keeps its own",
+    "Erase": "the records were deleted from {here}{devices}",
+    "EraseLabels": "the labels were deleted from {here}; the nodes stay",
+    "EraseEdges": "the edges were deleted from {here}; the nodes stay",
+    "Withdraw": "all data of the person was deleted from {here}{devices}",
 }
+"""What was done to the records. Nobody measured it, and other copies may be left."""
 SUMMARY = {
     "PASS": "This is what these checks can detect at these sample sizes, not more.",
     "FAIL": "The request is not fulfilled for the model.",
@@ -36,9 +37,13 @@ SUMMARY = {
 ROLES = {"requester": "devices of those who asked", "others": "devices of others"}
 FOR_THE_REQUESTER = (
     "This page has the exact numbers and is for the requester. Strangers who have the same data "
-    "could find out from them whose records these were; receipt.json shows them bands only."
+    "could find out from them whose records these were; the signed file shows them bands only."
 )
-FOR_STRANGERS = "Numbers are bands. The exact ones are sealed: receipt.key opens them."
+FOR_NOBODY = (
+    "Do not send this page: it has the exact numbers of {people} together. Each of them gets "
+    "the signed file and, of a run, their own part of the request."
+)
+FOR_STRANGERS = "Numbers are bands. The exact ones are sealed: the requester's key opens them."
 
 
 def page(
@@ -46,12 +51,14 @@ def page(
     findings: Sequence[Finding] | None = None,
     figures: Mapping[str, str] | None = None,
     key: bytes | None = None,
+    name: str = "receipt",
 ) -> str:
     """Return the page.
 
     findings: those of the receipt, with the curves and samples that a receipt does not contain
     figures: further pictures as SVG, by caption
     key: the requester's, to show exact numbers. Default: the page for strangers
+    name: of the receipt's file, without .json
     """
     issued, receipt = receipt, receipt if key is None else opened(receipt, key)
     measured = receipt.findings if findings is None else tuple(findings)
@@ -64,7 +71,7 @@ def page(
     _first(out, receipt)
     out.heading("What this does not cover")
     out.listing(receipt.not_covered)
-    how_to_check(out, issued)
+    how_to_check(out, issued, name)
     out.heading("Details")
     _asked_and_done(out, receipt)
     _measured(out, measured, figures or {})
@@ -97,15 +104,23 @@ def _first(out: Page, receipt: Receipt) -> None:
     if drawn:
         out.parts.append(drawn)
     if receipt.format > 1:
-        closed = receipt.done.model_after.startswith(BOUND)
-        out.text(FOR_STRANGERS if closed else FOR_THE_REQUESTER, note=True)
+        out.text(_for_whom(receipt), note=True)
+
+
+def _for_whom(receipt: Receipt) -> str:
+    """Return who may have this page."""
+    if isinstance(receipt.asked.people, str):  # a band
+        return FOR_STRANGERS
+    if receipt.asked.people > 1:
+        return FOR_NOBODY.format(people=words.people(receipt.asked.people))
+    return FOR_THE_REQUESTER
 
 
 def _asked_and_done(out: Page, receipt: Receipt) -> None:
     asked, done = receipt.asked, receipt.done
     with out.folded("What was asked and done"):
         who, count = words.people(asked.people), words.records(asked.records)
-        out.text(f"Asked by {who} about {count}. {ASKED.get(asked.kind, '')}".strip())
+        out.text(f"Asked by {who} about {count}. {_deleted(receipt)}".strip())
         out.text(
             "The records themselves are not in the receipt. It holds a digest of the request under "
             "a key that only the requester has, so others cannot test which records it is about.",
@@ -136,6 +151,16 @@ def _asked_and_done(out: Page, receipt: Receipt) -> None:
                 "are counted as outstanding."
             )
             out.code("rescind verify receipt.json --data RUN")
+
+
+def _deleted(receipt: Receipt) -> str:
+    """Return what the operator states about the records; '' of a request that is not known."""
+    if receipt.done.level == "L0":
+        return "The operator states: they are hidden and no longer used, not deleted yet."
+    devices = "" if words.about_rows(receipt) else " and its devices"
+    what = DELETED.get(receipt.asked.kind, "").format(here=words.here(receipt), devices=devices)
+    elsewhere = "Copies elsewhere stand under “What this does not cover”."
+    return f"The operator states: {what}. {elsewhere}" if what else ""
 
 
 def _measured(out: Page, findings: Sequence[Finding], figures: Mapping[str, str]) -> None:
@@ -175,10 +200,15 @@ def _checks(out: Page, findings: Sequence[Finding]) -> None:
         controlled = [f for f in findings if f.controls]
         values = [[f.check, *(_or_dash(f.controls.get(n)) for n in names)] for f in controlled]
         out.table(["check", *names], values, "Controls")
-    limits = [f"{finding.check}: {finding.note}" for finding in findings if finding.note]
+    limits = [f"{_by_whom(finding)}: {finding.note}" for finding in findings if finding.note]
     if limits:
         out.text("What was said of single checks, and what they cannot show:")
         out.listing(limits)
+
+
+def _by_whom(finding: Finding) -> str:
+    own = " (the operator's own work, not a measurement)" if finding.check == "exactness" else ""
+    return f"{finding.check}{own}"
 
 
 def _asks(finding: Finding) -> list[object]:

@@ -10,9 +10,8 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from rescind.audits.finding import UNCHANGED, Finding, question
-from rescind.core.claims import RELEASE
 from rescind.forgetting.receipt import Receipt
-from rescind.forgetting.receipt_words import would_have_noticed
+from rescind.forgetting.receipt_words import here, would_have_noticed
 from rescind.reporting import charts
 from rescind.reporting.html import TONES, Badge
 
@@ -49,10 +48,9 @@ def steps(receipt: Receipt) -> str:
         deleted = f"The operator states: done; the device keeps its own copy. {ELSEWHERE}"
     tone, influence = INFLUENCE[receipt.done.level]
     verdict = receipt.verdict
-    here = "service" if RELEASE in receipt.claims else "run"
     tone = tone if verdict == "PASS" else "open"  # a tick needs a measurement
     rows = (
-        ("good" if gone else "open", f"Records deleted from this {here}", deleted),
+        ("good" if gone else "open", f"Records deleted from {here(receipt)}", deleted),
         (tone, "Influence taken out of the model", influence),
         (TONES.get(verdict, "open"), "Measured", CHECKED.get(verdict, f"The verdict: {verdict}.")),
     )

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from rescind.audits.finding import JUDGING, UNCHANGED, Finding
 from rescind.core.claims import CASE, NEXT, OPERATOR, RELEASE
-from rescind.forgetting.receipt import TIME_FORMAT, Count, Receipt
+from rescind.forgetting.receipt import TIME_FORMAT, Asked, Count, Receipt
 from rescind.forgetting.sealing import BOUND, shown
 from rescind.reporting.html import TONES, Badge
 
@@ -23,11 +23,14 @@ ASKED = {
 }
 NOUNS = {"EraseLabels": "label", "EraseEdges": "edge"}
 ANEW, ALL_THAT_CAN = "the model was trained again", "all rounds that can be repeated were run again"
+ROWS = "rows deleted"
+"""What `rescind data erase` does: it changes stored data, and no model."""
 DONE = {
+    ROWS: "{they} deleted from the imported data",
     "Retrain": f"{ANEW} without them",
-    "Subtract": "their part was subtracted from the sum that the model is made of",
-    "Subtract, and retrain the softmax learner": "their part was subtracted from the sum, and the "
-    "rest of the model was trained again without them",
+    "Subtract": "{they} subtracted from the sum that the model is made of",
+    "Subtract, and retrain the softmax learner": "{they} subtracted from the sum, and the rest of "
+    "the model was trained again without them",
 }
 """What was done, by the name of the unlearner. Others are approximate, and named."""
 SHORT = {"L0": "hidden", "L1": "not shown", "L2": "approximate", "L3": "exact"}
@@ -53,6 +56,18 @@ def answered(receipt: Receipt) -> str:
     case, who = receipt.claims.get(CASE, BOUND), receipt.claims.get(OPERATOR)
     what = "The request" if case.startswith(BOUND) else f"Request {case}"
     return f"{what} was answered on {receipt.time[:10]}{f' by {who}' if who else ''}."
+
+
+def here(receipt: Receipt) -> str:
+    """Return where the records were that a receipt is about."""
+    if about_rows(receipt):
+        return "the imported data"
+    return "this service" if RELEASE in receipt.claims else "this run"
+
+
+def about_rows(receipt: Receipt) -> bool:
+    """Return whether a receipt is about stored rows alone, not about a model."""
+    return receipt.done.unlearning == ROWS
 
 
 def sentences(receipt: Receipt) -> tuple[str, str, str]:
@@ -127,6 +142,7 @@ def _done(receipt: Receipt) -> str:
     done, release = receipt.done, receipt.claims.get(RELEASE)
     name = done.unlearning.partition(" (")[0]
     what = DONE.get(name, f"{name} changed the model to take out their influence")
+    what = what.replace("{they}", _they(receipt.asked))
     if name == "Retrain" and done.level == "L2":
         what = f"{ALL_THAT_CAN} without them"
     if release is not None and release.isdecimal():
@@ -134,8 +150,18 @@ def _done(receipt: Receipt) -> str:
     return f"The operator states: on {day(receipt.time)} {what}."
 
 
+def _they(asked: Asked) -> str:
+    noun = NOUNS.get(asked.kind, "record")
+    return f"this {noun} was" if asked.records == 1 else f"these {noun}s were"
+
+
 def _shown(receipt: Receipt) -> str:
     level, verdict = receipt.done.level, receipt.verdict
+    if about_rows(receipt):
+        return (
+            "It is about stored rows: a model that learnt from them is answered for by itself, "
+            "with a receipt of its own."
+        )
     if receipt.claims.get(NEXT, "made") != "made":
         return (
             "What was published before this still comes from them, and stays in use until the next "
