@@ -75,7 +75,7 @@ def describe_dataset(name: Name, json: Json = False) -> None:
         typer.echo(f"  {what:9}  {text}")
     for method, need in (about["memory"] or {}).items():
         time = f", about {about['seconds']:,.0f} CPU s to solve" if method == "Gram" else ""
-        typer.echo(f"  {'memory':9}  {method:<11} up to {need / 1e9:.1f} GB{time}")
+        typer.echo(f"  {'memory':9}  {method:<12} up to {need / 1e9:.1f} GB{time}")
     get = "" if own else f"rescind data get {name}; "
     typer.echo(f"\nNext: {get}rescind run --data {name}")
 
@@ -88,13 +88,18 @@ def _counted(name: str) -> dict[str, Any]:
     from rescind.data import load
     from rescind.experiments.advice import advise, memory_of_methods
     from rescind.experiments.needs import Sizes
+    from rescind.experiments.own_data import ties_of
     from rescind.methods.additive._solve import seconds_to_solve
 
     data: Any = load(name)
     sizes, each = Sizes.of(data), np.bincount(data.user, minlength=1)
-    advice = advise(sizes, data.has_time, free_memory())
+    ties = ties_of(data)
+    advice = advise(sizes, ties, free_memory())
     low, middle, high = (int(np.quantile(each[each > 0], part)) for part in (0, 0.5, 1))
-    times = f"{_day(data.time.min())} to {_day(data.time.max())}" if data.has_time else "none"
+    times = "none"
+    if ties is not None:
+        times = f"{_day(data.time.min())} to {_day(data.time.max())}"
+        times += f", {100 * ties:.0f} % of the rows have the time of another item of their user"
     return {
         **data.size,
         "times": times,

@@ -8,6 +8,7 @@ from pathlib import Path
 from rescind.core.memory import free_memory
 from rescind.core.settings import find
 from rescind.data import Dataset, describe, load
+from rescind.data.blocks import share_tied
 from rescind.errors import ConfigError
 from rescind.experiments.advice import Advice, advise
 from rescind.experiments.needs import Sizes
@@ -25,7 +26,12 @@ def advice_for(name: str) -> Advice:
             f"'{name}' is a graph. Name a method for graphs: --method GraphGram, GraphFedAvg or "
             f"FedGCV."
         )
-    return advise(Sizes.of(data), data.has_time, free_memory())
+    return advise(Sizes.of(data), ties_of(data), free_memory())
+
+
+def ties_of(data: Dataset) -> float | None:
+    """Return the share of rows with the time of another item of their user, None without times."""
+    return share_tied(data) if data.has_time else None
 
 
 def recipe_for(data: str, method: str, changes: Sequence[str] = ()) -> Recipe:
