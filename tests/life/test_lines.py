@@ -6,11 +6,14 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from time import monotonic
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
+from rescind.cli import progress
+from rescind.cli.life import _BlockBar
 from rescind.data.arrays import Ints
 from rescind.errors import ConfigError, DataError
 from rescind.life import find as finding
@@ -246,3 +249,18 @@ def test_a_finished_cell_is_not_played_again(
     mine.unlink()  # it could not be played again
     run_job(job)
     assert file_of(job).read_bytes() == written
+
+
+def test_a_life_without_a_terminal_tells_its_block_while_nothing_ends(
+    mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "EVERY", 0.001)
+    (cell,) = cells_of(["synthetic"], [0], 4, [str(mine)])
+    with _BlockBar([Job(cell, tmp_path)]) as bar:
+        bar.begin(Job(cell, tmp_path))
+        bar(2, 4, "learn")
+        said, until = "", monotonic() + 60  # it ends as soon as the line is there
+        while "seed 0, block 3 of 4: " not in said and monotonic() < until:
+            said += capsys.readouterr().err
+    assert "seed 0, block 3 of 4: " in said
+    assert said.startswith(f"{cell.name}, seed 0\n")
