@@ -16,6 +16,7 @@ from rescind.experiments.advice import advise
 from rescind.experiments.cell import Cell, DataSettings, RunSettings, SharingSettings
 from rescind.experiments.learning_run import run_cell
 from rescind.experiments.needs import Sizes, needed
+from rescind.experiments.own_data import recipe_for
 from rescind.experiments.recipe import read
 from rescind.methods.additive._solve import seconds_to_solve
 from rescind.methods.additive.gram import DENSE_ITEMS, Gram
@@ -109,6 +110,14 @@ def test_a_run_that_does_not_fit_is_refused_before_it_starts(tmp_path, monkeypat
     with pytest.raises(ConfigError, match=r"needs up to .* of memory, and 0 MB are free"):
         run_cell(cell, tmp_path / "large")
     assert not (tmp_path / "large" / "model").exists()
+
+
+@pytest.mark.parametrize(("says", "usual"), [("enough_rounds = 3", False), ("pass", True)])
+def test_a_file_that_says_how_many_rounds_are_enough_is_run_with_them(tmp_path, says, usual):
+    path = tmp_path / "mine.py"
+    path.write_text(f"import rescind as rs\n\nclass Says{usual}(rs.methods.FedAvg):\n    {says}\n")
+    (cell,) = recipe_for("synthetic", str(path)).cells
+    assert cell.run.rounds == (RunSettings().rounds if usual else 3)
 
 
 def test_a_run_without_a_method_says_which_and_why(rescind, monkeypatch):

@@ -187,6 +187,40 @@ def test_a_method_of_rescind_enters_by_retraining(tmp_path: Path, story: Story) 
     assert entry.exact
 
 
+@pytest.mark.parametrize(("says", "rounds"), [("enough_rounds = 3", 3), ("pass", 20)])
+def test_a_file_says_how_many_rounds_are_enough_and_its_line_and_check_take_no_more(
+    tmp_path: Path, story: Story, says: str, rounds: int
+) -> None:
+    path = tmp_path / f"says_{rounds}.py"
+    path.write_text(
+        "import rescind as rs\n\n"
+        f"class Mine(rs.methods.FedAvg):\n    {says}\n\n"
+        "ENTRY = Mine(model=rs.models.MF(dim=2), clients_per_round=16)\n",
+        encoding="utf-8",
+    )
+    assert find(str(path)).make(setting_of(story), 0).settings()["rounds"] == rounds
+    if rounds == 20:  # the control: the usual number, which takes long to play
+        return
+    line = run_cell(Cell(str(path), "synthetic", blocks=4), story)
+    assert [block["learn"]["rounds"] for block in line["measured"]] == [3] * 4
+    assert line["settings"]["rounds"] == 3
+    text = json.dumps(line)
+    assert verify(text, str(path), story) == []
+    path.write_text(path.read_text().replace("= 3", "= 4"), encoding="utf-8")
+    assert verify(text, str(path), story), "other rounds are another file"
+
+
+def test_a_closed_form_of_a_stranger_learns_in_one_round(story: Story) -> None:
+    from rescind.methods.baselines.fedavg import FedAvg
+    from rescind.methods.baselines.popularity import Popularity
+
+    rounds = [
+        finding.build_of(cls)(setting_of(story), 0).settings()["rounds"]
+        for cls in (Popularity, FedAvg)
+    ]
+    assert rounds == [1, 20]
+
+
 class Fake:
     """A model as in implicit: fits a matrix, recommends lists."""
 

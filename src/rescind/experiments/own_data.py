@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rescind.core.memory import free_memory
+from rescind.core.method import Method
 from rescind.core.settings import find
 from rescind.data import Dataset, describe, load
 from rescind.data.blocks import share_tied
@@ -35,10 +37,14 @@ def ties_of(data: Dataset) -> float | None:
 
 
 def recipe_for(data: str, method: str, changes: Sequence[str] = ()) -> Recipe:
-    """Return a recipe of one cell. A closed form needs one round."""
+    """Return a recipe of one cell. A closed form needs one round, and some methods say how many."""
     name = class_name(method)
-    cls = find(*METHODS, "AutoGram" if name == "auto" else name)
-    table = {"title": f"{name} on {data}", "data": {"name": data}, "method": {"name": name}}
-    if getattr(cls, "seedless", False):
-        table["run"] = {"rounds": 1, "evaluate_every": 1}
+    cls: type[Method] = find(*METHODS, "AutoGram" if name == "auto" else name)
+    table: dict[str, Any] = {
+        "title": f"{name} on {data}",
+        "data": {"name": data},
+        "method": {"name": name},
+    }
+    if rounds := cls.rounds_or(0):
+        table["run"] = {"rounds": rounds, "evaluate_every": rounds}
     return of_table(Path("data") / f"{data}-{name}.toml", table, changes)
