@@ -51,6 +51,8 @@ def describe_dataset(name: Name, json: Json = False) -> None:
     """Describe a dataset: size, terms of use, source, and what methods need on it.
 
     Of imported data also its times, rows per user, and the method that `rescind run` would choose.
+
+    Example: rescind data describe ml-1m
     """
     from rescind.data import describe
 
@@ -148,7 +150,10 @@ def get_dataset(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Obtain a dataset, check it, and print where it is."""
+    """Obtain a dataset, check it, and print where it is.
+
+    Example: rescind data get ml-1m
+    """
     from rescind.data import load
     from rescind.data.obtain import where
 

@@ -43,6 +43,8 @@ def command(
 
     Each cell (a row with one seed) writes one line when it is finished. The same command goes on
     after an interrupt: cells that have a line are not played again.
+
+    Examples: rescind life --method Gram --seeds 1; rescind life --dataset ml-1m --method mine.py
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -134,6 +136,8 @@ def verify(
     """Check result lines: digests first, then play the cell again and compare.
 
     Ends with 1 if a line is wrong.
+
+    Example: rescind life verify runs/life/ml-100k/gram-seed-0-of-12.json
     """
     from rescind.errors import ConfigError
     from rescind.forgetting.parallel import one_thread
