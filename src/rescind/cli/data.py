@@ -68,7 +68,9 @@ def describe_dataset(name: Name, json: Json = False) -> None:
     lines += [("publisher", url) for url in about["publisher"]]
     lines += [("wheel", about["wheel"])] if about["wheel"] else []
     lines += [("variant", f"{variant}: {what}") for variant, what in about["variants"].items()]
-    lines += [(what, about[what]) for what in ("times", "per user", "method") if what in about]
+    lines += [
+        (what, about[what]) for what in ("times", "per user", "titles", "method") if what in about
+    ]
     lines += [("repeats", _repeats(about["repeats"]))] if about.get("repeats") else []
     lines += [("digest", about["digest"] or "not known")]
     lines += [("note", about["notes"])] if about["notes"] else []
@@ -106,11 +108,19 @@ def _counted(name: str) -> dict[str, Any]:
         **data.size,
         "times": times,
         "per user": f"{low:,} to {high:,} rows, half of the users have {middle:,} or more",
+        "titles": _titled(data),
         "repeats": data.repeats,
         "method": f"{advice.method}, because: {'; '.join(advice.why[1:])}",
         "memory": memory_of_methods(sizes),
         "seconds": max(seconds_to_solve(sizes.items), 1),
     }
+
+
+def _titled(data: Any) -> str:
+    """Return how many items have a title."""
+    if data.titles is None:
+        return "none"
+    return f"{int((data.titles != '').sum()):,} of {len(data.items):,} items have one"
 
 
 def _repeats(rows: int) -> str:
@@ -322,6 +332,8 @@ def _report_import(data: Any, file: Path, json: bool) -> None:
     typer.echo(f"{data.name}: {_size(result)}, from {file}")
     if data.repeats:
         typer.echo(f"  repeats {_repeats(data.repeats)}")
+    if data.titles is not None:
+        typer.echo(f"  titles  {_titled(data)}")
     typer.echo(f"  place   {result['place']}\n  digest  {data.digest}")
     typer.echo(f"\nNext: rescind data describe {data.name}; in Python: load({data.name!r})")
 
