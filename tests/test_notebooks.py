@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from rescind.errors import ConfigError
+from rescind.experiments.recipe import read
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -66,6 +70,20 @@ def test_what_comes_next_runs(capsys):
     assert "the same with the record left in: False" in told
     assert names["forwards"] != names["backwards"], "the order counts"
     assert names["scores"]["SeqGram"]["HR@10"] > 0
+
+
+def test_the_method_of_the_notebook_is_a_file_that_its_recipe_reads(tmp_path):
+    path = ROOT / "notebooks" / "add-your-own-method.ipynb"
+    (mine,) = (text for text in code(path, True) if "class TowardsTheMean" in text)
+    cells = json.loads(path.read_text("utf-8"))["cells"]
+    (recipe,) = re.findall(r"```toml\n(.*?)```", "".join("".join(c["source"]) for c in cells), re.S)
+    (tmp_path / "mine.toml").write_text(recipe)
+    with pytest.raises(ConfigError, match=r"mean\.py"):
+        read(tmp_path / "mine.toml")  # the control: the file is not there yet
+    (tmp_path / "mean.py").write_text(mine)
+    found = {type(cell.forget.unlearner).__name__ for cell in read(tmp_path / "mine.toml").cells}
+    assert "TowardsTheMean" in found
+    assert len(found) == 3
 
 
 @pytest.mark.slow

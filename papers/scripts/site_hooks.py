@@ -122,12 +122,27 @@ def fields_of_the_core() -> str:
             for f in fields(cls)
             if not f.name.startswith("_")
         ]
+        rows += _computed(cls)
         first = inspect.cleandoc(cls.__doc__ or "").split("\n\n", maxsplit=1)[0]
         said.append(f"## {name}\n\n{first}")
         if rows:
             table = [("field", "type", "meaning"), ("---",) * 3, *rows]
             said.append("\n".join(f"| {' | '.join(row)} |" for row in table))
     return "\n\n".join(said)
+
+
+def _computed(cls: type) -> list[tuple[str, str, str]]:
+    """Return what a class computes from its fields and shows as one: its properties."""
+    from functools import cached_property
+
+    found = []
+    for name, value in vars(cls).items():
+        get = getattr(value, "func", None) or getattr(value, "fget", None)
+        if isinstance(value, property | cached_property) and get.__doc__ and name[0] != "_":
+            kind = get.__annotations__.get("return", "")
+            says = _cell(get.__doc__.split("\n\n")[0]).removeprefix("Return ")
+            found.append((f"`{name}`", f"`{_cell(str(kind))}`", says[0].upper() + says[1:]))
+    return found
 
 
 def _notes(cls: type) -> dict[str, str]:

@@ -112,7 +112,7 @@ def test_the_same_audit_again_finds_its_retrains_and_the_no_op_is_no_pass(run, a
             "damping",
         ),
         (("--withdraw", "nobody"), "nobody"),
-        (("--erase", "missing.csv"), "missing.csv cannot be read as a request"),
+        (("--erase", "missing.csv"), "there is no file missing.csv"),
     ],
 )
 def test_a_request_that_cannot_be_read_ends_with_code_2(run, audit, words, said):

@@ -193,3 +193,11 @@ def test_hosting_other_data_is_another_event():
 
     assert host(1) == host(1)
     assert host(1) != host(2)
+
+
+@pytest.mark.parametrize("kind", [Share, Unshare, Erase])
+@pytest.mark.parametrize("given", [[("L0005", "a60")], "L0005", ("L0005", "a60")])
+def test_an_event_of_anything_but_records_says_how_they_are_made(kind, given):
+    with pytest.raises(DataError, match=rf"{kind.__name__} takes records, .*fed\.records\(user"):
+        kind(given)
+    kind(made([(0, 1, 0)]))  # the control

@@ -74,6 +74,12 @@ def test_columns_that_are_not_used_are_told_with_what_to_do(tmp_path):
     from rescind.data import load
 
     assert load("titled").titles.tolist()[0] == "Band 0"
+    assert "titles  5 of 5 items have one" in told.stdout
+    path.write_text(LISTENS.replace("Band 3", "").replace("Band 4", ""))
+    told = run("import", str(path), "--name", "partly", *named, *titled)
+    assert "titles  3 of 5 items have one" in told.stdout
+    assert "titles     3 of 5 items have one" in run("describe", "partly").stdout
+    assert "titles     none" in run("describe", "listens").stdout, "the control"
 
 
 def test_an_import_is_described_by_what_it_holds(tmp_path):

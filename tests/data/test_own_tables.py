@@ -236,6 +236,17 @@ def test_advice_about_a_frame_names_arguments_of_python():
     assert "--" not in "".join(said), "options are of the command line"
 
 
+def test_the_row_numbers_of_a_filtered_frame_are_no_column():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"user": list("aab"), "item": list("xyx"), "note": list("pqr")})
+    said: list[str] = []
+    made = rs.from_frame(frame[frame.item == "x"], tell=said.append)
+    assert len(made) == 2
+    assert said[0].startswith("not used: column note."), "and no index"
+    named = frame.set_index("user")
+    assert rs.from_frame(named, tell=said.append).users.tolist() == ["a", "b"], "a name is data"
+
+
 def test_a_frame_that_is_kept_is_found_by_its_name():
     data = rs.from_frame(ROWS, "kept", keep=True)
     assert load("kept").digest == data.digest

@@ -107,6 +107,9 @@ def test_the_classes_of_the_page_about_methods_learn_and_forget(tmp_path, patch,
     )
     assert torch.allclose(mine / mine.sum(), counted / counted.sum()), "without damping it counts"
     assert not torch.allclose(other / other.sum(), counted / counted.sum()), "the control"
+    ones = load_file(tmp_path / "ones.py").Ones
+    first = [rs.Federation.start(tiny, made()).now.state.public["item"] for made in (ones, damped)]
+    assert [float(one.mean()) for one in first] == [1.0, 0.0], "other first values, and the control"
     for method in (damped(), anchored(model=rs.models.MF(dim=2))):
         before = rs.Federation.start(tiny, method, seed=0).run(1)
         after, evidence = rs.forget(before, rs.Withdraw(3), audits="none")

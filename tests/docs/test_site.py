@@ -69,6 +69,7 @@ def test_the_reference_shows_every_command_and_option():
         assert made == text, f"docs/{name} is old: python papers/scripts/site_hooks.py"
         assert hooks.written(name, text.replace("`owner`", "`other`")) == made, "the control"
     fields = (ROOT / "docs/reference-fields.md").read_text("utf-8")
+    assert re.search(r"## Lot\n[^#]*\| `count` \| [^\n]*\[C\]", fields), "a property is shown, too"
     assert re.search(r"## Work\n.*\| `rows` \| [^\n]*\[R, d\]", fields, re.S)
 
 

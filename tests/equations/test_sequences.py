@@ -58,6 +58,14 @@ def drawn(users: int = 40, items: int = 25, moments: int = 6, seed: int = 3) -> 
     return interactions([*rows, (0, items - 1, 1)])
 
 
+def test_a_last_item_that_is_mostly_drawn_is_told(caplog):
+    rows = [(user, item, 1 + item) for user in range(3) for item in range(5)]
+    next_item(interactions(rows, "seconds"))
+    assert not caplog.text, "the control: every time is of one item"
+    next_item(interactions([(user, item, 1 + item // 2) for user, item, _ in rows], "months"))
+    assert caplog.text.count("'months': 80 % of the rows") == 1, "4 of 5 items share their time"
+
+
 # -- the split ------------------------------------------------------------------------------------
 
 

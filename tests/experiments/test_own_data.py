@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
 
 import pytest
 
 from rescind.cli import main
+from rescind.core.settings import find
 from rescind.errors import ConfigError
 from rescind.experiments import advice, needs, tuning
 from rescind.experiments.advice import advise
 from rescind.experiments.cell import Cell, DataSettings, RunSettings, SharingSettings
 from rescind.experiments.learning_run import run_cell
 from rescind.experiments.needs import Sizes, needed
+from rescind.experiments.own_data import recipe_for
 from rescind.experiments.recipe import read
 from rescind.methods.additive._solve import seconds_to_solve
 from rescind.methods.additive.gram import DENSE_ITEMS, Gram
 from rescind.methods.additive.local_gram import LocalGram
+from rescind.methods.additive.local_seq_gram import LocalSeqGram
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
+from rescind.storage.kinds import METHODS
 
 GIGA = 10**9
 SMALL = DataSettings(name="synthetic", users=60, items=50, interactions=1200)
@@ -44,25 +49,48 @@ def rescind(monkeypatch, capsys, tmp_path):
 
 
 def test_few_items_get_all_pairs_and_many_get_neighbours():
-    assert advise(Sizes(1000, 2000, 50_000, 10**7), False, 8 * GIGA).method == "Gram"
-    many = advise(Sizes(1000, 17_632, 50_000, 10**7), False, 16 * GIGA)
+    assert advise(Sizes(1000, 2000, 50_000, 10**7), None, 8 * GIGA).method == "Gram"
+    many = advise(Sizes(1000, 17_632, 50_000, 10**7), None, 16 * GIGA)
     assert many.method == "LocalGram"
     assert "17,632 items are many" in " ".join(many.why)
-    slow = advise(Sizes(1892, 12_517, 71_000, 10**7), False, 64 * GIGA)
+    slow = advise(Sizes(1892, 12_517, 71_000, 10**7), None, 64 * GIGA)
     assert slow.method == "LocalGram", "memory is there, but a solve takes more than 30 CPU s"
     assert "about 59 CPU s to solve" in " ".join(slow.why)
     assert seconds_to_solve(DENSE_ITEMS) == pytest.approx(30)
-    tight = advise(Sizes(1000, 9_000, 50_000, 10**6), False, 2 * GIGA)
+    tight = advise(Sizes(1000, 9_000, 50_000, 10**6), None, 2 * GIGA)
     assert tight.method == "LocalGram", "all pairs of 9,000 items do not fit into 2 GB"
 
 
 def test_times_and_thin_data_are_told():
-    said = " ".join(advise(Sizes(1000, 500, 3000, 9000), True, None).why)
+    said = " ".join(advise(Sizes(1000, 500, 3000, 9000), 0.1, None).why)
     assert "next item" in said
     assert "Popularity" in said
-    plain = " ".join(advise(Sizes(1000, 500, 30_000, 10**6), False, None).why)
+    plain = " ".join(advise(Sizes(1000, 500, 30_000, 10**6), None, None).why)
     assert "next item" not in plain
     assert "Popularity" not in plain
+
+
+def test_the_next_item_is_asked_of_a_method_that_fits_and_of_times_that_have_an_order():
+    few, many = Sizes(1000, 2000, 50_000, 10**7), Sizes(1892, 12_510, 71_000, 10**7)
+    assert _next(few, 0.1, 16 * GIGA) == "SeqGram --set method.preset=sequences"
+    assert _next(many, 0.1, 16 * GIGA) == "LocalSeqGram", "Gram was too large, so SeqGram is, too"
+    assert _next(few, 0.1, GIGA * 7 // 10) is None, "Gram fits, its ordered pairs do not"
+    months = advise(many, 0.94, 16 * GIGA).why[-1]
+    assert "94 % of the rows" in months
+    assert "split=last" not in months
+
+
+def _next(sizes: Sizes, ties: float, free: int) -> str | None:
+    """Return the method that is named for the next item, with its settings."""
+    found = re.search(r"--method (.+) --set data.split=last", advise(sizes, ties, free).why[-1])
+    return found and found.group(1)
+
+
+def test_ordered_pairs_take_more_than_pairs_and_sparse_ones_less():
+    sizes = Sizes(1892, 12_510, 71_000, 10**7)
+    need = {name: needed(find(*METHODS, name)(), sizes) for name in ("Gram", "SeqGram")}
+    assert need["SeqGram"] > 2.5 * need["Gram"]
+    assert needed(LocalSeqGram(), sizes) < need["Gram"]
 
 
 def test_a_dense_sum_grows_with_the_square_of_items_and_a_sparse_one_with_what_was_met():
@@ -84,9 +112,17 @@ def test_a_run_that_does_not_fit_is_refused_before_it_starts(tmp_path, monkeypat
     assert not (tmp_path / "large" / "model").exists()
 
 
+@pytest.mark.parametrize(("says", "usual"), [("enough_rounds = 3", False), ("pass", True)])
+def test_a_file_that_says_how_many_rounds_are_enough_is_run_with_them(tmp_path, says, usual):
+    path = tmp_path / "mine.py"
+    path.write_text(f"import rescind as rs\n\nclass Says{usual}(rs.methods.FedAvg):\n    {says}\n")
+    (cell,) = recipe_for("synthetic", str(path)).cells
+    assert cell.run.rounds == (RunSettings().rounds if usual else 3)
+
+
 def test_a_run_without_a_method_says_which_and_why(rescind, monkeypatch):
     code, said = rescind("data", "describe", "ml-100k")
-    assert "Gram        up to" in said
+    assert "Gram         up to" in said
     sized = [f"--set={k}" for k in ("data.users=60", "data.items=50", "data.interactions=900")]
     monkeypatch.setattr("rescind.experiments.own_data.load", lambda _: _small())
     code, said = rescind("run", "--data", "synthetic", *sized)

@@ -222,7 +222,7 @@ def test_the_command_rebuilds_the_sum(tmp_path):
     assert "has no run.key" in closed.output
     missing = CliRunner().invoke(app, [*call, str(tmp_path / "nowhere")])
     assert missing.exit_code != 0
-    assert "holds no saved federation" in missing.output + str(missing.exception)
+    assert f"there is no folder {tmp_path / 'nowhere'}" in missing.output + str(missing.exception)
 
 
 def test_the_sum_of_nobody_is_zero():

@@ -6,11 +6,14 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from time import monotonic
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
+from rescind.cli import progress
+from rescind.cli.life import _BlockBar
 from rescind.data.arrays import Ints
 from rescind.errors import ConfigError, DataError
 from rescind.life import find as finding
@@ -184,6 +187,40 @@ def test_a_method_of_rescind_enters_by_retraining(tmp_path: Path, story: Story) 
     assert entry.exact
 
 
+@pytest.mark.parametrize(("says", "rounds"), [("enough_rounds = 3", 3), ("pass", 20)])
+def test_a_file_says_how_many_rounds_are_enough_and_its_line_and_check_take_no_more(
+    tmp_path: Path, story: Story, says: str, rounds: int
+) -> None:
+    path = tmp_path / f"says_{rounds}.py"
+    path.write_text(
+        "import rescind as rs\n\n"
+        f"class Mine(rs.methods.FedAvg):\n    {says}\n\n"
+        "ENTRY = Mine(model=rs.models.MF(dim=2), clients_per_round=16)\n",
+        encoding="utf-8",
+    )
+    assert find(str(path)).make(setting_of(story), 0).settings()["rounds"] == rounds
+    if rounds == 20:  # the control: the usual number, which takes long to play
+        return
+    line = run_cell(Cell(str(path), "synthetic", blocks=4), story)
+    assert [block["learn"]["rounds"] for block in line["measured"]] == [3] * 4
+    assert line["settings"]["rounds"] == 3
+    text = json.dumps(line)
+    assert verify(text, str(path), story) == []
+    path.write_text(path.read_text().replace("= 3", "= 4"), encoding="utf-8")
+    assert verify(text, str(path), story), "other rounds are another file"
+
+
+def test_a_closed_form_of_a_stranger_learns_in_one_round(story: Story) -> None:
+    from rescind.methods.baselines.fedavg import FedAvg
+    from rescind.methods.baselines.popularity import Popularity
+
+    rounds = [
+        finding.build_of(cls)(setting_of(story), 0).settings()["rounds"]
+        for cls in (Popularity, FedAvg)
+    ]
+    assert rounds == [1, 20]
+
+
 class Fake:
     """A model as in implicit: fits a matrix, recommends lists."""
 
@@ -246,3 +283,18 @@ def test_a_finished_cell_is_not_played_again(
     mine.unlink()  # it could not be played again
     run_job(job)
     assert file_of(job).read_bytes() == written
+
+
+def test_a_life_without_a_terminal_tells_its_block_while_nothing_ends(
+    mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "EVERY", 0.001)
+    (cell,) = cells_of(["synthetic"], [0], 4, [str(mine)])
+    with _BlockBar([Job(cell, tmp_path)]) as bar:
+        bar.begin(Job(cell, tmp_path))
+        bar(2, 4, "learn")
+        said, until = "", monotonic() + 60  # it ends as soon as the line is there
+        while "seed 0, block 3 of 4: " not in said and monotonic() < until:
+            said += capsys.readouterr().err
+    assert "seed 0, block 3 of 4: " in said
+    assert said.startswith(f"{cell.name}, seed 0\n")

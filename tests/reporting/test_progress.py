@@ -10,6 +10,7 @@ import pytest
 import rescind as rs
 from rescind.cli import progress
 from rescind.core import doing
+from rescind.demo import story
 from rescind.reporting.progress import RoundBar
 from rescind.storage.federations import save_federation
 
@@ -133,3 +134,21 @@ def test_steps_end_with_a_line(capsys):
         "tuning",
         "  4 of 4 rounds done",
     ]
+
+
+def test_the_demo_calls_its_audit_by_name(monkeypatch, tmp_path):
+    told: list[str] = []
+
+    def bar(*_, after="evaluating and saving"):
+        told.append(after)
+        raise KeyboardInterrupt  # before anything is trained again
+
+    data = rs.load("synthetic", users=60, items=50, interactions=1200)
+    learnt = [
+        rs.simulate_lending(rs.Federation.start(data, method)).run(1)
+        for method in (rs.methods.FedShare(model=rs.models.MF(dim=2)), rs.methods.Gram())
+    ]
+    monkeypatch.setattr(story, "RoundBar", bar)
+    with pytest.raises(KeyboardInterrupt):
+        story.take_back(*learnt, data.digest, tmp_path)
+    assert told == ["auditing (trains models to compare)"]

@@ -12,7 +12,7 @@ import pytest
 
 from rescind.core.clock import Clock
 from rescind.data import Dataset
-from rescind.errors import ConsentError, DataError
+from rescind.errors import ConfigError, ConsentError, DataError
 from rescind.experiments.forget_run import answer, read_request
 from rescind.experiments.learning_run import append_facts, run_cell
 from rescind.experiments.recipe import Cell, DataSettings, Recipe, RunSettings, SharingSettings
@@ -173,8 +173,13 @@ def test_bad_requests_are_told_what_to_do(run, tmp_path):
         path.write_text(text)
         with pytest.raises((DataError, ConsentError), match=says):
             read_request(fed, "erase", str(path))
-    with pytest.raises(DataError, match="cannot be read as a request"):
+    with pytest.raises(DataError, match=r"there is no file .*none\.csv"):
         read_request(fed, "erase", str(tmp_path / "none.csv"))
+    with pytest.raises(DataError, match="cannot be read as a request"):
+        read_request(fed, "erase", str(tmp_path))  # there, but no file
+    for wrong in ("draw:5", "draw:some", "draw:nan"):
+        with pytest.raises(ConfigError, match=rf"'{wrong}' is not a fraction from 0 to 1"):
+            read_request(fed, "erase", wrong)
     done = answer(run, "withdraw", CANARY, audits="none")
     repeated = answer(run, "withdraw", CANARY, audits="none")
     assert repeated.evidence == replace(done.evidence, report=None), "one request, one receipt"

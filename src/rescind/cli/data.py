@@ -51,6 +51,8 @@ def describe_dataset(name: Name, json: Json = False) -> None:
     """Describe a dataset: size, terms of use, source, and what methods need on it.
 
     Of imported data also its times, rows per user, and the method that `rescind run` would choose.
+
+    Example: rescind data describe ml-1m
     """
     from rescind.data import describe
 
@@ -66,7 +68,9 @@ def describe_dataset(name: Name, json: Json = False) -> None:
     lines += [("publisher", url) for url in about["publisher"]]
     lines += [("wheel", about["wheel"])] if about["wheel"] else []
     lines += [("variant", f"{variant}: {what}") for variant, what in about["variants"].items()]
-    lines += [(what, about[what]) for what in ("times", "per user", "method") if what in about]
+    lines += [
+        (what, about[what]) for what in ("times", "per user", "titles", "method") if what in about
+    ]
     lines += [("repeats", _repeats(about["repeats"]))] if about.get("repeats") else []
     lines += [("digest", about["digest"] or "not known")]
     lines += [("note", about["notes"])] if about["notes"] else []
@@ -75,7 +79,7 @@ def describe_dataset(name: Name, json: Json = False) -> None:
         typer.echo(f"  {what:9}  {text}")
     for method, need in (about["memory"] or {}).items():
         time = f", about {about['seconds']:,.0f} CPU s to solve" if method == "Gram" else ""
-        typer.echo(f"  {'memory':9}  {method:<11} up to {need / 1e9:.1f} GB{time}")
+        typer.echo(f"  {'memory':9}  {method:<12} up to {need / 1e9:.1f} GB{time}")
     get = "" if own else f"rescind data get {name}; "
     typer.echo(f"\nNext: {get}rescind run --data {name}")
 
@@ -88,22 +92,35 @@ def _counted(name: str) -> dict[str, Any]:
     from rescind.data import load
     from rescind.experiments.advice import advise, memory_of_methods
     from rescind.experiments.needs import Sizes
+    from rescind.experiments.own_data import ties_of
     from rescind.methods.additive._solve import seconds_to_solve
 
     data: Any = load(name)
     sizes, each = Sizes.of(data), np.bincount(data.user, minlength=1)
-    advice = advise(sizes, data.has_time, free_memory())
+    ties = ties_of(data)
+    advice = advise(sizes, ties, free_memory())
     low, middle, high = (int(np.quantile(each[each > 0], part)) for part in (0, 0.5, 1))
-    times = f"{_day(data.time.min())} to {_day(data.time.max())}" if data.has_time else "none"
+    times = "none"
+    if ties is not None:
+        times = f"{_day(data.time.min())} to {_day(data.time.max())}"
+        times += f", {100 * ties:.0f} % of the rows have the time of another item of their user"
     return {
         **data.size,
         "times": times,
         "per user": f"{low:,} to {high:,} rows, half of the users have {middle:,} or more",
+        "titles": _titled(data),
         "repeats": data.repeats,
         "method": f"{advice.method}, because: {'; '.join(advice.why[1:])}",
         "memory": memory_of_methods(sizes),
         "seconds": max(seconds_to_solve(sizes.items), 1),
     }
+
+
+def _titled(data: Any) -> str:
+    """Return how many items have a title."""
+    if data.titles is None:
+        return "none"
+    return f"{int((data.titles != '').sum()):,} of {len(data.items):,} items have one"
 
 
 def _repeats(rows: int) -> str:
@@ -143,7 +160,10 @@ def get_dataset(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Obtain a dataset, check it, and print where it is."""
+    """Obtain a dataset, check it, and print where it is.
+
+    Example: rescind data get ml-1m
+    """
     from rescind.data import load
     from rescind.data.obtain import where
 
@@ -312,6 +332,8 @@ def _report_import(data: Any, file: Path, json: bool) -> None:
     typer.echo(f"{data.name}: {_size(result)}, from {file}")
     if data.repeats:
         typer.echo(f"  repeats {_repeats(data.repeats)}")
+    if data.titles is not None:
+        typer.echo(f"  titles  {_titled(data)}")
     typer.echo(f"  place   {result['place']}\n  digest  {data.digest}")
     typer.echo(f"\nNext: rescind data describe {data.name}; in Python: load({data.name!r})")
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 from typer import Argument, Option
 
-from rescind.cli.progress import Bar
+from rescind.cli.progress import Bar, working
 from rescind.cli.stopping import interruptible
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ def command(
 
     Each cell (a row with one seed) writes one line when it is finished. The same command goes on
     after an interrupt: cells that have a line are not played again.
+
+    Examples: rescind life --method Gram --seeds 1; rescind life --dataset ml-1m --method mine.py
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -75,23 +79,36 @@ def _play(jobs: list[Job]) -> None:
 
 
 class _BlockBar(Bar):
-    """A bar over the blocks of all cells; without a terminal, one line per cell."""
+    """A bar over the blocks of all cells; without a terminal, a line every ten seconds."""
 
     def __init__(self, jobs: list[Job]) -> None:
         super().__init__("life", "blocks")
+        self._lines = ExitStack()
+        self._say: Callable[[str], None] = lambda _: None
         self.done, self.total = 0, sum(job.cell.blocks for job in jobs)
         self.bar.update(self.task, total=self.total)
 
+    def __enter__(self) -> Self:
+        if not self.terminal:
+            self._say = self._lines.enter_context(working("life"))
+        return super().__enter__()
+
+    def __exit__(self, *problem: object) -> None:
+        super().__exit__(*problem)
+        self._lines.close()
+
     def begin(self, job: Job) -> None:
-        title = f"{job.cell.name}, seed {job.cell.seed}"
-        self.bar.update(self.task, description=title, completed=self.done)
+        self.title = f"{job.cell.name}, seed {job.cell.seed}"
+        self.bar.update(self.task, description=self.title, completed=self.done)
         self.start = self.done
         self.done += job.cell.blocks
         if not self.terminal:
-            typer.echo(title, err=True)
+            typer.echo(self.title, err=True)
+            self._say(f"{self.title}, block 1 of {job.cell.blocks}")
 
     def __call__(self, block: int, blocks: int, step: str) -> None:
         self.bar.update(self.task, completed=self.start + block)
+        self._say(f"{self.title}, block {block + 1} of {blocks}")
 
 
 def _print(files: list[Path], own: Path | None = None) -> None:
@@ -119,6 +136,8 @@ def verify(
     """Check result lines: digests first, then play the cell again and compare.
 
     Ends with 1 if a line is wrong.
+
+    Example: rescind life verify runs/life/ml-100k/gram-seed-0-of-12.json
     """
     from rescind.errors import ConfigError
     from rescind.forgetting.parallel import one_thread

@@ -102,6 +102,9 @@ class Method(Unlearner):
     """True: sums carry single updates, so the server sees them."""
     seedless: ClassVar[bool] = False
     """True: a closed form that draws nothing, so that the seed does not matter."""
+    enough_rounds: ClassVar[int | None] = None
+    """Rounds after which more change nothing, so that LIFE and `rescind run --data` train no more.
+    None: 1 for a closed form, else not known."""
     control: ClassVar[bool] = False
     """True: a trivial method, which tables show as a lower bound."""
     because: ClassVar[str] = "taste"
@@ -127,6 +130,11 @@ class Method(Unlearner):
             if not 1 <= value <= WIDEST:
                 name = f"{type(self.model).__name__}.{size}"
                 raise ConfigError(f"{name} must be from 1 to {WIDEST:,}, got {value}.")
+
+    @classmethod
+    def rounds_or(cls, usual: int) -> int:
+        """Return how many rounds to train: those that are enough, or the usual number."""
+        return cls.enough_rounds or (1 if cls.seedless else usual)
 
     def for_items(self, items: int) -> Method:
         """Return the method that is used with this many items. Default: this one."""

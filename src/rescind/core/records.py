@@ -260,6 +260,15 @@ def _column(values: Column) -> Tensor:
 class Event:
     """A change of data or consent. Two events are equal if their digests are equal."""
 
+    def __post_init__(self) -> None:
+        given = vars(self).get("records")
+        if given is not None and not isinstance(given, Records):
+            raise DataError(
+                f"{type(self).__name__} takes records, not a {type(given).__name__}. A federation "
+                f"makes them from original ids: fed.records(user, items), or fed.lent(user) for "
+                f"all that a user lends. Those of several users are added with +."
+            )
+
     def digest(self, key: bytes = b"") -> str:
         """Return the digest that is stored; for an erasure use a key, so it reveals no data."""
         hasher = hashlib.blake2b(key=key, digest_size=32)

@@ -72,10 +72,24 @@ def tied(dataset: Dataset, block: Labels) -> Mask:
 
     returns: [n]
     """
-    moment = np.stack((dataset.user, block.astype(np.int64), dataset.time))
-    _, moment = np.unique(moment, axis=1, return_inverse=True)
-    here = np.unique(np.stack((moment.reshape(-1), dataset.item)), axis=1)[0]
-    return np.bincount(here)[moment.reshape(-1)] > 1
+    order = np.lexsort((dataset.item, dataset.time, block, dataset.user))
+    item = dataset.item[order]
+    new = np.ones(len(order), dtype=np.bool_)  # the first row of its moment
+    of_order = (column[order] for column in (dataset.user, block, dataset.time))
+    new[1:] = np.any([column[1:] != column[:-1] for column in of_order], axis=0)
+    other = new.copy()  # the first row of an item in its moment
+    other[1:] |= item[1:] != item[:-1]
+    moment = np.cumsum(new) - 1
+    mask = np.empty(len(order), dtype=np.bool_)
+    mask[order] = np.bincount(moment[other])[moment] > 1
+    return mask
+
+
+def share_tied(dataset: Dataset) -> float:
+    """Return the share of rows that have the time of another item of their user."""
+    if not len(dataset):
+        return 0.0
+    return float(tied(dataset, np.zeros(len(dataset), dtype=np.int8)).mean())
 
 
 def chronological(dataset: Dataset, base: float = 0.6, parts: int = 3) -> Labels:

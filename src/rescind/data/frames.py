@@ -7,6 +7,7 @@ frames is imported here: they speak Arrow (`__arrow_c_stream__`).
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace as replace_fields
 from typing import Any
@@ -21,6 +22,8 @@ from rescind.data.importing import check_name, dataset_of, store
 from rescind.errors import DataError
 
 log = logging.getLogger(__name__)
+_INDEX = re.compile(r"__index_level_\d+__")
+"""How Arrow names the index of a pandas frame that has no name: the numbers of rows, not data."""
 
 
 def from_frame(
@@ -73,7 +76,8 @@ def _arrow(frame: Any) -> Any:
                 f"a dataset cannot be made from an object of type {type(frame).__name__}. Give a "
                 f"pandas, polars or Arrow frame, a mapping of columns, or a scipy sparse matrix."
             )
-        return pa.table({n: _texts(table[n]) for n in table.column_names})
+        names = [n for n in table.column_names if not _INDEX.fullmatch(n)]
+        return pa.table({n: _texts(table[n]) for n in names})
     except (pa.ArrowException, TypeError) as error:
         why = str(error).splitlines()[0]
         raise DataError(f"the frame cannot be read as columns of one type each: {why}.") from error

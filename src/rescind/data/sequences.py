@@ -10,16 +10,19 @@ and an order by ids would tell which of them comes last. A hash of (seed, pair) 
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 import numpy as np
 
 from rescind.data.arrays import Ints
-from rescind.data.blocks import by_time
+from rescind.data.blocks import MANY_TIES, by_time, share_tied
 from rescind.data.catalogue import ENTRIES
 from rescind.data.dataset import Dataset
 from rescind.data.split import by_rank, rank_in_owner
 from rescind.errors import DataError
+
+log = logging.getLogger(__name__)
 
 LEAST = 3
 """Shorter sequences are train only: there would be no history to predict from."""
@@ -29,10 +32,11 @@ def in_order(dataset: Dataset, seed: int = 0) -> Dataset:
     """Return each user's distinct items from first to last; `time` becomes the place, from 1.
 
     Of several rows of a pair the earliest counts. Without times the order of rows is taken where
-    it is that of the users' histories.
+    it is that of the users' histories. A warning names the share of equal times if it is large.
     """
     entry = ENTRIES.get(dataset.name)
     if dataset.has_time:
+        _warn_of_ties(dataset)
         order = by_time(dataset, seed)
     elif entry is not None and entry.in_order:
         order = np.arange(len(dataset))
@@ -46,6 +50,17 @@ def in_order(dataset: Dataset, seed: int = 0) -> Dataset:
     _, first = np.unique(pair, return_index=True)
     rows = dataset.select(order[np.sort(first)])
     return replace(rows, time=rank_in_owner(rows.user) + 1)
+
+
+def _warn_of_ties(dataset: Dataset) -> None:
+    """Say so if time decides little about which item is the last."""
+    if (share := share_tied(dataset)) > MANY_TIES:
+        log.warning(
+            "dataset '%s': %.0f %% of the rows have the time of another item of their user. A hash "
+            "orders them, so the last item may be drawn, not the newest. Give exact times if you "
+            "have them.",
+            dataset.name, 100 * share,
+        )  # fmt: skip
 
 
 def next_item(dataset: Dataset, seed: int = 0) -> Dataset:

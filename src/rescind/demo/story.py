@@ -185,7 +185,8 @@ def take_back(fed: Federation, additive: Federation, data: str, folder: Path) ->
     subtraction = subtract(additive, lent, user, data, folder)
     print_subtraction(subtraction, user, people)
     print("   federated model: cannot subtract, so it runs the same rounds without them")
-    with RoundBar("   training again", fed.now.state.round) as bar:
+    then = "auditing (trains models to compare)"
+    with RoundBar("   training again", fed.now.state.round, after=then) as bar:
         watched = replace(fed, watch=(bar,))
         after, evidence = forget(watched, Erase(lent), data=data, progress=print_retrains)
     after = replace(after, watch=())

@@ -11,8 +11,10 @@ from rescind.methods.additive._solve import seconds_to_solve
 from rescind.methods.additive.gram import DENSE_ITEMS
 from rescind.storage.kinds import METHODS
 
-COMPARED = ("Popularity", "Gram", "LocalGram", "FedAvg", "FedShare")
+COMPARED = ("Popularity", "Gram", "LocalGram", "SeqGram", "LocalSeqGram", "FedAvg", "FedShare")
 """Methods whose memory is told before a run."""
+MOSTLY_TIED = 0.5
+"""Share of equal times above which the last item is hardly known, so that none is to be guessed."""
 FEW = 5
 """Rows of a user below which 8:1:1 leaves less than one to test."""
 
@@ -35,8 +37,12 @@ def _made(name: str) -> Method:
     return made
 
 
-def advise(sizes: Sizes, timed: bool, free: int | None) -> Advice:
-    """Return a method for data of this size. free: bytes of memory, None if not known"""
+def advise(sizes: Sizes, ties: float | None, free: int | None) -> Advice:
+    """Return a method for data of this size.
+
+    ties: share of rows with the time of another item of their user, None if there are no times
+    free: bytes of memory, None if not known
+    """
     each, density = sizes.rows / sizes.users, sizes.rows / (sizes.users * sizes.items)
     why = [
         f"{sizes.users:,} users, {sizes.items:,} items, {each:.0f} rows per user, "
@@ -61,6 +67,22 @@ def advise(sizes: Sizes, timed: bool, free: int | None) -> Advice:
         why.append("one round, no settings to tune, and forgetting is exact subtraction")
     if each < FEW:
         why.append(f"fewer than {FEW} rows per user: hold it against Popularity")
-    if timed:
-        why.append("there are times: for the next item, try --method SeqGram --set data.split=last")
+    if ties is not None:
+        ordered = {"Gram": "SeqGram", "LocalGram": "LocalSeqGram"}.get(method)
+        why += _next_item(ordered if ordered and fits[ordered] else None, ties)
     return Advice(method, tuple(why))
+
+
+def _next_item(method: str | None, ties: float) -> list[str]:
+    """Return what to try for the next item. method: one that fits into memory, None if none does"""
+    if ties > MOSTLY_TIED:
+        return [
+            f"{100 * ties:.0f} % of the rows have the time of another item of their user, so the "
+            f"next item is hardly known"
+        ]
+    if method is None:
+        return []
+    preset = " --set method.preset=sequences" if method == "SeqGram" else ""
+    return [
+        f"there are times: for the next item, try --method {method}{preset} --set data.split=last"
+    ]

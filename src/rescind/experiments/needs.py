@@ -14,6 +14,8 @@ from rescind.core.memory import free_memory
 from rescind.core.method import Method
 from rescind.data.dataset import Dataset
 from rescind.errors import ConfigError
+from rescind.methods.additive.local_seq_gram import LocalSeqGram
+from rescind.methods.additive.seq_gram import SeqGram
 from rescind.models.item_item import ItemWeights, LocalWeights
 
 PROCESS = 450_000_000
@@ -24,6 +26,8 @@ VALUE = 40
 """Bytes of one number in a table of users or items: the model, its copies, optimiser and save."""
 PAIR = 35
 """Bytes of a pair of items in a dense sum, its inverse, a solve, an evaluation and a save."""
+ORDERED_PAIR = 100
+"""The same of an ordered pair, counted near and far, whose weights no half can hold."""
 COMPILED = 450_000_000
 """Bytes more of a process that has compiled the loops of a sparse sum."""
 NEAR_LIST = 120
@@ -54,13 +58,14 @@ def needed(method: Method, sizes: Sizes) -> int:
     """Return an upper bound on the bytes that a run of this method takes."""
     method, items = method.for_items(sizes.items), sizes.items
     total = PROCESS + ROW * sizes.rows
-    if isinstance(method.model, LocalWeights):
+    sparse = method if isinstance(method, LocalSeqGram) else method.model
+    if isinstance(sparse, LocalSeqGram | LocalWeights):
         every = items * items
         met = every if sizes.pairs is None else min(every, sizes.pairs)
-        lists = NEAR_LIST * items * method.model.many
+        lists = NEAR_LIST * items * sparse.many
         return total + COMPILED + NEAR_PAIR * met + lists
     if isinstance(method.model, ItemWeights):
-        return total + PAIR * items * items
+        return total + (ORDERED_PAIR if isinstance(method, SeqGram) else PAIR) * items * items
     width = getattr(method.model, "dim", 1)
     return total + VALUE * width * (sizes.users + items)
 

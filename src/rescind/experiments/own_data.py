@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rescind.core.memory import free_memory
+from rescind.core.method import Method
 from rescind.core.settings import find
 from rescind.data import Dataset, describe, load
+from rescind.data.blocks import share_tied
 from rescind.errors import ConfigError
 from rescind.experiments.advice import Advice, advise
 from rescind.experiments.needs import Sizes
@@ -25,14 +28,23 @@ def advice_for(name: str) -> Advice:
             f"'{name}' is a graph. Name a method for graphs: --method GraphGram, GraphFedAvg or "
             f"FedGCV."
         )
-    return advise(Sizes.of(data), data.has_time, free_memory())
+    return advise(Sizes.of(data), ties_of(data), free_memory())
+
+
+def ties_of(data: Dataset) -> float | None:
+    """Return the share of rows with the time of another item of their user, None without times."""
+    return share_tied(data) if data.has_time else None
 
 
 def recipe_for(data: str, method: str, changes: Sequence[str] = ()) -> Recipe:
-    """Return a recipe of one cell. A closed form needs one round."""
+    """Return a recipe of one cell. A closed form needs one round, and some methods say how many."""
     name = class_name(method)
-    cls = find(*METHODS, "AutoGram" if name == "auto" else name)
-    table = {"title": f"{name} on {data}", "data": {"name": data}, "method": {"name": name}}
-    if getattr(cls, "seedless", False):
-        table["run"] = {"rounds": 1, "evaluate_every": 1}
+    cls: type[Method] = find(*METHODS, "AutoGram" if name == "auto" else name)
+    table: dict[str, Any] = {
+        "title": f"{name} on {data}",
+        "data": {"name": data},
+        "method": {"name": name},
+    }
+    if rounds := cls.rounds_or(0):
+        table["run"] = {"rounds": rounds, "evaluate_every": rounds}
     return of_table(Path("data") / f"{data}-{name}.toml", table, changes)

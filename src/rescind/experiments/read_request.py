@@ -6,6 +6,7 @@ People, items and nodes go by their original ids; events have indices.
 from __future__ import annotations
 
 import csv
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -83,9 +84,12 @@ def _event(kind: Kind, records: Records) -> Event:
 
 def _fraction(source: str) -> float:
     try:
-        return float(source.removeprefix(DRAW))
+        found = float(source.removeprefix(DRAW))
     except ValueError:
-        raise ConfigError(f"'{source}' is not a fraction. Write draw:0.3 for 30 %.") from None
+        found = math.nan
+    if not 0 <= found <= 1:
+        raise ConfigError(f"'{source}' is not a fraction from 0 to 1. Write draw:0.3 for 30 %.")
+    return found
 
 
 def _client(fed: Federation, user: str, withheld: Blocklist) -> int:
@@ -151,6 +155,8 @@ def _numbers(source: str, columns: tuple[str, ...]) -> list[list[int]]:
 
 def _table(path: Path) -> tuple[tuple[str, ...], list[dict[str, str | None]]]:
     """Return the header and the rows of a CSV file."""
+    if not path.exists():
+        raise DataError(f"there is no file {path}. Give a CSV file with the columns user,item.")
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             table = csv.DictReader(file)

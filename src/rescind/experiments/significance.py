@@ -130,10 +130,18 @@ def markdown_differences(found: Sequence[Difference], against: str) -> str:
             f"**{mean}**" if word in ("higher", "lower") else mean,
             "" if one.error is None else f"{one.error:.4f}",
             "" if one.effect is None else f"{one.effect:+.1f}",
-            *("" if p is None else f"{p:.3f}" for p in (one.p, adjusted)),
+            *(_chance(p) for p in (one.p, adjusted)),
             word,
         ])  # fmt: skip
     return rows_as_markdown(rows)
+
+
+def _chance(p: float | None) -> str:
+    """Return a p as text; a small one is never shown as none at all."""
+    if p is None:
+        return ""
+    shown = f"{p:.3f}"
+    return "<0.001" if shown == "0.000" else shown
 
 
 def on_few_seeds(found: Sequence[Difference]) -> str:

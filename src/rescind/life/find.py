@@ -67,7 +67,7 @@ def build_of(what: Any) -> Callable[[Setting, int], Entry]:
         return what
     learner: Any = what() if inspect.isclass(what) and issubclass(what, Method) else what  # type: ignore[call-arg]
     if isinstance(learner, Method):
-        return lambda setting, seed: Exact(setting, seed, learner, ROUNDS)
+        return lambda setting, seed: Exact(setting, seed, learner, learner.rounds_or(ROUNDS))
     if callable(what):  # a class, or a function that returns a model with fit
         return lambda setting, seed: Refit(setting, seed, what)
     raise ConfigError(

@@ -73,6 +73,8 @@ def check_finished(run: Path) -> None:
 def model_in(run: Path) -> Path:
     """Return where a federation was saved: RUN/model or the folder itself; raise if in neither."""
     folder = run / "model" if (run / "model").is_dir() else run
+    if not folder.exists() and not _replaced_by(folder.parent):
+        raise DataError(f"there is no folder {run}. Give the folder of a finished run.")
     if not (folder / HEAD).is_file():
         hint = _replaced_by(folder) or _replaced_by(folder.parent)
         raise DataError(
