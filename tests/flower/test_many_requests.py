@@ -21,7 +21,7 @@ from rescind.cli.data import app as data
 from rescind.cli.flower import _requests
 from rescind.core.files import locked
 from rescind.data.importing import append_file, load_imported
-from rescind.errors import ConsentError, DataError, RescindError
+from rescind.errors import DataError, RescindError
 from rescind.flower.recipe_cell import one_cell
 from rescind.flower.run_request import RunRequest
 from rescind.flower.server.serve import serve
@@ -192,8 +192,8 @@ def test_the_same_command_again_is_not_answered_twice(deployed: Deployment) -> N
     again = deployed.run(withdraw=["customer 7"], resume=True)
     assert [one["number"] for one in again["forgot"]] == [1]
     assert deployed.rounds == 0
-    with pytest.raises(ConsentError, match="'customer 7' is not a member"):
-        deployed.run(withdraw=["customer 7"])
+    (refused,) = deployed.run(withdraw=["customer 7"])["refused_requests"]
+    assert "'customer 7' is not a member" in refused["why"]
 
 
 def test_a_wrong_id_is_told_before_any_training(deployed: Deployment) -> None:
@@ -211,6 +211,25 @@ def test_a_request_that_cannot_be_answered_does_not_block_the_others(deployed: D
     assert [one["event"] for one in facts["forgot"]] == ["Withdraw"]
     assert [one["event"] for one in facts["refused_requests"]] == ["Erase"]
     assert not deployed.held("customer 8")
+
+
+def test_an_unknown_id_is_refused_and_the_others_are_answered(deployed: Deployment) -> None:
+    deployed.run()
+    facts = deployed.run(unshare=["4"], erase=["customer 9:nothing"], withdraw=["9", "customer 8"])
+    assert [one["event"] for one in facts["forgot"]] == ["Withdraw"]
+    assert not deployed.held("customer 8")
+    refused = [(one["event"], one["why"].partition(".")[0]) for one in facts["refused_requests"]]
+    assert refused == [
+        ("Unshare", "no silo knows user '4'"),
+        ("Erase", "no silo knows item 'nothing'"),
+        ("Withdraw", "no silo knows user '9'"),
+    ]
+    # The next command tells of its own requests only, and a finished run without any is as before.
+    again = deployed.run(withdraw=["9"])
+    assert [one["event"] for one in again["refused_requests"]] == ["Withdraw"]
+    assert deployed.rounds == 0
+    assert again["metrics"] == facts["metrics"]
+    assert "refused_requests" not in deployed.run(withdraw=["customer 7"])
 
 
 def test_a_new_training_after_a_request_starts_without_the_erased(deployed: Deployment) -> None:
