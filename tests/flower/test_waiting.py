@@ -191,6 +191,33 @@ def test_a_silo_says_once_that_it_lost_its_server_and_once_that_it_is_back(
     assert "answers again" in lines[1]
 
 
+def test_a_port_that_is_taken_is_told_before_anything_is_started(
+    server: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: on a free port the server is started."""
+    begun: list[list[str]] = []
+
+    class StartedError(Exception):
+        """Instead of a process."""
+
+    def started(command: list[str], _: object) -> None:
+        begun.append(command)
+        raise StartedError
+
+    monkeypatch.setattr("rescind.flower.deploy.started", started)
+
+    def up(port: int) -> BaseException | None:
+        words = ["up", "--insecure", "--listen", f"127.0.0.1:{port}"]
+        return CliRunner().invoke(app, [*words, "--state", str(tmp_path / "state")]).exception
+
+    taken = server.getsockname()[1]
+    assert f"cannot listen on 127.0.0.1:{taken}: Address already in use" in str(up(taken))
+    assert not begun
+    assert not (tmp_path / "state").exists()
+    assert isinstance(up(free_port()), StartedError)
+    assert begun
+
+
 def test_a_second_process_of_a_silo_is_refused(tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_text(RECIPE.format(rounds=1))
     store = Store(tmp_path / "silo-0")

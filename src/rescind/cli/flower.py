@@ -31,7 +31,7 @@ ServerKit = Annotated[Path | None, Option(help="The server's folder of a kit.")]
 Silos = Annotated[int, Option(min=1, help="Number of silos.")]
 Out = Annotated[Path, Option(help="Output folder.")]
 Server = Annotated[str, Option(metavar="HOST:PORT", help="Address of the server.")]
-LOOPBACK = "127.0.0.1:8000"
+LOOPBACK = "127.0.0.1:7800"
 OWN = ("127.0.0.1", "localhost")
 """Names of the server on its own machine, part of every certificate."""
 
@@ -66,6 +66,7 @@ def up(
 ) -> None:
     """Start the server (a SuperLink) and admit the silos of a kit. Ctrl-C ends it."""
     deploy, link = _deploy(listen, kit, insecure)
+    deploy.check_free(link)
     names = deploy.guests(kit)
     environment = deploy.environment(state)
     secret = deploy.new_secret(state)
