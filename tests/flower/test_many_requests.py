@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer import Exit
 from typer.testing import CliRunner
 
 pytest.importorskip("flwr")
@@ -19,6 +20,7 @@ from flower.grids import FIRST, InMemory
 from flower.served import results
 from rescind.cli.data import app as data
 from rescind.cli.flower import _requests
+from rescind.cli.verify import command
 from rescind.core.files import locked
 from rescind.data.importing import append_file, load_imported
 from rescind.errors import DataError, RescindError
@@ -185,6 +187,27 @@ def test_an_answered_request_is_not_kept_on_the_server(deployed: Deployment) -> 
     facts = json.loads((stand / "stand.json").read_text())["facts"]
     assert "done" not in facts["forgot"][0], "digests from before are in the receipt, sealed"
     assert all(b"customer 7" not in p.read_bytes() for p in kept.rglob("*") if p.is_file())
+
+
+def test_the_receipts_of_a_run_are_found_below_its_folder(
+    deployed: Deployment, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deployed.run(withdraw=["customer 7", "customer 8"])
+    place = deployed.folder / "out" / "receipts"
+
+    def verified(folder: Path) -> tuple[int, str]:
+        with pytest.raises(Exit) as ended:
+            command(folder)
+        return ended.value.exit_code, capsys.readouterr().out
+
+    code, said = verified(deployed.folder)
+    assert code == 0, said
+    assert "out/receipts/2.json: VALID" in said
+    assert "it follows out/receipts/1.json" in said
+    monkeypatch.chdir(place)
+    assert "2 receipts; no receipt has two successors" in verified(Path())[1]
+    (place / "2.json").write_text("{}")  # the control: the files are read
+    assert verified(Path())[0] == 1
 
 
 def test_the_same_command_again_is_not_answered_twice(deployed: Deployment) -> None:
