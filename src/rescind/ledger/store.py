@@ -17,7 +17,7 @@ from rescind.errors import ConfigError
 from rescind.ledger.errors import Busy, CannotStart, DiskFull, OlderLedger
 from rescind.ledger.keyslots import FILE as KEYS
 from rescind.ledger.keyslots import head_of
-from rescind.ledger.place import check_may_begin, check_there, shown, url_of
+from rescind.ledger.place import check_may_begin, check_there, compared_with_note, shown, url_of
 
 LOCK = 0x72657363696E64
 """The advisory lock in PostgreSQL: "rescind" in ASCII."""
@@ -226,12 +226,13 @@ def reading(state: Path, database: str | None) -> Iterator[Connection]:
         head = head_of(state / KEYS)  # before the ledger: that one is ahead of its keys
         with connection.begin():
             batch = last_batch(connection)
-        if batch < head.batch:
-            raise OlderLedger(
-                f"this ledger is older than its keys, or another one: it has {batch} batches, the "
-                f"keys of {state} were last used with {head.batch}. What it says is not what is. "
-                f"If the ledger is in PostgreSQL, give --database with its address."
-            )
+        with compared_with_note(state, database):
+            if batch < head.batch:
+                raise OlderLedger(
+                    f"this ledger is older than its keys, or another one: it has {batch} batches, "
+                    f"the keys of {state} were last used with {head.batch}. What it says is not "
+                    f"what is. If the ledger is in PostgreSQL, give --database with its address."
+                )
         yield connection
 
 
