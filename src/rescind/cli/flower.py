@@ -363,13 +363,13 @@ def _place(text: str) -> tuple[int, int]:
 
 
 def _check_installed() -> None:
-    from rescind.errors import ConfigError
+    from rescind.errors import ConfigError, how_to_install
 
     try:
         import flwr  # noqa: F401
     except ImportError:
         raise ConfigError(
-            "Flower is not installed. Install it: pip install 'rescind[flower]' (docs/deploy.md)."
+            f"Flower is not installed. Run: {how_to_install('flower')} (docs/deploy.md)."
         ) from None
 
 

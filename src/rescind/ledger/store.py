@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import URL, Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError, NoSuchModuleError, SQLAlchemyError
 
-from rescind.errors import ConfigError
+from rescind.errors import ConfigError, how_to_install
 from rescind.ledger.errors import Busy, CannotStart, DiskFull, OlderLedger
 from rescind.ledger.keyslots import FILE as KEYS
 from rescind.ledger.keyslots import head_of
@@ -254,7 +254,7 @@ def _engine(url: URL, writing: bool) -> Engine:
         engine = create_engine(url, **_arguments(url, writing))
     except (ModuleNotFoundError, NoSuchModuleError):
         raise ConfigError(
-            f"no driver for {url.drivername} is installed. Run: pip install 'rescind[postgres]'"
+            f"no driver for {url.drivername} is installed. Run: {how_to_install('postgres')}"
         ) from None
     if sqlite:
         event.listen(engine, "connect", _sqlite_writer if writing else _sqlite_reader)
