@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -176,6 +177,23 @@ def test_a_day_of_requests(deployed: Deployment) -> None:
     chain = [deployed.receipt(f"receipts/{n}.json") for n in (1, 2)]
     first = (deployed.folder / "out" / "receipts" / "1.json").read_bytes()
     assert chain[1].previous == receipt.digest(first)
+
+
+def test_a_silo_that_is_waited_for_is_named_with_the_time(
+    deployed: Deployment, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "rescind.flower.server.transport")
+
+    def waited(**more: Any) -> list[str]:
+        caplog.clear()
+        deployed.run(**more)
+        lines = [r.getMessage() for r in caplog.records if "waiting for" in r.getMessage()]
+        assert all(re.search(r", until \d\d:\d\d:\d\d \(--wait\)$", line) for line in lines)
+        return [line.partition(", until")[0] for line in lines]
+
+    assert waited() == [], "the control: all are there at once"
+    assert waited(away=[1], withdraw=["customer 7"]) == ["waiting for silo 1"]
+    assert waited(away=[0, 1], withdraw=["customer 8"]) == ["waiting for silos 0, 1"]
 
 
 def test_an_answered_request_is_not_kept_on_the_server(deployed: Deployment) -> None:
