@@ -12,7 +12,10 @@ without a traceback and exits with code 2.
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from difflib import get_close_matches
 
 
@@ -38,6 +41,21 @@ class ConsentError(RescindError):
 
 class BoundaryError(RescindError):
     """Server code tried to read client data, or a method was given the wrong task."""
+
+
+def how_to_install(extra: str) -> str:
+    """Return the command that adds an extra, with the versions of constraints.txt.
+
+    No index has rescind, so it is given in a clone. A clone that is used in place stays so.
+    """
+    from importlib import metadata
+
+    stated = None
+    with suppress(metadata.PackageNotFoundError):
+        stated = metadata.distribution("rescind").read_text("direct_url.json")
+    editable = json.loads(stated or "{}").get("dir_info", {}).get("editable", False)
+    words = f"{'--editable ' if editable else ''}'.[{extra}]'"
+    return f"in your clone of rescind, {sys.executable} install.py {words}"
 
 
 def suggest(given: str, allowed: Iterable[str]) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer import Exit
 from typer.testing import CliRunner
 
 pytest.importorskip("flwr")
@@ -19,9 +21,10 @@ from flower.grids import FIRST, InMemory
 from flower.served import results
 from rescind.cli.data import app as data
 from rescind.cli.flower import _requests
+from rescind.cli.verify import command
 from rescind.core.files import locked
 from rescind.data.importing import append_file, load_imported
-from rescind.errors import ConsentError, DataError, RescindError
+from rescind.errors import DataError, RescindError
 from rescind.flower.recipe_cell import one_cell
 from rescind.flower.run_request import RunRequest
 from rescind.flower.server.serve import serve
@@ -176,6 +179,23 @@ def test_a_day_of_requests(deployed: Deployment) -> None:
     assert chain[1].previous == receipt.digest(first)
 
 
+def test_a_silo_that_is_waited_for_is_named_with_the_time(
+    deployed: Deployment, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "rescind.flower.server.transport")
+
+    def waited(**more: Any) -> list[str]:
+        caplog.clear()
+        deployed.run(**more)
+        lines = [r.getMessage() for r in caplog.records if "waiting for" in r.getMessage()]
+        assert all(re.search(r", until \d\d:\d\d:\d\d \(--wait\)$", line) for line in lines)
+        return [line.partition(", until")[0] for line in lines]
+
+    assert waited() == [], "the control: all are there at once"
+    assert waited(away=[1], withdraw=["customer 7"]) == ["waiting for silo 1"]
+    assert waited(away=[0, 1], withdraw=["customer 8"]) == ["waiting for silos 0, 1"]
+
+
 def test_an_answered_request_is_not_kept_on_the_server(deployed: Deployment) -> None:
     deployed.run(withdraw=["customer 7"])
     kept = deployed.folder / "out" / "forgetting"
@@ -187,13 +207,34 @@ def test_an_answered_request_is_not_kept_on_the_server(deployed: Deployment) -> 
     assert all(b"customer 7" not in p.read_bytes() for p in kept.rglob("*") if p.is_file())
 
 
+def test_the_receipts_of_a_run_are_found_below_its_folder(
+    deployed: Deployment, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deployed.run(withdraw=["customer 7", "customer 8"])
+    place = deployed.folder / "out" / "receipts"
+
+    def verified(folder: Path) -> tuple[int, str]:
+        with pytest.raises(Exit) as ended:
+            command(folder)
+        return ended.value.exit_code, capsys.readouterr().out
+
+    code, said = verified(deployed.folder)
+    assert code == 0, said
+    assert "out/receipts/2.json: VALID" in said
+    assert "it follows out/receipts/1.json" in said
+    monkeypatch.chdir(place)
+    assert "2 receipts; no receipt has two successors" in verified(Path())[1]
+    (place / "2.json").write_text("{}")  # the control: the files are read
+    assert verified(Path())[0] == 1
+
+
 def test_the_same_command_again_is_not_answered_twice(deployed: Deployment) -> None:
     deployed.run(withdraw=["customer 7"])
     again = deployed.run(withdraw=["customer 7"], resume=True)
     assert [one["number"] for one in again["forgot"]] == [1]
     assert deployed.rounds == 0
-    with pytest.raises(ConsentError, match="'customer 7' is not a member"):
-        deployed.run(withdraw=["customer 7"])
+    (refused,) = deployed.run(withdraw=["customer 7"])["refused_requests"]
+    assert "'customer 7' is not a member" in refused["why"]
 
 
 def test_a_wrong_id_is_told_before_any_training(deployed: Deployment) -> None:
@@ -211,6 +252,25 @@ def test_a_request_that_cannot_be_answered_does_not_block_the_others(deployed: D
     assert [one["event"] for one in facts["forgot"]] == ["Withdraw"]
     assert [one["event"] for one in facts["refused_requests"]] == ["Erase"]
     assert not deployed.held("customer 8")
+
+
+def test_an_unknown_id_is_refused_and_the_others_are_answered(deployed: Deployment) -> None:
+    deployed.run()
+    facts = deployed.run(unshare=["4"], erase=["customer 9:nothing"], withdraw=["9", "customer 8"])
+    assert [one["event"] for one in facts["forgot"]] == ["Withdraw"]
+    assert not deployed.held("customer 8")
+    refused = [(one["event"], one["why"].partition(".")[0]) for one in facts["refused_requests"]]
+    assert refused == [
+        ("Unshare", "no silo knows user '4'"),
+        ("Erase", "no silo knows item 'nothing'"),
+        ("Withdraw", "no silo knows user '9'"),
+    ]
+    # The next command tells of its own requests only, and a finished run without any is as before.
+    again = deployed.run(withdraw=["9"])
+    assert [one["event"] for one in again["refused_requests"]] == ["Withdraw"]
+    assert deployed.rounds == 0
+    assert again["metrics"] == facts["metrics"]
+    assert "refused_requests" not in deployed.run(withdraw=["customer 7"])
 
 
 def test_a_new_training_after_a_request_starts_without_the_erased(deployed: Deployment) -> None:

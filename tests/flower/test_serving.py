@@ -169,7 +169,7 @@ def test_clients_take_back_and_leave_after_training(tmp_path: Path) -> None:
     assert lender != leaver
     asked = asked_of(
         tmp_path,
-        requests=(NamedRequest("take-back", str(lender)), NamedRequest("withdraw", str(leaver))),
+        requests=(NamedRequest("unshare", str(lender)), NamedRequest("withdraw", str(leaver))),
         unlearner="FedShareUnlearn",
     )
     serve(silos(asked, tmp_path), asked)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +18,7 @@ import httpx
 
 from flower.deployments import RECIPE, free_port
 from rescind.cli.flower import app
-from rescind.core.files import locked
+from rescind.core.files import locked, write_atomically
 from rescind.errors import DataError
 from rescind.flower import waiting
 from rescind.flower.deploy import Link, NotFoundError, Operator
@@ -127,6 +129,41 @@ def test_without_a_server_nothing_is_lost(tmp_path: Path) -> None:
     assert (out / "run.json").read_text() == "the run before"
 
 
+def test_a_run_that_fails_leaves_the_result_of_the_one_before(
+    server: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: what the server writes afterwards counts, though it has the same content."""
+    (tmp_path / "recipe.toml").write_text(RECIPE.format(rounds=1))
+    out = tmp_path / "out"
+    out.mkdir()
+    result = json.dumps(
+        {
+            "metrics": {"test": {"HR@20": 0.5}},
+            "round": 1,
+            "silos": {"messages": 2, "refused": {}, "waiting": []},
+        }
+    )
+    for name in ("run.json", "error.txt"):
+        (out / name).write_text(result)
+
+    def asked(name: str):
+        def submit(_: Operator, __: object) -> int:
+            threading.Timer(SOON, write_atomically, (out / name, result.encode())).start()
+            return 7
+
+        monkeypatch.setattr(Operator, "submit", submit)
+        at = f"127.0.0.1:{server.getsockname()[1]}"
+        words = ["run", str(tmp_path / "recipe.toml"), "--silos", "2", "--server", at]
+        return CliRunner().invoke(app, [*words, "--out", str(out), "--insecure"])
+
+    failed = asked("error.txt")
+    assert isinstance(failed.exception, DataError)
+    assert (out / "run.json").read_text() == result
+    done = asked("run.json")
+    assert done.exit_code == 0, done.exception
+    assert "HR@20 0.5000" in done.output
+
+
 def test_a_silo_says_once_that_it_lost_its_server_and_once_that_it_is_back(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -152,6 +189,33 @@ def test_a_silo_says_once_that_it_lost_its_server_and_once_that_it_is_back(
     assert len(lines) == 2, lines
     assert "tries again at least every 20 s" in lines[0]
     assert "answers again" in lines[1]
+
+
+def test_a_port_that_is_taken_is_told_before_anything_is_started(
+    server: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: on a free port the server is started."""
+    begun: list[list[str]] = []
+
+    class StartedError(Exception):
+        """Instead of a process."""
+
+    def started(command: list[str], _: object) -> None:
+        begun.append(command)
+        raise StartedError
+
+    monkeypatch.setattr("rescind.flower.deploy.started", started)
+
+    def up(port: int) -> BaseException | None:
+        words = ["up", "--insecure", "--listen", f"127.0.0.1:{port}"]
+        return CliRunner().invoke(app, [*words, "--state", str(tmp_path / "state")]).exception
+
+    taken = server.getsockname()[1]
+    assert f"cannot listen on 127.0.0.1:{taken}: Address already in use" in str(up(taken))
+    assert not begun
+    assert not (tmp_path / "state").exists()
+    assert isinstance(up(free_port()), StartedError)
+    assert begun
 
 
 def test_a_second_process_of_a_silo_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +17,8 @@ from rescind.cli import app
 from rescind.errors import ConfigError, RescindError
 from rescind.ledger import tables
 from rescind.ledger.backup import back_up, plan, restore
-from rescind.ledger.place import NOTE, remember, shown
+from rescind.ledger.errors import OlderLedger
+from rescind.ledger.place import NOTE, compared_with_note, remember, shown
 from rescind.ledger.store import Store, reading
 
 ADDRESS = "postgresql://anna:s3cret@db.example.org/ledger"
@@ -139,9 +141,29 @@ def test_a_password_is_never_shown_or_kept(tmp_path: Path, given: str, told: str
 
 
 def test_an_address_that_cannot_be_read_is_told_without_its_password(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="not a database for a ledger") as told:
+    with pytest.raises(ConfigError, match="--database is no address that can be read") as told:
         Store(tmp_path, "postgresql://anna:s3cret@db:port/ledger")
     assert "s3cret" not in str(told.value)
+    with pytest.raises(ConfigError, match="'mysql' is not a database for a ledger"):
+        Store(tmp_path, "mysql://db/ledger")
+
+
+def test_a_ledger_that_does_not_fit_is_compared_with_the_note(tmp_path: Path) -> None:
+    remember(tmp_path, ADDRESS)
+
+    def told(database: str | None) -> str:
+        with pytest.raises(OlderLedger) as raised, compared_with_note(tmp_path, database):
+            raise OlderLedger("it is older.")
+        return str(raised.value)
+
+    other = "postgresql://anna:s3cret@db.example.org/other"
+    assert told(other) == (
+        f"the ledger of {tmp_path} is in postgresql://anna:***@db.example.org/ledger, and you gave "
+        f"postgresql://anna:***@db.example.org/other, which does not fit: it is older."
+    )
+    assert told(ADDRESS) == told(None) == "it is older.", "the control"
+    with compared_with_note(tmp_path, other):
+        pass  # a database that fits may have moved
 
 
 @pytest.mark.service
@@ -174,10 +196,11 @@ def test_another_database_is_neither_read_nor_noted(tmp_path: Path, postgres: st
     joined(ledger, 1)
     ledger.close()
     with schema() as other:
-        with pytest.raises(ConfigError, match="older than its keys"):
+        named = rf"is in {re.escape(shown(postgres))}, and you gave .*older than its keys"
+        with pytest.raises(ConfigError, match=named):
             opened(tmp_path, database=other)
         assert (tmp_path / NOTE).read_text() == shown(postgres) + "\n"
-        with pytest.raises(RescindError, match="older than its keys"), reading(tmp_path, other):
+        with pytest.raises(RescindError, match=named), reading(tmp_path, other):
             pass
     with reading(tmp_path, postgres):
         pass  # control

@@ -53,6 +53,7 @@ def claim(house: House, code: str) -> tuple[int, object]:
 def test_each_user_finds_their_loans_and_makes_a_passkey(tmp_path: Path, mine: Path) -> None:
     assert "7 users lend 42 records" in brought(tmp_path / "state", mine)[-1]
     assert os.stat(mine).st_mode & 0o777 == 0o600
+    assert b"\r" not in mine.read_bytes(), "a loop in a shell would send it with the code"
     with opened(tmp_path / "state", items=0) as house:
         status, browser = claim(house, code_of(mine, "c3"))
         assert status == 200

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from authenticator import Authenticator
 from doors import House, opened
 from rescind.ledger.errors import Busy, Closing, DiskFull
 from rescind.service import limits
@@ -179,6 +180,20 @@ def test_new_accounts_are_limited_by_address(limited: House) -> None:
         limited.caller().post("/v1/account/finish", body, None).status_code for _ in range(6)
     ]
     assert answers == [422] * 5 + [429]
+
+
+@pytest.mark.parametrize("most", [5, 7])
+def test_an_office_makes_as_many_accounts_as_are_allowed(tmp_path: Path, most: int) -> None:
+    """An account takes two calls and counts once. Seven is what `--accounts-per-hour` says."""
+    more = {} if most == 5 else {"accounts": most}
+    with opened(tmp_path / "state", limits=True, **more) as house:
+        answers = []
+        for minute in range(most + 1):  # the limit per minute holds nobody up
+            house.service.limits.clock = lambda now=60.0 * minute: now
+            answers.append(house.caller().register(Authenticator()).status_code)
+        assert answers == [201] * most + [429]
+        elsewhere = house.caller(address="198.51.100.7").register(Authenticator())
+        assert elsewhere.status_code == 201
 
 
 def test_a_request_to_erase_is_slowed_and_never_refused(limited: House, monkeypatch) -> None:

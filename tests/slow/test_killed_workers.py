@@ -16,7 +16,7 @@ from rescind.estimators import log_ledger, logs
 
 pytestmark = pytest.mark.slow
 distributed = pytest.importorskip(
-    "distributed", reason="needs Dask: pip install 'rescind[dask]'", exc_type=ImportError
+    "distributed", reason="needs Dask: python install.py '.[dask]'", exc_type=ImportError
 )
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import shutil
 import statistics
 import subprocess
 import sys
 import time
+import tomllib
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -457,6 +459,16 @@ def test_doctor_names_what_is_there_and_what_is_missing(rescind):
     assert facts["missing"] == []
     assert facts["packages"]["torch"].startswith("2.")
     assert facts["datasets"]["synthetic"] == "generated"
+    stated = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    for extra in ("service", "postgres", "graph", "dask", "docs"):
+        needed = stated["optional-dependencies"][extra]
+        assert [*facts["extras"][extra]] == [re.split(r"[\[<>=]", one)[0] for one in needed]
+    told = rescind("doctor")[1]
+    lacking = [name for name, found in facts["extras"]["docs"].items() if found is None]
+    assert ("ok      extra [docs]" in told) == (not lacking), (
+        "what is missing is told, nothing else"
+    )
+    assert "ok      extra [service]" in told
 
 
 @pytest.mark.parametrize(
@@ -476,5 +488,6 @@ def test_what_is_not_installed_is_named_with_the_command_that_installs_it(lackin
     asked = [sys.executable, "-c", code, *words]
     told = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert told.returncode == 2, told.stderr
-    assert f"needs '{lacking}'. Run: pip install 'rescind[service]'" in told.stderr
+    assert f"needs '{lacking}'. Run: in your clone of rescind, {sys.executable}" in told.stderr
+    assert "install.py --editable '.[service]'" in told.stderr
     assert "Traceback" not in told.stderr

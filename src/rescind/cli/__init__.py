@@ -48,7 +48,7 @@ from rescind.cli.help_text import (
     keep_argument_help,
 )
 from rescind.cli.stopping import INTERRUPTED, code_of, heeding_sigterm
-from rescind.errors import RescindError
+from rescind.errors import RescindError, how_to_install
 
 keep_argument_help()
 app = typer.Typer(
@@ -132,7 +132,7 @@ def _answer() -> None:
         extra = _EXTRAS.get((error.name or "").partition(".")[0])
         if extra is None:
             raise
-        _end(f"this command needs '{error.name}'. Run: pip install 'rescind[{extra}]'")
+        _end(f"this command needs '{error.name}'. Run: {how_to_install(extra)}")
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,27 +11,14 @@ import typer
 from typer import Option
 
 from rescind.cli.options import Json
+from rescind.errors import how_to_install
 
 ARRAYS = ("torch", "numpy", "scipy", "numba", "pyarrow", "safetensors")
 NEEDED = (*ARRAYS, "typer", "rich", "matplotlib", "cryptography")
 SPEED = "numba"
 """Optional: without it everything runs, but more slowly."""
-EXTRAS = {
-    "flower": ("flwr",),
-    "service": (
-        "fastapi",
-        "uvicorn",
-        "sqlalchemy",
-        "alembic",
-        "webauthn",
-        "limits",
-        "prometheus-client",
-    ),
-    "postgres": ("psycopg",),
-    "graph": ("networkx",),
-    "dev": ("pytest", "hypothesis", "ranx", "ruff", "mypy"),
-    "docs": ("mkdocs-material",),
-}
+_OF_EXTRA = re.compile(r"([\w.-]+).*;\s*extra == \"([\w-]+)\"")
+"""A line of a package's metadata about what an extra needs: a package, and the extra."""
 
 
 def command(
@@ -83,7 +71,10 @@ def examine() -> dict[str, Any]:
             return None
 
     packages = {name: version(name) for name in NEEDED}
-    extras = {extra: {name: version(name) for name in names} for extra, names in EXTRAS.items()}
+    extras: dict[str, dict[str, str | None]] = {}
+    for line in metadata.requires("rescind") or ():
+        if found := _OF_EXTRA.match(line):
+            extras.setdefault(found[2], {})[found[1]] = version(found[1])
     place = data_folder()
     return {
         "rescind": __version__,
@@ -125,9 +116,10 @@ def _print(facts: dict[str, Any]) -> None:
         typer.echo(f"  {'ok     ' if version else 'MISSING'} {name} {version or ''}")
     for extra, names in facts["extras"].items():
         lacking = [name for name, version in names.items() if version is None]
-        hint = f" (missing {', '.join(lacking)}: pip install 'rescind[{extra}]')"
+        hint = f" (missing {', '.join(lacking)})"
         state = "-      " if lacking else "ok     "
         typer.echo(f"  {state} extra [{extra}]{hint if lacking else ''}")
+    typer.echo(f"  to add an extra: {how_to_install('EXTRA')}")
     if hardware := facts["hardware"]:
         typer.echo(f"  hardware: {hardware['cores']} cores, GPU {hardware['gpu'] or 'none'}")
     typer.echo(f"  data: RESCIND_DATA={facts['RESCIND_DATA'] or 'not set'}, cache {facts['cache']}")

@@ -31,7 +31,7 @@ ServerKit = Annotated[Path | None, Option(help="The server's folder of a kit.")]
 Silos = Annotated[int, Option(min=1, help="Number of silos.")]
 Out = Annotated[Path, Option(help="Output folder.")]
 Server = Annotated[str, Option(metavar="HOST:PORT", help="Address of the server.")]
-LOOPBACK = "127.0.0.1:8000"
+LOOPBACK = "127.0.0.1:7800"
 OWN = ("127.0.0.1", "localhost")
 """Names of the server on its own machine, part of every certificate."""
 
@@ -66,6 +66,7 @@ def up(
 ) -> None:
     """Start the server (a SuperLink) and admit the silos of a kit. Ctrl-C ends it."""
     deploy, link = _deploy(listen, kit, insecure)
+    deploy.check_free(link)
     names = deploy.guests(kit)
     environment = deploy.environment(state)
     secret = deploy.new_secret(state)
@@ -233,7 +234,7 @@ def run(
     from rescind.flower.recipe_cell import one_cell
     from rescind.flower.run_request import LOG, RunRequest
     from rescind.flower.server.rosters import check_possible
-    from rescind.flower.waiting import set_aside, wait_for
+    from rescind.flower.waiting import newer, wait_for
 
     operator = deploy.Operator.of_kit(link, kit)
     path, chosen = one_cell(recipe, cell, tuple(change or ()))
@@ -249,17 +250,17 @@ def run(
         str(roster.resolve()) if roster else None, str(log.resolve()) if log else None,
     )  # fmt: skip
     follow = Followed(out / LOG, chosen.run.rounds)
-    with set_aside(done, failed):
-        number = operator.submit(asked)
+    answered, ended_badly = newer(done), newer(failed)
+    number = operator.submit(asked)
     typer.echo(f"run {number}: {chosen.name} seed {chosen.run.seed} over {silos} silos")
     typer.echo(f"log: {out / LOG}")
     kept = f"Run {number} goes on at the server, which writes {done}."
     with interruptible(kept, f"Follow it in {out / LOG}."), working(follow.told()) as say:
         wait_for(
-            lambda: done.is_file() or failed.is_file(), operator, number,
+            lambda: answered() or ended_badly(), operator, number,
             lambda: say(follow.told()),
         )  # fmt: skip
-    if failed.is_file():
+    if ended_badly():
         raise DataError(failed.read_text(encoding="utf-8").strip())
     facts = json.loads(done.read_text(encoding="utf-8"))
     shown = ", ".join(f"{n} {v:.4f}" for n, v in facts["metrics"]["test"].items())
@@ -334,7 +335,7 @@ def _requests(
     """Return the requests that the options name, those who withdraw last."""
     from rescind.flower.run_request import NamedRequest
 
-    found = [NamedRequest("take-back", user) for user in unshare or ()]
+    found = [NamedRequest("unshare", user) for user in unshare or ()]
     found += [NamedRequest("erase", *_erased(text)) for text in erase or ()]
     return (*found, *(NamedRequest("withdraw", user) for user in withdraw or ()))
 
@@ -362,13 +363,13 @@ def _place(text: str) -> tuple[int, int]:
 
 
 def _check_installed() -> None:
-    from rescind.errors import ConfigError
+    from rescind.errors import ConfigError, how_to_install
 
     try:
         import flwr  # noqa: F401
     except ImportError:
         raise ConfigError(
-            "Flower is not installed. Install it: pip install 'rescind[flower]' (docs/deploy.md)."
+            f"Flower is not installed. Run: {how_to_install('flower')} (docs/deploy.md)."
         ) from None
 
 

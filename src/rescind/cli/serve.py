@@ -68,6 +68,9 @@ def command(
     insecure: Annotated[
         bool, Option("--insecure", help="Listen elsewhere without TLS. Every page says so.")
     ] = False,
+    accounts_per_hour: Annotated[
+        int, Option(min=1, help="New accounts from one address, such as that of an office.")
+    ] = 5,
     invite_operator: Annotated[
         str | None, Option(metavar="WHO", help="Print an invitation for an operator.")
     ] = None,
@@ -95,7 +98,15 @@ def command(
     from rescind.service.running import Doorway, Wanted, run
 
     door = Doorway(
-        host, port, name, tls_cert, tls_key, tuple(behind_proxy or ()), insecure, demo is not None
+        host,
+        port,
+        name,
+        tls_cert,
+        tls_key,
+        tuple(behind_proxy or ()),
+        insecure,
+        demo is not None,
+        accounts_per_hour,
     )
     wanted = Wanted(
         demo,

@@ -25,6 +25,8 @@ SAID_IN_WORDS = ("exactness", "escalation")
 """Checks whose answer is a sentence, not a number."""
 SILOS = ("silos that confirmed", "silos waited for")
 """Claims of a receipt over silos: who removed the records, and who has not yet."""
+OF_SILOS = "receipts"
+"""The folder of receipts over silos, whose files are named by number: 1.json, 2-complete.json."""
 
 
 def command(
@@ -128,9 +130,15 @@ def _folder(folder: Path, pinned: dict[str, str], as_json: bool) -> int:
     from rescind.errors import DataError
     from rescind.forgetting.verify import verify_all
 
-    paths = sorted(folder.rglob("*receipt*.json"))
+    paths = sorted(
+        path for path in folder.rglob("*.json")
+        if "receipt" in path.name or path.resolve().parent.name == OF_SILOS
+    )  # fmt: skip
     if not paths:
-        raise DataError(f"{folder} holds no receipts (files named *receipt*.json). Name another.")
+        raise DataError(
+            f"{folder} holds no receipts (files named *receipt*.json, or any in a folder "
+            f"{OF_SILOS}/). Name another."
+        )
     found = verify_all({str(p.relative_to(folder)): read_receipt(p) for p in paths}, pinned)
     if as_json:
         typer.echo(json.dumps({name: _plain(one) for name, one in found.items()}, indent=2))

@@ -22,7 +22,7 @@ from rescind.core.holdings import TEST, TRAIN, VALID, Holdings
 from rescind.core.records import Records
 from rescind.data.arrays import Ints, LabelledGraph, Labels, both_directions
 from rescind.data.split import rank_in_owner
-from rescind.errors import ConfigError, DataError
+from rescind.errors import ConfigError, DataError, how_to_install
 
 METIS = ("cora", "citeseer", "pubmed", "tolokers")
 """Graphs with parts in the package, made by `papers/scripts/make_parts.py`."""
@@ -111,8 +111,9 @@ def louvain(graph: LabelledGraph, clients: int, seed: int = 0) -> Ints:
     try:
         import networkx
     except ImportError:
-        install = "pip install 'rescind[graph]'"
-        raise ConfigError(f"Louvain parts need networkx: {install}, or use METIS parts.") from None
+        raise ConfigError(
+            f"Louvain parts need networkx. Use METIS parts, or run: {how_to_install('graph')}"
+        ) from None
     whole = networkx.Graph()
     whole.add_nodes_from(range(len(graph)))
     whole.add_edges_from(graph.edge_index.T.tolist())

@@ -37,6 +37,8 @@ def main(grid: Grid, context: Context) -> None:
 
     asked = RunRequest.from_json(str(context.run_config[ASKED]))
     Path(asked.out).mkdir(parents=True, exist_ok=True)
+    failed = Path(asked.out) / "error.txt"
+    failed.unlink(missing_ok=True)  # of an earlier run
     logger = logging.getLogger("rescind")
     file = logging.FileHandler(Path(asked.out) / LOG, encoding="utf-8")
     file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
@@ -48,5 +50,5 @@ def main(grid: Grid, context: Context) -> None:
     except Exception as error:
         known = isinstance(error, RescindError)
         text = str(error) if known else f"the server failed ({error!r}). Resume it: --resume."
-        (Path(asked.out) / "error.txt").write_text(f"{text}\n", encoding="utf-8")
+        failed.write_text(f"{text}\n", encoding="utf-8")
         raise

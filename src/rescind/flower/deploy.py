@@ -45,7 +45,7 @@ class Link:
     """Address and certificate of a SuperLink."""
 
     host: str = "127.0.0.1"
-    port: int = 8000
+    port: int = 7800
     ca: Path | None = None
     """Certificate of the authority that signed the server's; None: not encrypted."""
 
@@ -101,6 +101,20 @@ def _end_with_parent() -> None:
     """Linux: request SIGTERM when the parent is killed, so that no SuperNode is left running."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
+def check_free(link: Link) -> None:
+    """Refuse an address where nobody can listen: Flower would tell it in a long traceback."""
+    host = link.host.strip("[]")
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, link.port))
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {link.address}: {error.strerror or error}. End what listens "
+                f"there, or choose another address with --listen."
+            ) from None
 
 
 def listening(link: Link, process: subprocess.Popen, seconds: float = 300.0) -> None:

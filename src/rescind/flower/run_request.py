@@ -18,7 +18,7 @@ class NamedRequest:
     """A request to forget, by original ids."""
 
     kind: str
-    """"take-back" (all that a user lends), "erase" (some items), "withdraw"."""
+    """"unshare" (all that a user lends), "erase" (some items), "withdraw"."""
     user: str
     items: tuple[str, ...] = ()
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from rescind.errors import DataError
@@ -27,18 +26,21 @@ GO_ON = (
 )
 
 
-@contextmanager
-def set_aside(*files: Path) -> Iterator[None]:
-    """Remove the result of an earlier run, but keep it if the server does not take the new one."""
-    before = {file: file.read_bytes() for file in files if file.is_file()}
-    for file in before:
-        file.unlink()
-    try:
-        yield
-    except BaseException:
-        for file, content in before.items():
-            file.write_bytes(content)
-        raise
+def newer(file: Path) -> Callable[[], bool]:
+    """Return a function that says whether a file was written since.
+
+    So the result of an earlier run stays until there is another: a run that fails changes nothing.
+    """
+
+    def stamp() -> tuple[int, int] | None:
+        try:
+            found = file.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
+    before = stamp()
+    return lambda: stamp() not in (None, before)
 
 
 def wait_for(

@@ -6,6 +6,8 @@ told of PostgreSQL would make an empty ledger beside the keys, and say that noth
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from sqlalchemy import URL, make_url
@@ -25,15 +27,13 @@ def url_of(state: Path, database: str | None) -> URL:
     """Return the address of a ledger. database: URL of PostgreSQL; None: in the folder"""
     if database is None:
         return URL.create("sqlite", database=str(state / FILE))
+    how = "Give --database postgresql://user@host/name, or leave it out for SQLite."
     try:
         url = make_url(database)
-    except (ArgumentError, ValueError):
-        url = URL.create("none")
+    except (ArgumentError, ValueError):  # it is not repeated: it may have a password in it
+        raise ConfigError(f"--database is no address that can be read. {how}") from None
     if url.get_backend_name() != "postgresql":
-        raise ConfigError(
-            f"'{url.drivername}' is not a database for a ledger. Give "
-            f"--database postgresql://user@host/name, or leave it out for SQLite."
-        )
+        raise ConfigError(f"'{url.drivername}' is not a database for a ledger. {how}")
     return url.set(drivername="postgresql+psycopg")
 
 
@@ -63,6 +63,25 @@ def check_not_elsewhere(state: Path, database: str | None) -> None:
             f"--database '{note.read_text().strip()}'. Only if you want to move it into the "
             f"folder: delete {note}, then rescind restore {state} --from BACKUP."
         )
+
+
+@contextmanager
+def compared_with_note(state: Path, database: str | None) -> Iterator[None]:
+    """Tell first, of a ledger that does not fit, that the folder's note names another database.
+
+    A difference alone is no error: a database moves, and the note follows it.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        note = state / NOTE
+        noted = note.read_text().strip() if note.exists() else None
+        if database is None or noted in (None, shown(database)):
+            raise
+        raise type(error)(
+            f"the ledger of {state} is in {noted}, and you gave {shown(database)}, which does not "
+            f"fit: {error}"
+        ) from None
 
 
 def check_there(state: Path, database: str | None) -> None:

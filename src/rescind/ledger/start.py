@@ -36,7 +36,7 @@ from rescind.ledger.lending import LEFT, forget_person
 from rescind.ledger.migrate import migrate
 from rescind.ledger.options import Options
 from rescind.ledger.parts import Parts
-from rescind.ledger.place import remember
+from rescind.ledger.place import compared_with_note, remember
 from rescind.ledger.store import Store, last_batch
 from rescind.proof.tlog import Tree
 
@@ -104,9 +104,10 @@ def prepared(
         _sync_names(state, store)
         keys = KeySlots(state / KEYS, keys_mirror)
         undo.callback(keys.close)
-        items = _catalogue(state, catalogue, connection)
-        tree = read_tree(connection)
-        check_fits(keys.head, connection, tree)
+        with compared_with_note(state, database):
+            items = _catalogue(state, catalogue, connection)
+            tree = read_tree(connection)
+            check_fits(keys.head, connection, tree)
         remember(state, database)  # it is the ledger of these keys
         parts = Parts(state, items, options, keys, store, tree, live(len(items)), clock, entropy)
         report = _recover(parts)

@@ -13,11 +13,11 @@ from typing import Any
 from sqlalchemy import URL, Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError, NoSuchModuleError, SQLAlchemyError
 
-from rescind.errors import ConfigError
+from rescind.errors import ConfigError, how_to_install
 from rescind.ledger.errors import Busy, CannotStart, DiskFull, OlderLedger
 from rescind.ledger.keyslots import FILE as KEYS
 from rescind.ledger.keyslots import head_of
-from rescind.ledger.place import check_may_begin, check_there, shown, url_of
+from rescind.ledger.place import check_may_begin, check_there, compared_with_note, shown, url_of
 
 LOCK = 0x72657363696E64
 """The advisory lock in PostgreSQL: "rescind" in ASCII."""
@@ -226,12 +226,13 @@ def reading(state: Path, database: str | None) -> Iterator[Connection]:
         head = head_of(state / KEYS)  # before the ledger: that one is ahead of its keys
         with connection.begin():
             batch = last_batch(connection)
-        if batch < head.batch:
-            raise OlderLedger(
-                f"this ledger is older than its keys, or another one: it has {batch} batches, the "
-                f"keys of {state} were last used with {head.batch}. What it says is not what is. "
-                f"If the ledger is in PostgreSQL, give --database with its address."
-            )
+        with compared_with_note(state, database):
+            if batch < head.batch:
+                raise OlderLedger(
+                    f"this ledger is older than its keys, or another one: it has {batch} batches, "
+                    f"the keys of {state} were last used with {head.batch}. What it says is not "
+                    f"what is. If the ledger is in PostgreSQL, give --database with its address."
+                )
         yield connection
 
 
@@ -253,7 +254,7 @@ def _engine(url: URL, writing: bool) -> Engine:
         engine = create_engine(url, **_arguments(url, writing))
     except (ModuleNotFoundError, NoSuchModuleError):
         raise ConfigError(
-            f"no driver for {url.drivername} is installed. Run: pip install 'rescind[postgres]'"
+            f"no driver for {url.drivername} is installed. Run: {how_to_install('postgres')}"
         ) from None
     if sqlite:
         event.listen(engine, "connect", _sqlite_writer if writing else _sqlite_reader)

@@ -51,7 +51,7 @@ def bring(ledger: Ledger, users: People, codes: Path, say: Say = print) -> None:
         )
     handle = os.open(codes, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file)
+        table = csv.writer(file, lineterminator="\n")  # for loops in a shell
         table.writerow(("user", "code"))
         for first in range(0, len(users.loans), TOGETHER):
             part = slice(first, first + TOGETHER)

@@ -34,7 +34,7 @@ class Service:
     def __init__(self, ledger: Ledger, settings: Settings) -> None:
         self.ledger, self.settings = ledger, settings
         self.hosts = frozenset(settings.hosts)
-        self.limits, self.probing = Limits(settings.limits), Probing()
+        self.limits, self.probing = Limits(settings.limits, settings.accounts), Probing()
         self.measures, self.events = Measures(), Events()
         self._arriving: Arriving | None = None
         self.ceremonies, self.callers = Ceremonies(settings), Callers(ledger)

@@ -22,9 +22,11 @@ class Rate(NamedTuple):
     seconds: float
 
 
+ACCOUNTS = 5
+"""New accounts an hour from one address, or as many as `serve --accounts-per-hour` says."""
 RATES: dict[str, Rate] = {
     "sign-in": Rate(10, 60),
-    "account": Rate(5, 3600),
+    "account": Rate(ACCOUNTS, 3600),
     "read": Rate(120, 60),
     "change": Rate(120, 60),
     "erase": Rate(120, 60),
@@ -42,8 +44,9 @@ PROBES = 20
 class Limits:
     """Counts calls in memory. A restart forgets the counts, and an attacker cannot cause one."""
 
-    def __init__(self, on: bool = True, slowed: float = SLOWED_SECONDS) -> None:
-        self.on, self.slowed, self.sleep, self.clock = on, slowed, asyncio.sleep, time.monotonic
+    def __init__(self, on: bool = True, accounts: int = ACCOUNTS) -> None:
+        self.on, self.accounts = on, accounts
+        self.sleep, self.clock = asyncio.sleep, time.monotonic
         self._windows: dict[tuple[Limit, Hashable], list[float]] = {}
         """When a count ends, and what it is."""
         self._tidied = 0.0
@@ -56,13 +59,15 @@ class Limits:
         if not wait:
             return
         if limit == "erase":
-            await self.sleep(self.slowed)
+            await self.sleep(SLOWED_SECONDS)
             return
         raise problems.too_many(ceil(wait))
 
     def _hit(self, limit: Limit, who: Hashable) -> float:
         """Count one call; return the seconds until the next one is allowed, 0 for this one."""
         now, rate = self.clock(), RATES[limit]
+        if limit == "account":
+            rate = rate._replace(most=self.accounts)
         window = self._windows.get((limit, who))
         if window is None or window[0] <= now:
             self._tidy(now)

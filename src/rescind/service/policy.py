@@ -75,7 +75,7 @@ POLICY: dict[str, Rule] = {
     "GET /r/{link}/proof": _rule(*EVERYBODY),
     "GET /r/{link}/export": _rule(*EVERYBODY),
     # entry
-    "POST /v1/account/begin": _rule(*EVERYBODY, limit="account"),
+    "POST /v1/account/begin": _rule(*EVERYBODY, limit="sign-in"),  # an account counts once
     "POST /v1/account/finish": _rule(*EVERYBODY, limit="account"),
     "POST /v1/account/recover": _rule(*EVERYBODY, limit="sign-in"),
     "POST /v1/session/begin": _rule(*EVERYBODY, limit="sign-in"),

@@ -25,6 +25,7 @@ from rescind.proof.notes import WITNESS, Key
 from rescind.service import bringing, demonstration, entrances
 from rescind.service.app import create_app
 from rescind.service.callers import new_secret
+from rescind.service.limits import ACCOUNTS
 from rescind.service.policy import Role
 from rescind.service.settings import Settings
 
@@ -51,6 +52,7 @@ class Doorway:
     behind_proxy: tuple[str, ...] = ()
     insecure: bool = False
     demo: bool = False
+    accounts: int = ACCOUNTS
 
     def __post_init__(self) -> None:
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -112,6 +114,7 @@ class Doorway:
             insecure=self.insecure and not self.local,
             behind_proxy=bool(self.behind_proxy),
             business=business,
+            accounts=self.accounts,
         )
 
 

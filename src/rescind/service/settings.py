@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rescind.service.limits import ACCOUNTS
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -19,6 +21,7 @@ class Settings:
     behind_proxy: bool = False
     limits: bool = True
     """Off for measurements and for tests that call every route."""
+    accounts: int = ACCOUNTS
     business: str = "RESCIND"
     """What agents call us (`business-id` of the Data Rights Protocol)."""
 

@@ -30,7 +30,7 @@ from rescind.experiments.unlearning_run import events as requests
 from rescind.flower.run_request import NamedRequest, RunRequest
 from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.journal import Journal
-from rescind.flower.server.naming import digest_of, event_of, numbers
+from rescind.flower.server.naming import UnknownError, digest_of, event_of, numbers
 from rescind.flower.server.receipts import facts_of, last_receipt, write_receipts
 from rescind.flower.server.storage import load_remote, save_remote
 from rescind.forgetting.pipeline import check_answers, unlearn_and_purge
@@ -44,6 +44,8 @@ TABLE = "stand.json"
 EVENTS = "events.safetensors"
 WAITING = "waiting.txt"
 """Names the silos that a finished run waits for."""
+REFUSED = "refused_requests"
+"""In run.json: the requests of the last command that could not be answered, and why."""
 
 
 @dataclass(frozen=True)
@@ -215,10 +217,13 @@ def _open(forgot: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def _without_next(progress: ForgetProgress, error: ConsentError) -> ForgetProgress:
     """Return the progress without a request that cannot be answered, and why, for run.json."""
     log.warning("a request was refused: %s", error)
-    kind = type(progress.events[0]).__name__
-    refused = [*progress.facts.get("refused_requests", ()), {"event": kind, "why": str(error)}]
-    facts = {**progress.facts, "refused_requests": refused}
+    facts = _with_refused(progress.facts, type(progress.events[0]).__name__, error)
     return replace(progress, facts=facts, events=progress.events[1:], asked=progress.asked[1:])
+
+
+def _with_refused(facts: dict[str, Any], event: str, why: Exception) -> dict[str, Any]:
+    refused = [*facts.get(REFUSED, ()), {"event": event, "why": str(why)}]
+    return {**facts, REFUSED: refused}
 
 
 def _unlearn(
@@ -256,8 +261,8 @@ def of_recipe(cell: Cell, fed: Federation, executor: FlowerExecutor) -> tuple[Ev
     if cell.forget.draw is not None:
         return tuple(requests(cell, fed))
     leave = [NamedRequest("withdraw", str(user)) for user in cell.forget.clients]
-    users, items = numbers(executor, leave, fed)
-    return tuple(event_of(one, fed, users, items) for one in leave)
+    known = numbers(executor, leave, fed)
+    return tuple(event_of(one, fed, known) for one in leave)
 
 
 def with_requests(
@@ -266,23 +271,33 @@ def with_requests(
     """Return the progress with what was asked for at the end of its queue.
 
     A request that is in the queue, or that silos have not confirmed, is not taken twice; nor one
-    that was answered, if the run is resumed.
+    that was answered, if the run is resumed. One that cannot be answered is refused by itself.
     """
-    forgot = progress.facts.get("forgot", ())
+    facts = {name: fact for name, fact in progress.facts.items() if name != REFUSED}
+    progress = replace(progress, facts=facts)
+    forgot = facts.get("forgot", ())
     known = {*progress.asked, *(f.get("asked") for f in forgot if asked.resume or f["waiting"])}
     new = [one for one in dict.fromkeys(asked.requests) if digest_of(one) not in known]
     if not new:
         return progress
-    users, items = numbers(executor, new, progress.fed)
+    found = numbers(executor, new, progress.fed)
     leaving = [e.client for e in progress.events if isinstance(e, Withdraw)]
     events: list[Event] = []
+    names: list[str] = []
     for one in new:
-        event = event_of(one, progress.fed, users, items)
-        if users[one.user] in leaving:
-            raise ConsentError(f"user '{one.user}' withdraws already. Give that request alone.")
+        try:
+            event = event_of(one, progress.fed, found)
+            if found.users[one.user] in leaving:
+                raise ConsentError(f"user '{one.user}' withdraws already. Give that request alone.")
+        except (UnknownError, ConsentError) as error:
+            log.warning("a request was refused: see run.json")
+            facts = _with_refused(facts, one.kind.capitalize(), error)
+            continue
         events.append(event)
-    names = tuple(digest_of(one) for one in new)
-    return replace(progress, events=(*progress.events, *events), asked=(*progress.asked, *names))
+        names.append(digest_of(one))
+    return replace(
+        progress, facts=facts, events=(*progress.events, *events), asked=(*progress.asked, *names)
+    )
 
 
 def forget(

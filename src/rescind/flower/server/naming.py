@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rescind.core.clock import Clock
 from rescind.core.federation import Federation
@@ -28,10 +29,37 @@ def digest_of(one: NamedRequest) -> str:
     return hashlib.blake2b(text.encode(), key=erasure_key(), digest_size=32).hexdigest()
 
 
+@dataclass(frozen=True)
+class Numbers:
+    """The numbers of the users and items that requests name, as far as silos know them."""
+
+    users: dict[str, int]
+    items: dict[str, int]
+    hint: str
+    """Why an id may be unknown."""
+
+    def of(self, one: NamedRequest) -> tuple[int, list[int]]:
+        """Return the numbers of the user and the items of a request. Raises if one is unknown."""
+        for kind, names, known in (
+            ("user", (one.user,), self.users), ("item", one.items, self.items),
+        ):  # fmt: skip
+            for name in names:
+                if name not in known:
+                    raise UnknownError(
+                        f"no silo knows {kind} '{name}'. Original ids are used here, as in the "
+                        f"data.{self.hint} This request changed nothing."
+                    )
+        return self.users[one.user], [self.items[item] for item in one.items]
+
+
+class UnknownError(DataError):
+    """No silo knows a user or an item."""
+
+
 def numbers(
     executor: FlowerExecutor, wanted: Sequence[NamedRequest], fed: Federation | None = None
-) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the numbers of the users and items that requests name. Raises if one is unknown.
+) -> Numbers:
+    """Ask the silos for the numbers of the users and items that requests name.
 
     fed: the run that is asked about, whose numbers may not be those of the data of now; None
     before it is trained
@@ -56,16 +84,12 @@ def numbers(
                 raise DataError(
                     f"silos have different numbers for {kind} '{name}'. Use one recipe for all."
                 )
-            if not known:
-                away = f" Silos {missing} did not answer and may know it." if missing else ""
-                late = " What was added later is not in this run." if fed else ""
-                raise DataError(
-                    f"no silo knows {kind} '{name}'. Original ids are used here, as in the data."
-                    f"{late}{away} Nothing was changed."
-                )
-            found[name] = known.pop()
+            if known:
+                found[name] = known.pop()
         out.append(found)
-    return out[0], out[1]
+    late = " What was added later is not in this run." if fed else ""
+    away = f" Silos {missing} did not answer and may know it." if missing else ""
+    return Numbers(out[0], out[1], late + away)
 
 
 def _moments(fed: Federation | None, silo: int) -> Facts:
@@ -81,22 +105,20 @@ def _moments(fed: Federation | None, silo: int) -> Facts:
     return {"held": found}
 
 
-def event_of(
-    one: NamedRequest, fed: Federation, users: dict[str, int], items: dict[str, int]
-) -> Event:
-    """Return the event of a request. Raises `ConsentError` if the user has withdrawn."""
-    client = users[one.user]
+def event_of(one: NamedRequest, fed: Federation, known: Numbers) -> Event:
+    """Return the event of a request. Raises if an id is unknown or the user has withdrawn."""
+    client, items = known.of(one)
     if client >= len(fed.world.members) or not bool(fed.world.members[client]):
         raise ConsentError(
             f"user '{one.user}' is not a member of this run: they withdrew, or have no data here. "
-            f"See the receipt of the earlier request. Nothing was changed."
+            f"See the receipt of the earlier request. This request changed nothing."
         )
     if one.kind == "withdraw":
         return Withdraw(client)
     if one.kind == "erase":
-        return Erase(Records.of([client] * len(one.items), [items[item] for item in one.items]))
-    if one.kind != "take-back":
-        raise ConfigError(f"unknown request '{one.kind}'. Use take-back, erase or withdraw.")
+        return Erase(Records.of([client] * len(items), items))
+    if one.kind != "unshare":
+        raise ConfigError(f"unknown request '{one.kind}'. Use unshare, erase or withdraw.")
     lent = fed.world.shared[fed.world.shared.client == client]
     if not len(lent):
         raise ConsentError(f"user '{one.user}' lends nothing now, so there is nothing to unshare.")

@@ -65,7 +65,9 @@ def serve(grid: Grid, asked: RunRequest, on_round: tuple[OnRound, ...] = ()) -> 
         progress_files.clear()
         if asked.requests:  # a wrong id is told before hours of training
             executor.meet(asked.wait)
-            numbers(executor, asked.requests)
+            known = numbers(executor, asked.requests)
+            for one in asked.requests:
+                known.of(one)
         fed, facts = learn(asked, cell, executor, folder, (in_the_log, *on_round))
         events = of_recipe(cell, fed, executor)
         progress = ForgetProgress(fed, facts, events, asked=("",) * len(events))
@@ -74,7 +76,8 @@ def serve(grid: Grid, asked: RunRequest, on_round: tuple[OnRound, ...] = ()) -> 
     else:
         executor.meet(asked.wait)
         queued, progress = progress, with_requests(progress, asked, executor)
-        if progress is not queued:  # the journal of a request under way goes with the old one
+        if len(progress.events) > len(queued.events):
+            # The journal of a request under way goes with the old one.
             progress_files.write(progress)
         log.info("resumed after training; %d requests to answer", len(progress.events))
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # training is complete

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -71,14 +72,20 @@ class Transport:
         for known in (self.nodes, self.unknown_nodes, self.standby_nodes):
             known.clear()  # ask every node, also those that replied to an earlier run
         replies: dict[int, Letter] = {}
+        end = datetime.now() + timedelta(seconds=seconds)  # local, as the log's own times are
+        told: list[int] = []
         while True:
             replies |= self._identify(request, {*self.grid.get_node_ids()})
-            if len(replies) == self.silos:
+            missing = [s for s in range(self.silos) if s not in replies]
+            if not missing:
                 return replies
+            if missing != told:
+                told = missing
+                named = f"silo{'s' * (len(told) > 1)} {', '.join(map(str, told))}"
+                log.info("waiting for %s, until %s (--wait)", named, end.strftime("%H:%M:%S"))
             if time.monotonic() >= until:
                 if least is not None and len(replies) >= least:
                     return replies
-                missing = [s for s in range(self.silos) if s not in replies]
                 for error in self.failed.values():
                     raise error
                 raise DataError(
