@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rescind.core.files import make_folder, write_atomically
+from rescind.data.catalogue import ENTRIES
 from rescind.errors import ConfigError, RescindError
 from rescind.experiments import unlearning_run as trials
 from rescind.experiments.cell import Cell, DataSettings
@@ -93,7 +94,10 @@ def quick_form(cell: Cell) -> tuple[Cell, str]:
     notes, data, run, forget = [], cell.data, cell.run, cell.forget
     if data.name in SMALLER:
         notes.append(f"{SMALLER[data.name]} for {data.name}")
-        data = DataSettings(SMALLER[data.name], data.variant, split=data.split, parts=data.parts)
+        name, variant = SMALLER[data.name], data.variant
+        if variant is not None and variant not in ENTRIES[name].variants:
+            variant = "blocks"  # a form of one dataset alone, such as its authors' own blocks
+        data = DataSettings(name, variant, split=data.split, parts=data.parts)
     if run.rounds > ROUNDS:
         notes.append(f"{ROUNDS} rounds for {run.rounds}")
         run = replace(run, rounds=ROUNDS, evaluate_every=ROUNDS, patience=None, valid_users=None)

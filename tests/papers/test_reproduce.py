@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rescind.cli import reproduce as door
+from rescind.data.catalogue import ENTRIES
 from rescind.errors import ConfigError, DataError
 from rescind.experiments.run import run_one
 from rescind.experiments.unlearning_run import TrialCache
@@ -229,6 +230,14 @@ def test_one_quick_cell_chosen_by_the_commit_gives_what_it_gave(tmp_path):
     # Settings that are newer than the file have no line; noise of a guard is drawn by the system.
     if before and job.cell.guards is None:
         assert measured == pytest.approx(before[-1]["test"], abs=0.005), job.cell.name
+
+
+def test_every_quick_cell_has_a_form_of_its_data_that_there_is():
+    shelf = Shelf(ROOT / "recipes")
+    jobs = planned(chosen(shelf.folder, None), shelf, Path("nowhere"), quick=True).jobs
+    named = {(job.cell.data.name, job.cell.data.variant) for job in jobs if job.cell.data.variant}
+    assert named
+    assert [form for form in named if form[1] not in ENTRIES[form[0]].variants] == []
 
 
 def test_the_quick_results_are_those_of_the_recipes_of_today():

@@ -166,7 +166,7 @@ def test_two_at_once_are_told_apart(scene: Scene) -> None:
     codes = sorted((first.wait(), second.wait()))
     assert codes == [0, 2], (scene.here / "stderr").read_text()
     said = (scene.here / "second" / "stderr").read_text() + (scene.here / "stderr").read_text()
-    assert "in use" in said or "the new run is cut-forgot-1" in said
+    assert "in use" in said or "cut-forgot-1, the run without it" in said
     (new,) = scene.here.glob("cut-forgot-*")
     moved = json.loads((scene.here / "cut" / "moved.json").read_text())
     assert Path(moved["to"]).name == new.name

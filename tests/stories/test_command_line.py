@@ -329,7 +329,7 @@ BAD = {
     ("run", "{recipe}", "--set", "method=FedAvgg"): "did you mean 'FedAvg'",
     ("run", "{recipe}", "--set", "run.device=cuda", "--cell", "FedAvg"): "GPU",
     ("run", "{recipe}", "--seeds", "2", "--set", "seed=5"): "both given",
-    ("recommend", "nowhere", "--user", "1"): "no saved federation",
+    ("recommend", "nowhere", "--user", "1"): "there is no folder nowhere",
     ("table", "nowhere"): "no recipe",
 }
 
