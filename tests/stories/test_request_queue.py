@@ -7,6 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -129,27 +131,38 @@ def test_given_twice_it_does_nothing_more(queue):
     assert len(log_lines(folder)) == 1
 
 
-@pytest.mark.parametrize("at", ["answer", "_hand_over", "os.replace", "_log", "unlink"])
-def test_killed_between_two_writes_a_request_is_answered_once(queue, monkeypatch, at):
-    folder, run = queue
-    ask(folder, "anna", withdraw="3")
-    ask(folder, "ben", withdraw="4")
+@contextmanager
+def killed_at(monkeypatch, at: str) -> Iterator[None]:
+    """Kill the queue at a step of Anna's answer; "after X" does X first, and nothing comes back."""
 
     def killed(*_, **__):
         raise Killed
 
     with monkeypatch.context() as patch:
-        if at == "answer":  # the run was replaced, and nothing came back
-            real = request_queue.answer
-            patch.setattr(request_queue, "answer", lambda *a, **k: (real(*a, **k), killed()))
+        if at.startswith("after "):
+            name = at.removeprefix("after ")
+            real = getattr(request_queue, name)
+            patch.setattr(request_queue, name, lambda *a, **k: (real(*a, **k), killed()))
         elif at == "os.replace":
             patch.setattr(request_queue.os, "replace", _kill_for(request_queue.os.replace, "anna"))
         elif at == "unlink":
             patch.setattr(Path, "unlink", _kill_for(Path.unlink, "anna.json"))
+        elif at == "write":  # the rows are gone, and their receipt is not written
+            patch.setattr(data_erasure, "write", killed)
         else:
             patch.setattr(request_queue, at, killed)
         with pytest.raises(Killed):
-            work_through(folder, run, "none")
+            yield
+
+
+@pytest.mark.parametrize("at", ["after answer", "_hand_over", "os.replace", "_log", "unlink"])
+def test_killed_between_two_writes_a_request_is_answered_once(queue, monkeypatch, at):
+    folder, run = queue
+    ask(folder, "anna", withdraw="3")
+    ask(folder, "ben", withdraw="4")
+
+    with killed_at(monkeypatch, at):
+        work_through(folder, run, "none")
     work_through(folder, run, "none")
     assert sorted(one["request"] for one in log_lines(folder)) == ["anna", "ben"]
     assert sorted(p.name for p in (folder / "answered").iterdir()) == ["anna", "ben"]
@@ -204,26 +217,13 @@ def test_an_answer_ends_with_the_imported_rows_gone_and_a_receipt_of_that(shop, 
     assert len(log_lines(folder)) == 2
 
 
-@pytest.mark.parametrize("at", ["erase", "write", "erased", "_log", "unlink"])
+@pytest.mark.parametrize("at", ["erase", "write", "after erase", "_log", "unlink"])
 def test_killed_while_imported_rows_are_deleted_the_next_call_goes_on(shop, monkeypatch, at):
     folder, run = shop
     ask(folder, "anna", withdraw="c3")
 
-    def killed(*_, **__):
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        if at == "erased":
-            real = request_queue.erase
-            patch.setattr(request_queue, "erase", lambda *a, **k: (real(*a, **k), killed()))
-        elif at == "write":  # the rows are gone, and their receipt is not written
-            patch.setattr(data_erasure, "write", killed)
-        elif at == "unlink":
-            patch.setattr(Path, "unlink", _kill_for(Path.unlink, "anna.json"))
-        else:
-            patch.setattr(request_queue, at, killed)
-        with pytest.raises(Killed):
-            work_through(folder, run, "none")
+    with killed_at(monkeypatch, at):
+        work_through(folder, run, "none")
     assert (folder / "anna.json").exists(), "until the answer is complete it is open"
     done = work_through(folder, run, "none")
     assert done.answered == ("anna",)

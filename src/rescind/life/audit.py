@@ -147,15 +147,19 @@ class Auditor:
         self._lives: dict[tuple[str, int], Entry] = {}
         self._rest: list[Arrival] | None = None
         """What remains of what arrived, block by block."""
+        self._keys: dict[str, bytes] = {}
+        """By kind of life: what other rows may have in common with it."""
 
     def arrived(self, arrival: Arrival) -> None:
         self.told.append(arrival)
         self._lives.clear()
+        self._keys.clear()
         self._rest = None
 
     def changed(self) -> None:
         """Say that something was forgotten: lives without it must be lived anew."""
         self._lives = {key: life for key, life in self._lives.items() if key[0] == "with"}
+        self._keys.pop("without", None)
         self._rest = None
 
     def with_everything(self, number: int = 0) -> Entry:
@@ -194,23 +198,25 @@ class Auditor:
         probe = self.probe(pairs, ledger, self.clock)
         if probe is None:
             return Verdict("POWERLESS")
-        for times in range(1, TIMES + 1):
-            told = self._answers(probe, WITH * times, None)
-            never = self._answers(probe, NEVER * times, ledger)
-            if not (told.mean(0) - never.mean(0)).any():
-                return Verdict("POWERLESS", records=len(probe.item))
-            verdict = self._compared(entry, probe, told, never)
-            if verdict.verdict != "POWERLESS":
+        told, never = list[Floats](), list[Floats]()
+        for _ in range(TIMES):
+            told += self._answers(probe, len(told), WITH, None)
+            never += self._answers(probe, len(never), NEVER, ledger)
+            verdict = self._compared(entry, probe, np.array(told), np.array(never))
+            if verdict.verdict != "POWERLESS" or verdict.left is None:  # records that move nothing
                 break
         return verdict
 
-    def _answers(self, probe: Probe, count: int, ledger: Ledger | None) -> Floats:
-        """Return ranks of lives under other seeds. ledger: without what is forgotten in it
+    def _answers(self, probe: Probe, done: int, count: int, ledger: Ledger | None) -> list[Floats]:
+        """Return ranks of the next lives under other seeds. ledger: without what it has forgotten
 
-        Lives that other rows have lived are not lived again.
+        Lives that other rows have lived are not lived again. done: lives that have answered
         """
-        arrivals = self.told if ledger is None else self._what_remains(ledger)
-        known = self.spare(self.seed).life(arrivals)
+        kind = "with" if ledger is None else "without"
+        if kind not in self._keys:
+            arrivals = self.told if ledger is None else self._what_remains(ledger)
+            self._keys[kind] = self.spare(self.seed).life(arrivals)
+        known = self._keys[kind]
 
         def answer(number: int) -> Floats:
             if ledger is None:
@@ -223,10 +229,12 @@ class Auditor:
             key = key_of(known, probe.key, self.seed + number * OTHER_SEEDS)
             return KEPT.get(key, lambda: answer(number))
 
-        return np.array([kept(n + 1) for n in range(count)])
+        return [kept(n + 1) for n in range(done, done + count)]
 
     def _compared(self, entry: Entry, probe: Probe, told: Floats, never: Floats) -> Verdict:
         """Compare an entry and the no-op with never-there. told, never: [lives, n] ranks"""
+        if not (told.mean(0) - never.mean(0)).any():
+            return Verdict("POWERLESS", records=len(probe.item))
         counts = resample(len(probe.users), self.clock, f"life {len(probe.users)}")
 
         def influence(life: Floats, others: Floats = never) -> Measure:
