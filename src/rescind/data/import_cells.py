@@ -23,6 +23,7 @@ LONGEST_ID = 256
 MISSING = frozenset(("", "nan", "null", "none", "na", "n/a"))
 _FRACTION = re.compile(r"[+-]?(\d+\.\d*|\.\d+)([eE][+-]?\d+)?")
 _SIGNED = re.compile(r"[+-]\d+")
+_PLAIN = re.compile(r"[A-Za-z][!-~]{4,255}")  # no number, not missing, no space: most texts
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _DAY = 86_400
 _LARGEST_RATING = 3e38  # near the largest float32
@@ -63,7 +64,10 @@ def check_ids(ids: Sequence[str], text_ids: bool) -> None:
     shortest, longest = min(map(len, ids)), max(map(len, ids))
     if shortest > 0 and longest <= 18 and (text := "".join(ids)).isascii() and text.isdigit():
         return
+    is_plain = _PLAIN.fullmatch
     for index, cell in enumerate(ids):
+        if is_plain(cell):
+            continue
         why = _id_problem(cell, text_ids)
         if why or cell != cell.strip():
             raise BadCell(index, why)

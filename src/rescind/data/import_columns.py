@@ -25,6 +25,7 @@ from rescind.data.import_cells import (
     read_splits,
 )
 from rescind.data.import_order import has_loops
+from rescind.data.import_texts import Texts
 
 _BLOCK = 2**22
 _WINDOW = 2**16  # a line break in each: no line is longer than the csv module reads
@@ -112,9 +113,29 @@ def plain_parquet(path: Path, names: Sequence[str], most: int, wanted: Wanted) -
         # Repeated text stays a dictionary, so that its length is known before it is repeated.
         text = [n for n in read if pa.types.is_string(schema.field(n).type)]
         file = parquet.ParquetFile(path, read_dictionary=text)
+        if text and has_loops(file.metadata.num_rows) and _is_short(file, text):
+            file = parquet.ParquetFile(path)  # which Arrow reads in half of the time
         return _columns(file.iter_batches(_ROWS, columns=read), read, most, wanted)
     except (_Unusual, BadCell, pa.ArrowException, OSError, UnicodeDecodeError):
         return None
+
+
+def _is_short(file: Any, names: Sequence[str]) -> bool:
+    """Return whether columns repeat short texts only: those in the dictionaries of row groups.
+
+    A text that is not in one stands in the file as often as in the column.
+    """
+    import pyarrow.compute as pc
+
+    from rescind.data.import_kernels import LONGEST
+
+    for group in range(file.num_row_groups):  # a dictionary is read whole with the first row
+        for batch in file.iter_batches(1, row_groups=[group], columns=names):
+            lengths = [pc.max(pc.binary_length(column.dictionary)) for column in batch.columns]
+            if any((one.as_py() or 0) > LONGEST for one in lengths):
+                return False
+            break
+    return True
 
 
 def plain_arrow(table: Any, names: Sequence[str], most: int, wanted: Wanted) -> Columns | None:
@@ -182,6 +203,7 @@ def _columns(batches: Any, names: list[str], most: int, wanted: Wanted) -> Colum
     if len(set(names)) < len(wanted.positions):  # one column has two roles
         raise _Unusual
     parts: dict[str, list[Any]] = {role: [] for role in wanted.positions}
+    texts = {role: Texts() for role in parts.keys() - {"rating", "time"}}
     done = since = 0
     for batch in batches:
         done += batch.num_rows
@@ -192,8 +214,8 @@ def _columns(batches: Any, names: list[str], most: int, wanted: Wanted) -> Colum
         since += batch.num_rows
         if since >= _TOGETHER:
             since = 0
-            for role in parts.keys() - {"rating", "time"}:
-                _encode(parts[role])
+            for role, known in texts.items():
+                _encode(parts[role], known if has_loops(done) else None)
     if not done:
         raise _Unusual
     ids: dict[str, list[str]] = {}
@@ -203,6 +225,7 @@ def _columns(batches: Any, names: list[str], most: int, wanted: Wanted) -> Colum
         if role in ("rating", "time"):
             rows[role] = np.concatenate(held)
         else:
+            _encode(held, texts[role] if has_loops(done) else None)
             rows[role], ids[role] = _numbered(held)
     pa.default_memory_pool().release_unused()  # it keeps what was freed, and sorting needs memory
     for role in ("user", "item"):
@@ -227,17 +250,23 @@ def _checked(role: str, column: Any, unit: str) -> Any:
     return _narrow(column) if role != "split" and pa.types.is_integer(column.type) else column
 
 
-def _encode(parts: list[Any]) -> None:
-    """Replace the last parts that are texts by numbers of one dictionary."""
+def _encode(parts: list[Any], known: Texts | None) -> None:
+    """Replace the last parts that are texts by numbers of one dictionary.
+
+    known: texts that were numbered before, if compiled loops are worth it
+    """
     import pyarrow as pa
 
-    texts = []
+    texts: list[Any] = []
     while parts and pa.types.is_string(parts[-1].type):
-        texts.append(parts.pop())
+        texts.insert(0, parts.pop())
     if texts:
-        chunks = pa.chunked_array(texts[::-1]).dictionary_encode().chunks  # with one dictionary
-        codes = pa.concat_arrays([chunk.indices for chunk in chunks])
-        parts.append(pa.DictionaryArray.from_arrays(codes, chunks[0].dictionary))
+        column = known.dictionary(texts) if known else None
+        if column is None:
+            chunks = pa.chunked_array(texts).dictionary_encode().chunks  # with one dictionary
+            codes = pa.concat_arrays([chunk.indices for chunk in chunks])
+            column = pa.DictionaryArray.from_arrays(codes, chunks[0].dictionary)
+        parts.append(column)
 
 
 def _narrow(column: Any) -> Any:
@@ -279,7 +308,6 @@ def _numbered(parts: list[Any]) -> tuple[NDArray[np.int32], list[str]]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    _encode(parts)
     if len({part.type for part in parts}) > 1:  # some numbers do not fit into 32 bits
         parts = [part.cast(pa.int64()) for part in parts]
     column = pa.chunked_array(parts)

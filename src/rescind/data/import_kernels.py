@@ -1,4 +1,4 @@
-"""Compiled loops over imported rows: number ids, and sort rows by user, time and item.
+"""Compiled loops over imported rows: number ids and texts, and sort rows by user, time and item.
 
 `import_columns` and `import_order` have the same in numpy. They call these loops for large files
 only, because to compile them takes longer than to import a small one.
@@ -8,10 +8,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from rescind.core.fast.compiling import compiled
+from rescind.core.fast.compiling import compiled, inner
 
 MOST_MOVES = 64
 """Moves of a row, on average, while rows of the same user and time are put in order of items."""
+LONGEST = 16
+"""Bytes of a text that is numbered by its first and its last eight; longer ones are not."""
+_MOST_STEPS = 64  # to the place of a text; random ones need two
+_BYTE = np.uint64(8)
+_HALF = np.uint64(32)
+_ONE = np.uint64(1)
+_ODD = np.uint64(0x9E3779B97F4A7C15)  # bits without a pattern
+_OTHER = np.uint64(0xD6E8FEB86659FD93)
 
 
 @compiled()
@@ -81,3 +89,74 @@ def spread(keys, places, records, bits, base, least, user, item, rating, time):
         if moves > most:
             return False
     return True
+
+
+@inner()
+def _eight(letters, at):
+    """Return eight bytes as a number. Places are unsigned: a sign would be looked at each time."""
+    number = np.uint64(letters[at])
+    for one in range(np.uint64(1), np.uint64(8)):
+        number |= np.uint64(letters[at + one]) << (one * _BYTE)
+    return number
+
+
+@inner()
+def _slot(first, last, size, seed):
+    """Mix all bits of a text into all bits of its place."""
+    mixed = (first ^ seed) * _ODD
+    mixed = (mixed ^ (mixed >> _HALF) ^ last ^ size) * _OTHER
+    mixed = (mixed ^ (mixed >> _HALF)) * _ODD
+    return mixed ^ (mixed >> _HALF)
+
+
+@compiled()
+def number_texts(letters, ends, begin, seed, table, known, new, firsts, numbers):
+    """Number texts from row `begin` on, until the table is half full.
+
+    letters: [bytes]    ends: [rows + 1]    table: [slots, 3], the first and the last eight bytes;
+    length and number + 1    firsts: [rows], gets the row of each new text    numbers: [rows]
+
+    returns: the next row, or -1 if a text is too long or its place too far; and how many are new
+    """
+    mask = np.uint64(len(table) - 1)
+    end = np.uint64(ends[begin])
+    for row in range(np.uint64(begin), np.uint64(len(numbers))):
+        start, end = end, np.uint64(ends[row + _ONE])
+        size, first, last = end - start, np.uint64(0), np.uint64(0)
+        if size > LONGEST:
+            return -1, new
+        if size >= _BYTE:
+            first, last = _eight(letters, start), _eight(letters, end - _BYTE)
+        else:
+            for at in range(start, end):
+                first = (first << _BYTE) | np.uint64(letters[at])
+        slot, steps = _slot(first, last, size, seed) & mask, 0
+        held = table[slot, 2]
+        while held and (table[slot, 0] != first or table[slot, 1] != last or held >> _HALF != size):
+            slot, steps = (slot + _ONE) & mask, steps + 1
+            held = table[slot, 2]
+        if steps > _MOST_STEPS:
+            return -1, new
+        if not held:
+            if 2 * (known + new) >= len(table):
+                return np.int64(row), new
+            firsts[new] = row
+            new += 1
+            held = (size << _HALF) | np.uint64(known + new)
+            table[slot, 0], table[slot, 1], table[slot, 2] = first, last, held
+        numbers[row] = np.int32(held & np.uint64(0xFFFFFFFF)) - 1
+    return len(numbers), new
+
+
+@compiled()
+def move_texts(table, seed, larger):
+    """Copy the texts of a table into a larger, empty one."""
+    mask = np.uint64(len(larger) - 1)
+    for row in range(len(table)):
+        if table[row, 2]:
+            size = table[row, 2] >> _HALF
+            slot = _slot(table[row, 0], table[row, 1], size, seed) & mask
+            while larger[slot, 2]:
+                slot = (slot + _ONE) & mask
+            for one in range(3):
+                larger[slot, one] = table[row, one]
