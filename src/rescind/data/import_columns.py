@@ -324,8 +324,10 @@ def _numbered(parts: list[Any]) -> tuple[NDArray[np.int32], list[str]]:
         column = column.dictionary_encode()
     elif not (pa.types.is_dictionary(kind) and pa.types.is_string(kind.value_type)):
         raise _Unusual
-    column = column.unify_dictionaries()
-    distinct = column.chunk(0).dictionary
+    distinct = column.chunk(column.num_chunks - 1).dictionary
+    if not all(part.dictionary.equals(distinct[: len(part.dictionary)]) for part in column.chunks):
+        column = column.unify_dictionaries()
+        distinct = column.chunk(0).dictionary
     is_text = pa.types.is_string(distinct.type)
     if distinct.null_count or (is_text and pc.max(pc.binary_length(distinct)).as_py() > _LONGEST):
         raise _Unusual
@@ -342,8 +344,6 @@ def _by_appearance(codes: NDArray[Any], size: int) -> tuple[NDArray[np.int32], N
 
     codes: [n]; they may be overwritten
     """
-    if _appear(codes[:_ROWS]) and _appear(codes) and codes.max() == size - 1:
-        return codes.astype(np.int32, copy=False), np.arange(size)
     rows = len(codes)
     if has_loops(rows):
         from rescind.data.import_kernels import number
@@ -352,6 +352,8 @@ def _by_appearance(codes: NDArray[Any], size: int) -> tuple[NDArray[np.int32], N
         order = np.empty(size, dtype=np.int64)
         known = number(codes, np.full(size, -1, dtype=np.int32), order)
         return codes, order[:known]
+    if _appear(codes) and codes.max() == size - 1:
+        return codes.astype(np.int32, copy=False), np.arange(size)
     first = np.full(size, rows, dtype=np.int32)
     first[codes[::-1]] = np.arange(rows - 1, -1, -1, dtype=np.int32)  # the last one written stays
     found = np.flatnonzero(first < rows)
