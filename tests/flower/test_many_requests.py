@@ -20,7 +20,7 @@ from flwr.app import Message
 from flower.grids import FIRST, InMemory
 from flower.served import results
 from rescind.cli.data import app as data
-from rescind.cli.flower import _requests
+from rescind.cli.flower_given import requests_named
 from rescind.cli.verify import command
 from rescind.core.files import locked
 from rescind.data.importing import append_file, load_imported
@@ -84,7 +84,7 @@ class Deployment:
 
     def run(self, away: Iterable[int] = (), resume: bool = False, **named: list[str]) -> Any:
         words = {"unshare": None, "erase": None, "withdraw": None, **named}
-        asked = replace(self.asked, requests=_requests(**words), resume=resume)
+        asked = replace(self.asked, requests=requests_named(**words), resume=resume)
         source = RecipeData(asked.recipe)
         there = [silo for silo in range(SILOS) if silo not in away]
         grid = Counting(

@@ -22,7 +22,7 @@ from flower.grids import FIRST, InMemory
 from flower.served import results
 from rescind.cli import main
 from rescind.cli.data import app as data
-from rescind.cli.flower import _requests
+from rescind.cli.flower_given import requests_named
 from rescind.core.labels import Labels
 from rescind.core.params import load, save
 from rescind.core.records import Arrive, Records, Withdraw
@@ -98,7 +98,7 @@ class Deployment:
 
     def run(self, grid: InMemory | None = None, **named: list[str]) -> Any:
         words = {"unshare": None, "erase": None, "withdraw": None, **named}
-        asked = replace(self.asked, requests=_requests(**words))
+        asked = replace(self.asked, requests=requests_named(**words))
         serve(grid or self.joined(), asked)
         return results(asked)[0]
 
