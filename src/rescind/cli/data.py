@@ -29,7 +29,10 @@ Name = Annotated[str, Argument(help="A name from `rescind data list`.")]
 
 @app.command("list")
 def list_datasets(json: Json = False) -> None:
-    """List the datasets."""
+    """List the datasets.
+
+    Example: rescind data list
+    """
     from rescind.data import describe, names
 
     rows = [describe(name) for name in names()]

@@ -46,7 +46,10 @@ def kit(
     ] = None,
     out: Out = Path("kit"),
 ) -> None:
-    """Make certificates and keys: a folder for the server and one for every silo."""
+    """Make certificates and keys: a folder for the server and one for every silo.
+
+    Example: rescind flower kit --silos 2 --host server.example
+    """
     check_installed()
     from rescind.flower.certificates import make_kit
 
@@ -66,7 +69,10 @@ def up(
     state: Annotated[Path, Option(help="Folder for Flower's state.")] = Path("flower"),
     insecure: Insecure = False,
 ) -> None:
-    """Start the server (a SuperLink) and admit the silos of a kit. Ctrl-C ends it."""
+    """Start the server (a SuperLink) and admit the silos of a kit. Ctrl-C ends it.
+
+    Example: rescind flower up --kit kit/server --listen 0.0.0.0:7800
+    """
     deploy, link = deployment(listen, kit, insecure)
     deploy.check_free(link)
     names = deploy.guests(kit)
@@ -119,7 +125,10 @@ def join(
     witness_port: Annotated[int | None, Option(help="Its port. Default: 8017 + I.")] = None,
     insecure: Insecure = False,
 ) -> None:
-    """Join as a silo (a SuperNode), with the data of a recipe. Ctrl-C ends it."""
+    """Join as a silo (a SuperNode), with the data of a recipe. Ctrl-C ends it.
+
+    Example: rescind flower join silos.toml --silo 0/2 --kit kit/silo-0 --server server.example:7800
+    """
     deploy, link = deployment(server, kit, insecure)
     from rescind.core.executor import InProcess
     from rescind.core.files import locked, make_folder
@@ -230,6 +239,9 @@ def run(
 
     Requests to forget name users and items by original id. They are answered after training, one
     after another, each with its receipt. If the run in --out is finished, it is not trained again.
+
+    Examples: rescind flower run silos.toml --silos 2 --kit kit/operator;
+    rescind flower run silos.toml --silos 2 --kit kit/operator --withdraw 7 --erase 17:3,8
     """
     deploy, link = deployment(server, kit, insecure)
     from rescind.errors import DataError
@@ -296,7 +308,10 @@ def simulate(
     change: Change = None,
     out: Out = Path("runs/flower"),
 ) -> None:
-    """Run a recipe over silos that Flower simulates on this machine (needs Ray)."""
+    """Run a recipe over silos that Flower simulates on this machine (needs Ray).
+
+    Example: rescind flower simulate basics/floor --cell ml-100k/FedAvg --silos 10
+    """
     check_installed()
     from rescind.flower.recipe_cell import one_cell
     from rescind.flower.run_request import RunRequest
@@ -314,7 +329,10 @@ def recommend(
     user: Annotated[str, Option(help="The original id of a user of this silo.")],
     k: Annotated[int, Option("-k", "--k", min=1, help="Number of items.")] = 20,
 ) -> None:
-    """Recommend on the silo itself. Data and scores do not leave it."""
+    """Recommend on the silo itself. Data and scores do not leave it.
+
+    Example: rescind flower recommend silo-0 --user 17
+    """
     check_installed()
     from rescind.flower.silo.recommend import recommend_to
 
