@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-METHODS = ("Popularity", "FedAvg", "FedShare", "LocalGram", "Gram")
+METHODS = ("Popularity", "FedAvg", "FedShare", "LocalGram", "Gram", "KernelGram", "SeqGram")
 SIZES = ((1_000, 1_000, 20_000), (20_000, 1_000, 400_000), (1_000, 12_000, 20_000),
          (20_000, 12_000, 800_000))  # fmt: skip
 

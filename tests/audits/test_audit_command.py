@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 
 import pytest
 
-from rescind.audits.battery import FULL, Report
+from rescind.audits.battery import FULL, STANDARD, Report
 from rescind.audits.durability import CHECKS
 from rescind.audits.finding import VERDICTS, Finding, question
 from rescind.cli import main as entry
+from rescind.cli import progress
 from rescind.cli.forget import unlearner
+from rescind.core import doing
 from rescind.experiments.forget_run import answer
 from rescind.experiments.learning_run import run_cell
 from rescind.experiments.recipe import Cell, DataSettings, RunSettings, SharingSettings
@@ -61,6 +64,31 @@ def test_an_audit_says_what_it_found_and_changes_nothing(run, audit):
     assert {word for word in VERDICTS if VERDICTS[word] in out} == used | {facts["verdict"]}
     assert (run / "model" / "server.safetensors").read_bytes() == model
     assert len(list((run / "audits").glob("retrain-*"))) == 5
+
+
+def test_an_audit_counts_what_it_does_and_tells_how_much_is_left(run, audit, monkeypatch):
+    steps: list[doing.Step] = []
+    real = doing.Step.__init__
+
+    def noted(self, *given, **named):
+        real(self, *given, **named)
+        steps.append(self)
+
+    monkeypatch.setattr(doing.Step, "__init__", noted)
+    monkeypatch.setattr(progress, "EVERY", 0.001)
+    _, _, err = audit(run, "--erase", "draw:0.4", "--workers", 1)
+    counted = {(one.what, one.done, one.total) for one in steps}
+    answers = (len(STANDARD) + 1) * (5 + 5)  # one attack by lot; five roles, five retrains
+    asking = "asking all models, and resampling their answers"
+    assert {
+        ("forgetting", 8, 8),  # rounds: it trains again
+        ("training models for the audit", 5, 5),
+        ("training a model with planted records", 8, 8),
+        (asking, answers, answers),
+    } <= counted
+    told = re.findall(rf"audit: {asking}: (\d+) of {answers} answers, about \d+ s left", err)
+    assert [int(done) for done in told] == sorted(int(done) for done in told)
+    assert told
 
 
 def test_every_check_asks_a_question_in_words():

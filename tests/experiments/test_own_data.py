@@ -181,4 +181,38 @@ def test_what_cannot_be_tuned_is_told():
 
 
 def test_methods_that_are_compared_exist():
-    assert set(advice.memory_of_methods(Sizes(10, 10, 100, 1000))) == set(advice.COMPARED)
+    assert set(advice.memory_of_methods(Sizes(10, 10, 100, 1000), True)) == set(advice.COMPARED)
+    for name in advice.ORDERED:
+        assert find(*METHODS, name).ordered
+
+
+def test_memory_is_told_of_methods_that_can_learn_from_the_data(rescind, tmp_path):
+    table = tmp_path / "visits.csv"
+    rows = [(u, (u * 7 + n * n) % 40, n) for u in range(40) for n in range(9)]
+    for columns, width in (("user,item", 2), ("user,item,time", 3)):
+        lines = dict.fromkeys(",".join(map(str, row[:width])) for row in rows)
+        table.write_text("\n".join([columns, *lines]) + "\n")
+        name = f"visits-{width}"
+        assert rescind("data", "import", str(table), "--name", name)[0] == 0
+    for timeless, timed in (("visits-2", "visits-3"), ("gowalla", "ml-100k")):
+        said = {name: rescind("data", "describe", name)[1] for name in (timeless, timed)}
+        assert "  times      none\n" in said[timeless]
+        assert _told(said[timeless]) == [m for m in advice.COMPARED if m not in advice.ORDERED]
+        assert _told(said[timed]) == [*advice.COMPARED], "control: here they can learn"
+
+
+def _told(text: str) -> list[str]:
+    """Return the methods whose memory is told."""
+    return re.findall(r"^  memory     (\w+) +up to", text, re.M)
+
+
+def test_pairs_that_are_counted_near_and_far_take_more_than_pairs():
+    sizes = Sizes(6040, 3706, 1_000_209)
+    per_pair = {
+        name: (needed(find(*METHODS, name)(), sizes) - needs.PROCESS - needs.ROW * sizes.rows)
+        / sizes.items**2
+        for name in ("Gram", "KernelGram", "SeqGram")
+    }
+    assert per_pair == {
+        "Gram": needs.PAIR, "KernelGram": needs.NEAR_AND_FAR, "SeqGram": needs.ORDERED_PAIR,
+    }  # fmt: skip

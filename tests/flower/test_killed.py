@@ -21,7 +21,7 @@ from flwr.app import Message
 from flower import served
 from flower.grids import FIRST, InMemory
 from flower.served import results
-from rescind.cli.flower import _requests
+from rescind.cli.flower_given import requests_named
 from rescind.core.clock import Clock
 from rescind.core.executor import InProcess, Vault
 from rescind.core.method import Method
@@ -211,7 +211,10 @@ def test_a_server_killed_after_every_exchange_gives_the_same_result(
 ) -> None:
     """Each run gets one more reply. If replies were asked for again, it would never finish."""
     lender, leaver = lenders(recipe, tmp_path)
-    request = {"requests": _requests([str(lender)], None, [str(leaver)]), "unlearner": unlearner}
+    request = {
+        "requests": requests_named([str(lender)], None, [str(leaver)]),
+        "unlearner": unlearner,
+    }
     whole = World(tmp_path / "whole", recipe, silos, **request)
     assert whole.serve(resume=False)
     killed = World(tmp_path / "killed", recipe, silos, **request)
@@ -233,7 +236,7 @@ def test_a_server_killed_before_replies_come_gives_the_same_result(
     """One silo or both have done their work, but the server did not get the replies."""
     _, leaver = lenders(RECIPE, tmp_path)
     erased = f"{leaver}:{','.join(map(str, _some_items(leaver, tmp_path)))}"
-    request = {"requests": _requests(None, [erased], None), "unlearner": unlearner}
+    request = {"requests": requests_named(None, [erased], None), "unlearner": unlearner}
     whole = World(tmp_path / "whole", RECIPE, 2, **request)
     assert whole.serve(resume=False)
     started = World(tmp_path / "started", RECIPE, 2, **request)
@@ -264,7 +267,7 @@ def test_a_server_killed_while_it_forgets_with_masked_sums_gives_the_same_result
     """
     _, leaver = lenders(recipe, tmp_path)
     request = {
-        "requests": _requests(None, None, [str(leaver)]),
+        "requests": requests_named(None, None, [str(leaver)]),
         "unlearner": unlearner,
         "masked": masked,
     }
@@ -311,9 +314,11 @@ def _some_items(client: int, folder: Path) -> tuple[int, ...]:
 def test_clients_leave_graphs_and_streams_while_the_server_is_killed(
     recipe: str, client: int, tmp_path: Path
 ) -> None:
-    whole = World(tmp_path / "whole", recipe, 2, requests=_requests(None, None, [str(client)]))
+    whole = World(tmp_path / "whole", recipe, 2, requests=requests_named(None, None, [str(client)]))
     assert whole.serve(resume=False)
-    killed = World(tmp_path / "killed", recipe, 2, requests=_requests(None, None, [str(client)]))
+    killed = World(
+        tmp_path / "killed", recipe, 2, requests=requests_named(None, None, [str(client)])
+    )
     assert not killed.serve(left=3, reached=1, resume=False)
     assert killed.serve()
     assert_same(whole, killed)
@@ -326,7 +331,7 @@ def test_a_resumed_server_brings_no_forgotten_record_back_to_a_silo(tmp_path: Pa
         tmp_path / "world",
         RECIPE,
         2,
-        requests=_requests(None, None, [str(leaver)]),
+        requests=requests_named(None, None, [str(leaver)]),
         unlearner="Retrain",
     )
     assert not world.serve(left=0, resume=False)
@@ -345,7 +350,7 @@ def test_a_resumed_server_brings_no_forgotten_record_back_to_a_silo(tmp_path: Pa
 def test_an_invalid_journal_is_not_used(tmp_path: Path) -> None:
     """An incomplete file, and one with replies to other requests: the silos are asked again."""
     lender, _ = lenders(RECIPE, tmp_path)
-    request = {"requests": _requests([str(lender)], None, None), "unlearner": "Retrain"}
+    request = {"requests": requests_named([str(lender)], None, None), "unlearner": "Retrain"}
     whole = World(tmp_path / "whole", RECIPE, 2, **request)
     assert whole.serve(resume=False)
     killed = World(tmp_path / "killed", RECIPE, 2, **request)
@@ -362,7 +367,10 @@ def test_an_invalid_journal_is_not_used(tmp_path: Path) -> None:
 
 def test_other_requests_join_the_queue_of_a_killed_server(tmp_path: Path) -> None:
     lender, leaver = lenders(RECIPE, tmp_path)
-    first, second = _requests([str(lender)], None, None), _requests(None, None, [str(leaver)])
+    first, second = (
+        requests_named([str(lender)], None, None),
+        requests_named(None, None, [str(leaver)]),
+    )
     world = World(tmp_path / "world", RECIPE, 2, requests=first, unlearner="Retrain")
     assert not world.serve(left=2, resume=False)
     world.asked = replace(world.asked, requests=second)
@@ -377,11 +385,11 @@ def test_after_a_request_an_older_state_of_the_server_is_refused(tmp_path: Path)
     world = World(tmp_path / "world", RECIPE, 2, unlearner="Retrain")
     assert world.serve(resume=False)
     older = shutil.copytree(world.forgetting, tmp_path / "older")
-    world.asked = replace(world.asked, requests=_requests(None, None, [str(one)]))
+    world.asked = replace(world.asked, requests=requests_named(None, None, [str(one)]))
     assert world.serve(resume=False)
     shutil.rmtree(world.forgetting)
     shutil.copytree(older, world.forgetting)  # restored from a backup, say
-    world.asked = replace(world.asked, requests=_requests(None, None, [str(two)]))
+    world.asked = replace(world.asked, requests=requests_named(None, None, [str(two)]))
     with pytest.raises((ConsentError, DataError), match=r"epoch|it was removed"):
         world.serve(resume=False)
 

@@ -18,9 +18,9 @@ pytest.importorskip("flwr")
 from flwr.app import Message
 
 from flower.grids import FIRST, InMemory
-from flower.served import results
+from flower.served import SHOP, results
 from rescind.cli.data import app as data
-from rescind.cli.flower import _requests
+from rescind.cli.flower_given import requests_named
 from rescind.cli.verify import command
 from rescind.core.files import locked
 from rescind.data.importing import append_file, load_imported
@@ -40,22 +40,6 @@ from rescind.privacy import keys
 pytestmark = pytest.mark.flower
 
 SILOS = 3
-RECIPE = """
-[data]
-name = "shop"
-
-[method]
-name = "FedAvg"
-
-[method.model]
-name = "MF"
-dim = 4
-
-[run]
-rounds = 3
-evaluate_every = 3
-checkpoint_every = 1
-"""
 IDS = [f"customer {n}" for n in range(24, 0, -1)]
 """Original ids, in another order than their numbers."""
 
@@ -76,7 +60,7 @@ class Deployment:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        (folder / "recipe.toml").write_text(RECIPE)
+        (folder / "recipe.toml").write_text(SHOP)
         self.asked = RunRequest(
             str(folder / "recipe.toml"), SILOS, str(folder / "out"), deadline=0.0, wait=0.0
         )
@@ -84,7 +68,7 @@ class Deployment:
 
     def run(self, away: Iterable[int] = (), resume: bool = False, **named: list[str]) -> Any:
         words = {"unshare": None, "erase": None, "withdraw": None, **named}
-        asked = replace(self.asked, requests=_requests(**words), resume=resume)
+        asked = replace(self.asked, requests=requests_named(**words), resume=resume)
         source = RecipeData(asked.recipe)
         there = [silo for silo in range(SILOS) if silo not in away]
         grid = Counting(

@@ -19,10 +19,10 @@ from typer.testing import CliRunner
 pytest.importorskip("flwr")
 
 from flower.grids import FIRST, InMemory
-from flower.served import results
+from flower.served import SHOP, results
 from rescind.cli import main
 from rescind.cli.data import app as data
-from rescind.cli.flower import _requests
+from rescind.cli.flower_given import requests_named
 from rescind.core.labels import Labels
 from rescind.core.params import load, save
 from rescind.core.records import Arrive, Records, Withdraw
@@ -43,22 +43,7 @@ from rescind.flower.wire.steps import HELD
 
 pytestmark = pytest.mark.flower
 
-RECIPE = """
-[data]
-name = "shop"
-min_user = 3
-
-[method]
-name = "FedAvg"
-
-[method.model]
-name = "MF"
-dim = 4
-
-[run]
-rounds = 2
-evaluate_every = 2
-"""
+RECIPE = SHOP.replace('"shop"', '"shop"\nmin_user = 3')
 RARE, EVE, OTHER = "rare", "user 4", "user 3"
 """Eve withdraws. When the rare user is let in, the number that was hers is the other's."""
 USERS = [f"user {n}" for n in range(12)]
@@ -98,7 +83,7 @@ class Deployment:
 
     def run(self, grid: InMemory | None = None, **named: list[str]) -> Any:
         words = {"unshare": None, "erase": None, "withdraw": None, **named}
-        asked = replace(self.asked, requests=_requests(**words))
+        asked = replace(self.asked, requests=requests_named(**words))
         serve(grid or self.joined(), asked)
         return results(asked)[0]
 

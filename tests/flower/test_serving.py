@@ -19,7 +19,7 @@ from flower import served
 from flower.deployments import DATA
 from flower.grids import FIRST, InMemory, silos_of
 from flower.served import results
-from rescind.cli.flower import _erased
+from rescind.cli.flower_given import erased
 from rescind.core.federation import Federation
 from rescind.core.records import Erase, Records, Withdraw
 from rescind.errors import ConfigError
@@ -157,10 +157,10 @@ def test_a_run_request_is_the_same_after_json() -> None:
         masked=8.0,
     )
     assert RunRequest.from_json(asked.to_json()) == asked
-    assert _erased("17:3,8") == (asked.requests[0].user, asked.requests[0].items)
+    assert erased("17:3,8") == (asked.requests[0].user, asked.requests[0].items)
     for wrong in ("17", "17:", ":3", "17:3,"):
         with pytest.raises(ConfigError, match="17:3,8"):
-            _erased(wrong)
+            erased(wrong)
 
 
 def test_clients_take_back_and_leave_after_training(tmp_path: Path) -> None:

@@ -541,6 +541,9 @@ def test_the_page_says_everything_the_receipt_says():
         assert text in words, text
     assert VERDICTS["VOID"] in words
     assert VERDICTS["FAIL"] not in words
+    assert "1 PASS, 1 not judged, 1 VOID" in words, "at the title of what is folded"
+    assert words.count("SHOWN") == words.count("not judged (SHOWN in JSON)") == 1
+    assert receipt.findings[1].verdict == "SHOWN", "files have the word"
     assert question(PASSED.check) in words
     for_strangers = Reader(page(receipt)).words
     for exact in ("0.5030", "3,300", "2 people", "3 records", DONE.model_after, "4,096"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from time import monotonic
 from types import SimpleNamespace
 
@@ -102,14 +103,44 @@ def test_long_steps_say_what_they_are(monkeypatch, tmp_path, tiny):
     assert users.done == users.total == int(fed.world.members.sum())
 
 
+def test_of_steps_inside_each_other_the_one_that_says_how_long_all_takes_is_told():
+    with doing.step("solving"), doing.step("asking", 9, "answers") as asking:
+        assert doing.now() is asking
+        with doing.step("evaluating", 40, "users"), doing.step("reading"):
+            assert doing.now() is asking
+    with doing.step("solving"), doing.step("reading") as reading:
+        assert doing.now() is reading, "control: none counts its parts"
+
+
+def heard(capsys, words: str) -> str:
+    """Return what was said on stderr until these words were there, or for a minute."""
+    said, until = "", monotonic() + 60
+    while words not in said and monotonic() < until:
+        said += capsys.readouterr().err
+    return said
+
+
 def test_a_step_of_unknown_length_is_told_again_and_again(capsys, monkeypatch):
     monkeypatch.setattr(progress, "EVERY", 0.001)
     with progress.working("reading") as say:
         say("still reading")
-        said, until = "", monotonic() + 60  # it ends as soon as the line is there
-        while "still reading: " not in said and monotonic() < until:
-            said += capsys.readouterr().err
-    assert "still reading: " in said
+        assert "still reading: " in heard(capsys, "still reading: ")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_work_that_counts_its_parts_is_told_with_a_fraction_and_an_estimate(
+    capsys, monkeypatch, terminal
+):
+    for name in ("EVERY", "EACH"):
+        monkeypatch.setattr(progress, name, 0.001)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    with progress.working("audit"), doing.step("asking", 40, "answers") as asking:
+        asking.reach(10)
+        words = "audit: asking: 10 of 40 answers, about 0 s left"
+        assert words in heard(capsys, words)
+        asking.reach(40)
+        assert "40 of 40 answers" in heard(capsys, "40 of 40 answers")
 
 
 def test_a_countdown_estimates_from_what_was_trained_now(capsys):

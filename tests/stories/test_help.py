@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 
 import click
@@ -71,10 +72,47 @@ def test_help_of_an_argument_is_shown_and_paragraphs_flow(rescind):
     assert told.help == "One line and another.\n\nA second paragraph."
 
 
-@pytest.mark.parametrize("command", ["run", "recommend", "forget", "audit", "table", "verify"])
-def test_the_commands_of_the_first_hour_have_examples(rescind, command):
-    _, said = rescind(command, "--help")
-    assert re.search(rf"Examples?: .*rescind {command}", " ".join(said.split()))
+def examples(command: click.Command) -> list[list[str]]:
+    """Return the examples in the help of a command, each in words."""
+    told = (command.help or "").split("\n\n")
+    shown = [found[1] for p in told if (found := re.match(r"Examples?: (.*)", p, re.DOTALL))]
+    return [shlex.split(line) for text in shown for line in text.split(";")]
+
+
+def does_something(command: click.Command) -> bool:
+    """Tell whether a command does more than list those below it."""
+    return not isinstance(command, click.Group) or command.invoke_without_command
+
+
+def read(line: list[str]) -> str:
+    """Read a line as the command line would, and return the command it gives. Nothing is run."""
+    known = [n for n in range(len(line), 0, -1) if " ".join(line[:n]) in COMMANDS]
+    words, given = " ".join(line[: known[0]]), line[known[0] :]
+    COMMANDS[words].make_context(words, given)
+    return words
+
+
+@pytest.mark.parametrize("words", [w for w, command in COMMANDS.items() if does_something(command)])
+def test_every_command_has_examples_that_can_be_given(words, rescind):
+    shown = examples(COMMANDS[words])
+    assert shown, f"{words} --help shows no example"
+    assert [read(line) for line in shown] == [words] * len(shown)
+    _, said = rescind(*words.split()[1:], "--help")
+    assert re.search(rf"Examples?: {words}\b", " ".join(said.split()))
+
+
+def test_examples_that_are_missing_or_wrong_are_noticed():
+    assert not examples(click.Command("x", help="Do it.\n\nFor example at night."))
+    given = click.Command("x", help="Do it.\n\nExamples: rescind x --to 'a b'; rescind x")
+    assert examples(given) == [["rescind", "x", "--to", "a b"], ["rescind", "x"]]
+    for wrong, why in (
+        ("rescind data get ml-1m --form x", click.NoSuchOption),
+        ("rescind data get", click.MissingParameter),
+        ("rescind data get ml-1m ml-100k", click.UsageError),
+        ("rescind flower kit --silos two", click.BadParameter),
+    ):
+        with pytest.raises(why):
+            read(wrong.split())
 
 
 def test_the_nearest_name_is_named_once(rescind):

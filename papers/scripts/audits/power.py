@@ -16,6 +16,7 @@ import torch
 import rescind as rs
 from rescind.audits.battery import NO_OP, PURGE, SHIFT, SUBJECT
 from rescind.forgetting.examine import examine, retrains
+from rescind.reporting.html import word_of
 from rescind_papers.pages import write_block
 
 RETRAINS, ROUNDS, SEED = 7, 150, 21
@@ -46,11 +47,11 @@ def table(name: str) -> str:
     findings = {f.check: f for f in report.findings}
     for judged in report.judged:
         cells = [judged.outcomes.get(r) for r in (NO_OP, SHIFT, PURGE)]
-        row = [f"{o.value:.4f} {o.verdict}" if o else "" for o in cells]
+        row = [f"{o.value:.4f} {word_of(o.verdict)}" if o else "" for o in cells]
         low, high = min(judged.retrains), max(judged.retrains)
         mine, found = judged.outcomes[SUBJECT], findings[judged.check.name]
         margin = "" if mine.margin is None else f"{mine.margin:.4f}"
-        row += [f"{low:.4f} to {high:.4f}", margin, f"{mine.value:.4f} {found.verdict}"]
+        row += [f"{low:.4f} to {high:.4f}", margin, f"{mine.value:.4f} {word_of(found.verdict)}"]
         lines.append(f"| {judged.check.name} | {' | '.join(row)} |")
     return "\n".join(lines)
 

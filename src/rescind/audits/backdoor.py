@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from rescind.audits.canary import Pipeline, plant
+from rescind.audits.canary import Pipeline, trained_with
 from rescind.audits.case import Case, draw_ids
 from rescind.audits.finding import Finding
 from rescind.core import jagged
@@ -97,7 +97,7 @@ def backdoor(case: Case, unlearn: Pipeline) -> Finding:
     sets = trigger_sets(case)
     loans = planted_loans(case, sets)
     seed = int(case.clock.at(0).bits("audit trigger run", torch.tensor(0))) & (2**31 - 1)
-    fed = plant(case.before, loans, seed).run(case.before.now.state.round)
+    fed = trained_with(case.before, loans, seed)
     after = unlearn(fed, Erase(loans))
 
     def rate(model: Federation) -> float:

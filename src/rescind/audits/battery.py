@@ -68,6 +68,10 @@ class Check:
     planted: bool = False
     """Asks about records that the auditor planted, so it says nothing about the request itself."""
 
+    def applies(self, case: Case) -> bool:
+        """Return whether the check can be asked of models of this task."""
+        return case.ranks or not self.ranking
+
     def sample(self, case: Case, fed: Federation) -> Sample | None:
         """Return the check's values on a model."""
         return case.cached(f"sample {self.name}", fed, lambda: self.take(case, fed))
@@ -85,7 +89,7 @@ class Check:
 
     def judge(self, case: Case, fed: Federation) -> Outcome | None:
         """Judge a model. Return None if the check does not apply."""
-        if self.ranking and not case.ranks:
+        if not self.applies(case):
             return None
         subject = self.measure(case, fed)
         others = [self.measure(case, r) for r in case.other_refs(fed)]
@@ -122,7 +126,7 @@ class Quality(Check):
 
     def judge(self, case: Case, fed: Federation) -> Outcome | None:
         """Judge the mean over all users by its interval; fail on a significant loss in a tenth."""
-        if self.ranking and not case.ranks:
+        if not self.applies(case):
             return None
         subject = self.measure(case, fed)
         retrains = [self.measure(case, r) for r in case.other_refs(fed)]

@@ -23,6 +23,7 @@ from rescind.audits.controls import purged, shifted
 from rescind.audits.ulira import negatives, phi
 from rescind.audits.verdict import Difference, equal, margin_of
 from rescind.audits.virtual_client import auc
+from rescind.core.doing import step
 from rescind.core.federation import Federation
 from rescind.core.holdings import TRAIN, Holdings
 from rescind.core.records import Erase, Event, Records
@@ -64,6 +65,13 @@ def plant(fed: Federation, records: Records, seed: int) -> Federation:
     return Federation.start(fresh, fed.method, seed, fed.executor, fed.labels)
 
 
+def trained_with(fed: Federation, records: Records, seed: int) -> Federation:
+    """Train a model for the same rounds, with users who also lend these records."""
+    rounds = fed.now.state.round
+    with step("training a model with planted records", rounds, "rounds") as shown:
+        return plant(fed, records, seed).run(rounds, watch=(shown.count,))
+
+
 def with_records(held: Holdings, records: Records) -> Holdings:
     """Return the holdings with more training records, all of them lent."""
     one = torch.ones(len(records), dtype=torch.bool, device=held.members.device)
@@ -94,12 +102,9 @@ def judged(case: Case, unlearn: Pipeline) -> Judged | None:
         return None
     seed = int(case.clock.at(0).bits("audit canary run", torch.tensor(0))) & (2**31 - 1)
     event = Erase(canaries[coin])
-    rounds = case.before.now.state.round
-
-    def planted() -> Federation:
-        return plant(case.before, event.records, seed).run(rounds)
-
-    fed = case.cached("planted", case.before, planted)
+    fed = case.cached(
+        "planted", case.before, lambda: trained_with(case.before, event.records, seed)
+    )
 
     def controls() -> dict[str, Outcome]:
         models = {NO_OP: fed, SHIFT: shifted(fed), PURGE: purged(Case(fed, event, case.clock))}

@@ -14,6 +14,7 @@ from rescind.audits.battery import NO_OP, STANDARD, SUBJECT, Check, Outcome
 from rescind.audits.case import Case
 from rescind.audits.finding import Finding
 from rescind.audits.verdict import worst
+from rescind.core import doing
 from rescind.core.federation import Federation
 from rescind.core.records import Arrive
 
@@ -54,13 +55,15 @@ def _judge_later(
     checks = [c for c in STANDARD if c.name in CHECKS]
     outcomes: dict[str, list[tuple[Outcome, Outcome]]] = {c.name: [] for c in checks}
     subject, no_op, refs = fed, case.before, list(case.references)
-    for step in steps:
-        subject, no_op, *refs = (step(f) for f in (subject, no_op, *refs))
-        later = replace(case, references=tuple(refs))
-        for check in checks:
-            mine, no_op_outcome = check.judge(later, subject), check.judge(later, no_op)
-            if mine and no_op_outcome:
-                outcomes[check.name].append((mine, no_op_outcome))
+    with doing.step("training on, and asking again", len(steps), "times") as shown:
+        for step in steps:
+            subject, no_op, *refs = (step(f) for f in (subject, no_op, *refs))
+            later = replace(case, references=tuple(refs))
+            for check in checks:
+                mine, no_op_outcome = check.judge(later, subject), check.judge(later, no_op)
+                if mine and no_op_outcome:
+                    outcomes[check.name].append((mine, no_op_outcome))
+            shown.count()
     return [_finding(c, outcomes[c.name], name, note) for c in checks if outcomes[c.name]]
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from rescind.audits import membership, state_attacks
 from rescind.audits.case import Case, PerPerson
 from rescind.audits.finding import Finding
+from rescind.core.doing import step
 from rescind.core.federation import Federation
 
 EVERY = 5  # rounds between two measurements
@@ -58,8 +59,12 @@ def relearn(case: Case, fed: Federation) -> Finding:
     start = [records_auc(fresh, r) for r in case.references]
     top, bottom = records_auc(fresh, case.before), sum(start) / len(start)
     target, most = bottom + FRACTION * (top - bottom), max(EVERY, case.before.now.state.round)
-    retrains = [rounds_until(fresh, r, target, most) for r in case.references]
-    subject, no_op = (rounds_until(fresh, f, target, most) for f in (fed, case.before))
+    models, spent = (fed, case.before, *case.references), []
+    with step("learning the records again", len(models), "models") as shown:
+        for model in models:
+            spent.append(rounds_until(fresh, model, target, most))
+            shown.count()
+    subject, no_op, *retrains = spent
     logs = [math.log(max(r, 0.5)) for r in retrains]
     middle = sum(logs) / len(logs)
     spread = (sum((x - middle) ** 2 for x in logs) / max(len(logs) - 1, 1)) ** 0.5

@@ -12,6 +12,7 @@ import torch
 from rescind.audits.canary import Pipeline
 from rescind.audits.case import Case
 from rescind.core.clock import Clock
+from rescind.core.doing import step
 from rescind.core.federation import Federation
 from rescind.core.records import Erase, Records
 from rescind.errors import DataError
@@ -47,8 +48,10 @@ def answer_all(
 ) -> tuple[Federation, Erase]:
     """Answer all requests. Return the federation and one request with all their records."""
     after = fed
-    for request in requests:
-        after = unlearn(after, request)
+    with step("answering small requests", len(requests), "requests") as shown:
+        for request in requests:
+            after = unlearn(after, request)
+            shown.count()
     every = Records.none()
     for request in requests:
         every = every + request.records.to("cpu")

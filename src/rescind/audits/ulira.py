@@ -25,6 +25,7 @@ from rescind.audits.verdict import resample
 from rescind.core import jagged
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort, Lot
+from rescind.core.doing import step
 from rescind.core.federation import Federation
 from rescind.core.holdings import TEST, TRAIN
 from rescind.core.records import Erase, Event, Records, Unshare, Withdraw
@@ -258,19 +259,24 @@ def judge(case: Case, shadows: Sequence[Phis], pairs: int) -> list[Finding]:
     records = asked_about(case)
     inside = halves(len(records), pairs, case.clock)[: len(shadows)]
     person = torch.searchsorted(case.people, records.client)
+    coin = (case.clock.at(0).bits("audit coin", torch.arange(inside.numel())) >> 40) & 1
+    fake = coin.bool().view_as(inside)
+    probes = [probe for probe in PROBES if all(f"{probe}/after" in s for s in shadows)]
     findings = []
-    for probe in PROBES:
-        if not all(f"{probe}/after" in s for s in shadows):
-            continue
-        before, after = (
-            torch.stack([s[f"{probe}/{when}"] for s in shadows]).double()
-            for when in ("before", "after")
-        )
-        found, no_op = (attack(p, inside, person, case.clock) for p in (after, before))
-        coin = (case.clock.at(0).bits("audit coin", torch.arange(inside.numel())) >> 40) & 1
-        fake = coin.bool().view_as(inside)
-        labels = attack(after, fake, person, case.clock, valid=~inside)
-        findings.append(_finding(probe, found, no_op, labels, len(person), len(shadows)))
+    with step("attacking single records, and resampling", 3 * len(probes), "attacks") as shown:
+        for probe in probes:
+            before, after = (
+                torch.stack([s[f"{probe}/{when}"] for s in shadows]).double()
+                for when in ("before", "after")
+            )
+            attacks = []
+            for phis, member, valid in (
+                (after, inside, None), (before, inside, None), (after, fake, ~inside),
+            ):  # fmt: skip
+                attacks.append(attack(phis, member, person, case.clock, valid))
+                shown.count()
+            found, no_op, labels = attacks
+            findings.append(_finding(probe, found, no_op, labels, len(person), len(shadows)))
     return findings
 
 

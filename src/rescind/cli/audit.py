@@ -77,19 +77,12 @@ def command(
         before = open_run(run, repeatable=False)
         event = read_request(before, kind, sources[0], Blocklist.read(run))
         lot = committed(run / "audits")  # before the unlearner runs
-        after = forgotten(subject, before, event)
-        counted = Countdown("models to compare with")
-        with working("training models to compare with") as say:
-
-            def trained(done: int, total: int) -> None:
-                counted(done, total)
-                if done == total:
-                    say("asking all models, and resampling their answers")
-
+        with working("audit"):
+            after = forgotten(subject, before, event)
             report = examine(
                 before, after, event, level="full" if full else "standard", ulira=ulira,
                 unlearner=subject, seed=seed, workers=workers, pairs=pairs,
-                folder=run / "audits", progress=trained, lot=lot,
+                folder=run / "audits", progress=Countdown("models to compare with"), lot=lot,
             )  # fmt: skip
     facts = {
         "verdict": report.verdict,

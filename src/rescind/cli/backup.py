@@ -25,6 +25,8 @@ def backup(
 
     Keys are never in it: without keys.bin it is noise, and records that change later cannot be
     opened from it any more.
+
+    Example: rescind backup runs/service-demo ledger-monday.db
     """
     from rescind.ledger.backup import back_up
 
@@ -53,6 +55,8 @@ def restore(
     """Go back to a backup, or accept an older ledger that is in place. Stop the service first.
 
     Shows what will be dropped, and asks. Nothing that was taken back returns: its key is gone.
+
+    Example: rescind restore runs/service-demo --from ledger-monday.db
     """
     from rescind.ledger import backup as copies
 

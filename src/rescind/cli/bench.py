@@ -24,6 +24,8 @@ def command(
     touch: one gather and one scatter of the rows that a round samples. naive twin: a Python loop
     over clients (32 of them, scaled to all). One thread, CPU time, medians of alternating turns.
     Needs ML-100K and ML-1M (rescind data get NAME).
+
+    Examples: rescind bench --quick; rescind bench --json
     """
     check_installed()
     from rescind_papers.bench.speed import everything

@@ -29,7 +29,10 @@ Name = Annotated[str, Argument(help="A name from `rescind data list`.")]
 
 @app.command("list")
 def list_datasets(json: Json = False) -> None:
-    """List the datasets."""
+    """List the datasets.
+
+    Example: rescind data list
+    """
     from rescind.data import describe, names
 
     rows = [describe(name) for name in names()]
@@ -111,7 +114,7 @@ def _counted(name: str) -> dict[str, Any]:
         "titles": _titled(data),
         "repeats": data.repeats,
         "method": f"{advice.method}, because: {'; '.join(advice.why[1:])}",
-        "memory": memory_of_methods(sizes),
+        "memory": memory_of_methods(sizes, ties is not None),
         "seconds": max(seconds_to_solve(sizes.items), 1),
     }
 
@@ -141,7 +144,7 @@ def _day(seconds: Any) -> str:
 
 
 def _memory(about: dict[str, Any]) -> dict[str, int] | None:
-    """Return the bytes that each method will need, None for graphs and data without a size."""
+    """Return the bytes that each method needs that can learn from it; None for graphs."""
     if not {"users", "items", "rows"} <= about.keys():
         return None
     from rescind.experiments.advice import memory_of_methods
@@ -149,7 +152,8 @@ def _memory(about: dict[str, Any]) -> dict[str, int] | None:
     from rescind.methods.additive._solve import seconds_to_solve
 
     about["seconds"] = max(seconds_to_solve(about["items"]), 1)
-    return memory_of_methods(Sizes(about["users"], about["items"], about["rows"]))
+    sizes = Sizes(about["users"], about["items"], about["rows"])
+    return memory_of_methods(sizes, about.get("times") != "none")
 
 
 @app.command("get")

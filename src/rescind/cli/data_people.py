@@ -27,6 +27,9 @@ def erase_rows(
 
     Later imports under this name and every run leave them out. Runs that learnt from them are
     answered one by one: rescind forget RUN --withdraw USER.
+
+    Examples: rescind data erase mine --user c7 --case "DSR 117";
+    rescind data erase mine --user c7 --item p20
     """
     from rescind.data.importing import imported_names
     from rescind.errors import ConfigError

@@ -19,6 +19,8 @@ def command(
 
     Writes run.json, the model and report.html. If ML-100K cannot be obtained, synthetic data is
     used and the output says it.
+
+    Examples: rescind demo; rescind demo --synthetic --out runs/small
     """
     from rescind.demo.story import play
 

@@ -30,6 +30,8 @@ def command(
     """Show what is installed and what is missing. Exit code 1 if a required package is missing.
 
     With --licences: exit code 1 if a needed package has no open licence.
+
+    Examples: rescind doctor; rescind doctor --licences
     """
     if licences:
         raise typer.Exit(_licences(as_json))

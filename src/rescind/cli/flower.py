@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
 
 from rescind.cli import witness as witnesses
+from rescind.cli.flower_given import (
+    LOOPBACK,
+    check_installed,
+    deployment,
+    place_of,
+    requests_named,
+)
 from rescind.cli.options import Recipe
 from rescind.cli.progress import Followed, working
 from rescind.cli.stopping import interruptible
-
-if TYPE_CHECKING:
-    from rescind.flower.deploy import Link
-    from rescind.flower.run_request import NamedRequest
 
 app = typer.Typer(
     help="Run recipes over silos on several machines, through Flower (docs/deploy.md).",
@@ -31,7 +34,6 @@ ServerKit = Annotated[Path | None, Option(help="The server's folder of a kit.")]
 Silos = Annotated[int, Option(min=1, help="Number of silos.")]
 Out = Annotated[Path, Option(help="Output folder.")]
 Server = Annotated[str, Option(metavar="HOST:PORT", help="Address of the server.")]
-LOOPBACK = "127.0.0.1:7800"
 OWN = ("127.0.0.1", "localhost")
 """Names of the server on its own machine, part of every certificate."""
 
@@ -44,8 +46,11 @@ def kit(
     ] = None,
     out: Out = Path("kit"),
 ) -> None:
-    """Make certificates and keys: a folder for the server and one for every silo."""
-    _check_installed()
+    """Make certificates and keys: a folder for the server and one for every silo.
+
+    Example: rescind flower kit --silos 2 --host server.example
+    """
+    check_installed()
     from rescind.flower.certificates import make_kit
 
     hosts = list(dict.fromkeys([*(host or ()), *OWN]))
@@ -64,8 +69,11 @@ def up(
     state: Annotated[Path, Option(help="Folder for Flower's state.")] = Path("flower"),
     insecure: Insecure = False,
 ) -> None:
-    """Start the server (a SuperLink) and admit the silos of a kit. Ctrl-C ends it."""
-    deploy, link = _deploy(listen, kit, insecure)
+    """Start the server (a SuperLink) and admit the silos of a kit. Ctrl-C ends it.
+
+    Example: rescind flower up --kit kit/server --listen 0.0.0.0:7800
+    """
+    deploy, link = deployment(listen, kit, insecure)
     deploy.check_free(link)
     names = deploy.guests(kit)
     environment = deploy.environment(state)
@@ -117,8 +125,11 @@ def join(
     witness_port: Annotated[int | None, Option(help="Its port. Default: 8017 + I.")] = None,
     insecure: Insecure = False,
 ) -> None:
-    """Join as a silo (a SuperNode), with the data of a recipe. Ctrl-C ends it."""
-    deploy, link = _deploy(server, kit, insecure)
+    """Join as a silo (a SuperNode), with the data of a recipe. Ctrl-C ends it.
+
+    Example: rescind flower join silos.toml --silo 0/2 --kit kit/silo-0 --server server.example:7800
+    """
+    deploy, link = deployment(server, kit, insecure)
     from rescind.core.executor import InProcess
     from rescind.core.files import locked, make_folder
     from rescind.errors import ConfigError
@@ -132,7 +143,7 @@ def join(
 
     if lines and (secure or kit is None):
         raise ConfigError("--lines needs this silo's --kit, to sign them, and no --secure.")
-    number, count = _place(silo)
+    number, count = place_of(silo)
     data = RecipeData(recipe, cell, tuple(change or ()))
     folder = store or Path(f"silo-{number}")
     make_folder(folder)
@@ -228,8 +239,11 @@ def run(
 
     Requests to forget name users and items by original id. They are answered after training, one
     after another, each with its receipt. If the run in --out is finished, it is not trained again.
+
+    Examples: rescind flower run silos.toml --silos 2 --kit kit/operator;
+    rescind flower run silos.toml --silos 2 --kit kit/operator --withdraw 7 --erase 17:3,8
     """
-    deploy, link = _deploy(server, kit, insecure)
+    deploy, link = deployment(server, kit, insecure)
     from rescind.errors import DataError
     from rescind.flower.recipe_cell import one_cell
     from rescind.flower.run_request import LOG, RunRequest
@@ -242,7 +256,7 @@ def run(
         check_possible(chosen, secure)
     out.mkdir(parents=True, exist_ok=True)
     done, failed = out / "run.json", out / "error.txt"
-    requests = _requests([*(unshare or ()), *(take_back or ())], erase, withdraw)
+    requests = requests_named([*(unshare or ()), *(take_back or ())], erase, withdraw)
     asked = RunRequest(
         str(path.resolve()), silos, str(out.resolve()), cell, tuple(change or ()), deadline, wait,
         least, resume, requests, unlearner,
@@ -294,8 +308,11 @@ def simulate(
     change: Change = None,
     out: Out = Path("runs/flower"),
 ) -> None:
-    """Run a recipe over silos that Flower simulates on this machine (needs Ray)."""
-    _check_installed()
+    """Run a recipe over silos that Flower simulates on this machine (needs Ray).
+
+    Example: rescind flower simulate basics/floor --cell ml-100k/FedAvg --silos 10
+    """
+    check_installed()
     from rescind.flower.recipe_cell import one_cell
     from rescind.flower.run_request import RunRequest
     from rescind.flower.simulation import simulate as simulated
@@ -312,8 +329,11 @@ def recommend(
     user: Annotated[str, Option(help="The original id of a user of this silo.")],
     k: Annotated[int, Option("-k", "--k", min=1, help="Number of items.")] = 20,
 ) -> None:
-    """Recommend on the silo itself. Data and scores do not leave it."""
-    _check_installed()
+    """Recommend on the silo itself. Data and scores do not leave it.
+
+    Example: rescind flower recommend silo-0 --user 17
+    """
+    check_installed()
     from rescind.flower.silo.recommend import recommend_to
 
     for one in recommend_to(store, user, k):
@@ -327,70 +347,6 @@ def _tell_roster(facts: dict[str, Any]) -> None:
         return
     typer.echo(f"roster {facts['number']}: {facts['lines']:,} lines. Written: {facts['folder']}")
     typer.echo(f"Next: rescind roster check {facts['folder']} --log-key KEY --silos silos.pub")
-
-
-def _requests(
-    unshare: list[str] | None, erase: list[str] | None, withdraw: list[str] | None
-) -> tuple[NamedRequest, ...]:
-    """Return the requests that the options name, those who withdraw last."""
-    from rescind.flower.run_request import NamedRequest
-
-    found = [NamedRequest("unshare", user) for user in unshare or ()]
-    found += [NamedRequest("erase", *_erased(text)) for text in erase or ()]
-    return (*found, *(NamedRequest("withdraw", user) for user in withdraw or ()))
-
-
-def _erased(text: str) -> tuple[str, tuple[str, ...]]:
-    from rescind.errors import ConfigError
-
-    user, _, items = text.rpartition(":")
-    names = tuple(item.strip() for item in items.split(","))
-    if not user or not all(names):
-        raise ConfigError(
-            f"--erase names a user and items by original id: 17:3,8 (user 17, items 3 and 8); got "
-            f"'{text}'."
-        )
-    return user, names
-
-
-def _place(text: str) -> tuple[int, int]:
-    from rescind.errors import ConfigError
-
-    number, _, count = text.partition("/")
-    if not (number.isdigit() and count.isdigit() and int(number) < int(count)):
-        raise ConfigError(f"--silo is index/number of silos, such as 0/2 or 1/2; got '{text}'.")
-    return int(number), int(count)
-
-
-def _check_installed() -> None:
-    from rescind.errors import ConfigError, how_to_install
-
-    try:
-        import flwr  # noqa: F401
-    except ImportError:
-        raise ConfigError(
-            f"Flower is not installed. Run: {how_to_install('flower')} (docs/deploy.md)."
-        ) from None
-
-
-def _deploy(address: str, kit: Path | None, insecure: bool):
-    """Return the deployment module and the link, after checking the security options."""
-    _check_installed()
-    from rescind.errors import ConfigError
-    from rescind.flower import deploy
-
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise ConfigError(f"an address is host:port, such as {LOOPBACK}; got '{address}'.")
-    if (kit is None) != insecure:
-        raise ConfigError(
-            "give --kit FOLDER (made by: rescind flower kit), or --insecure for tests on one "
-            "machine; " + ("both were given." if insecure else "neither was given.")
-        )
-    if insecure:
-        typer.echo(deploy.INSECURE, err=True)
-    link: Link = deploy.Link(host, int(port), None if kit is None else kit / "ca.pem")
-    return deploy, link
 
 
 def _check(code: int) -> None:

@@ -16,7 +16,10 @@ app = typer.Typer(
 
 @app.command()
 def show() -> None:
-    """Print the public key that signs receipts, and the folder of keys."""
+    """Print the public key that signs receipts, and the folder of keys.
+
+    Example: rescind keys show
+    """
     from rescind.privacy import keys
 
     typer.echo(keys.own_public_key() or "no key yet: it is made when the first receipt is signed")
@@ -48,6 +51,8 @@ def rotate(
     Receipts that were signed before stay valid with the old public key, which the statement names:
     here `rescind verify` reads it from the folder of keys. By cron, give --yes.
     The erasure key is never replaced: lists of erased records depend on it.
+
+    Example: rescind keys rotate
     """
     from datetime import UTC, datetime
 
@@ -67,7 +72,10 @@ def rotate(
 def check(
     statement: Annotated[Path, Argument(help="The file rotated-*.json that the signer published.")],
 ) -> None:
-    """Check that a new key was signed by the old one, and print both."""
+    """Check that a new key was signed by the old one, and print both.
+
+    Example: rescind keys check rotated-2026-11-17.json
+    """
     from rescind.cli.given import read_text
     from rescind.privacy import keys
 

@@ -53,6 +53,9 @@ def command(
     Writes leak.json, leak.png, leak.svg and peeling.json; finished methods are kept in leak.jsonl,
     so the same command resumes after an interrupt. Noise, shares and pseudo-items come from the
     operating system's entropy, so lines with them differ a little between two runs.
+
+    Examples: rescind leak runs/mine;
+    rescind leak --method FedAvg --model MF --rounds 1,10 --users 50
     """
     from rescind.audits.defences import defences
     from rescind.core.files import write_atomically

@@ -16,10 +16,7 @@ from rescind.cli.stopping import interruptible
 if TYPE_CHECKING:
     from rescind.life.cells import Job
 
-app = typer.Typer(
-    help="Play the lifecycle benchmark: users join, lend, unshare, erase, withdraw and come back.",
-    invoke_without_command=True,
-)
+app = typer.Typer(invoke_without_command=True)
 
 
 @app.callback()
@@ -39,10 +36,11 @@ def command(
         Path | None, Option(help="Only write the story of seed 0 into this file.")
     ] = None,
 ) -> None:
-    """Play a story with one method or with all rows, and print the table.
+    """Play the lifecycle benchmark: users join, lend, unshare, erase, withdraw and come back.
 
-    Each cell (a row with one seed) writes one line when it is finished. The same command goes on
-    after an interrupt: cells that have a line are not played again.
+    Plays the story with one method or with all rows, and prints the table. Each cell (a row with
+    one seed) writes one line when it is finished. The same command goes on after an interrupt:
+    cells that have a line are not played again.
 
     Examples: rescind life --method Gram --seeds 1; rescind life --dataset ml-1m --method mine.py
     """

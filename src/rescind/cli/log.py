@@ -29,7 +29,10 @@ def key(
         str | None, Option(help="Name of a new log, such as example.org/log. It cannot change.")
     ] = None,
 ) -> None:
-    """Print the log's public key, to publish. The log is made if there is none."""
+    """Print the log's public key, to publish. The log is made if there is none.
+
+    Examples: rescind log key; rescind log key --name example.org/log
+    """
     from rescind.forgetting.receipt_log import key_of, open_log
 
     typer.echo(str(key_of(open_log(log, name))))
@@ -37,7 +40,10 @@ def key(
 
 @app.command("add")
 def add(receipt: ReceiptFile, log: Log = None) -> None:
-    """Add a receipt to the log, and write its proof beside it. Repeating it changes nothing."""
+    """Add a receipt to the log, and write its proof beside it. Repeating it changes nothing.
+
+    Example: rescind log add receipt.json
+    """
     from rescind.forgetting.receipt import parse
     from rescind.forgetting.receipt_log import log_receipt, open_log, proof_path
 
@@ -56,7 +62,10 @@ def prove(
     log: Log = None,
     out: Annotated[Path | None, Option(help="Default: beside the receipt.")] = None,
 ) -> None:
-    """Write the proof of a receipt anew, with what witnesses have signed since."""
+    """Write the proof of a receipt anew, with what witnesses have signed since.
+
+    Example: rescind log prove receipt.json
+    """
     from rescind.core.files import write_atomically
     from rescind.forgetting.receipt_log import proof_path
     from rescind.proof.log_folder import RECEIPT, entry_of
@@ -70,7 +79,10 @@ def prove(
 
 @app.command("list")
 def show(log: Log = None) -> None:
-    """List the entries: their index (from 0), what they are about, and their digest."""
+    """List the entries: their index (from 0), what they are about, and their digest.
+
+    Example: rescind log list
+    """
     from rescind.proof.log_folder import KINDS
 
     place = _open(log)
@@ -90,7 +102,11 @@ def check(
         Path | None, Option(help="A checkpoint kept from before: is the log a continuation of it?")
     ] = None,
 ) -> None:
-    """Check a whole log: every entry, who signed, and that it only grew. Exit code 1 if not."""
+    """Check a whole log: every entry, who signed, and that it only grew. Exit code 1 if not.
+
+    Examples: rescind log check --since checkpoint.kept;
+    rescind log check --log public/log --log-key log.pub
+    """
     from rescind.errors import DataError
     from rescind.forgetting.receipt_log import own_key_under
     from rescind.proof.notes import LOG, WITNESS
@@ -125,7 +141,10 @@ def cosign(
         Option(help="A folder of rescind roster publish, to show the signature there, too."),
     ] = None,
 ) -> None:
-    """Ask a witness to sign the newest checkpoint, and keep its signature."""
+    """Ask a witness to sign the newest checkpoint, and keep its signature.
+
+    Example: rescind log cosign http://silo-0:8017 --key witness-0.pub
+    """
     from rescind.errors import DataError
     from rescind.proof.notes import WITNESS
     from rescind.proof.roster import Public

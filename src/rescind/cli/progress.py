@@ -6,19 +6,21 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import monotonic
 from typing import Self
 
 import typer
 
-from rescind.core.doing import Pace
+from rescind.core import doing
 
 _LOGGED = re.compile(r"\d{4}-\d\d-\d\d [\d:,]+ (.+)")
 _ROUND = re.compile(r"round (\d+):")
 EVERY = 10.0
 """Seconds between lines where stderr is no terminal."""
+EACH = 1.0
+"""Seconds between looks at what is done, on a terminal."""
 
 
 class Bar:
@@ -53,7 +55,7 @@ class Steps:
     def __init__(self, title: str, unit: str = "steps") -> None:
         self.title, self.unit = title, unit
         self._shown = Bar(title, unit)
-        self._pace, self._said = Pace(), monotonic()
+        self._pace, self._said = doing.Pace(), monotonic()
 
     def __enter__(self) -> Self:
         self._shown.__enter__()
@@ -120,27 +122,43 @@ class Followed:
 
 @contextmanager
 def working(title: str) -> Iterator[Callable[[str], None]]:
-    """Show that a step of unknown length is going on: a spinner, or a line every ten seconds.
+    """Show that work of unknown length is going on: a spinner, or a line every ten seconds.
 
+    Parts of it that count themselves (`core.doing`) are told with their fraction and an estimate.
     yields: a function that takes what is done now
     """
-    if sys.stderr.isatty():
-        from rich.console import Console
-
-        with Console(stderr=True).status(title) as status:
-            yield status.update
-        return
     said, ended, begun = [title], threading.Event(), monotonic()
+    terminal = sys.stderr.isatty()
 
-    def speak() -> None:
-        while not ended.wait(EVERY):
-            passed = monotonic() - begun
-            print(f"  {said[0]}: {passed:.0f} s so far", file=sys.stderr, flush=True)
+    def told(now: float) -> str:
+        if step := doing.now():
+            return f"{said[0]}: {step.told(now)}"
+        return said[0] if terminal else f"{said[0]}: {now - begun:.0f} s so far"
 
-    thread = threading.Thread(target=speak, daemon=True)
-    thread.start()
-    try:
-        yield lambda text: said.__setitem__(0, text)
-    finally:
-        ended.set()
-        thread.join()
+    def speak(show: Callable[[str], object]) -> None:
+        while not ended.wait(EACH if terminal else EVERY):
+            show(told(monotonic()))
+
+    with ExitStack() as stack:
+        show: Callable[[str], object] = _line
+        if terminal:
+            from rich.console import Console
+
+            show = stack.enter_context(Console(stderr=True).status(title)).update
+        thread = threading.Thread(target=speak, args=(show,), daemon=True)
+        thread.start()
+
+        def say(text: str) -> None:
+            said[0] = text
+            if terminal:
+                show(text)
+
+        try:
+            yield say
+        finally:
+            ended.set()
+            thread.join()
+
+
+def _line(text: str) -> None:
+    print(f"  {text}", file=sys.stderr, flush=True)

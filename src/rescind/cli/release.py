@@ -12,6 +12,8 @@ def command(run: Run) -> None:
 
     Devices receive the new weights. With fresh noise, the release counts towards epsilon; with a
     schedule (releases = T), it is one of the T that epsilon states.
+
+    Example: rescind release runs/mine
     """
     from rescind.storage.run_folder import check_finished, read_facts, working_on, write_facts
 

@@ -39,6 +39,8 @@ def command(
 
     The same command resumes an interrupted one. Committed results are not changed. Without --quick
     everything takes many hours; --list shows the number of runs of each table.
+
+    Examples: rescind reproduce --list; rescind reproduce fedshare/table3; rescind reproduce --quick
     """
     from rescind.errors import ConfigError, DataError
     from rescind.experiments.recipe_file import folder_with

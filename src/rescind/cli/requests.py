@@ -12,10 +12,7 @@ from typer import Argument, Option
 from rescind.cli.calling import TOKEN, URL, call
 from rescind.cli.options import Json
 
-app = typer.Typer(
-    help="Answer a folder of requests; list those of a service, and extend deadlines.",
-    suggest_commands=False,
-)
+app = typer.Typer(suggest_commands=False)
 State = Annotated[Path, Option(help="Folder of the ledger.")]
 Database = Annotated[str | None, Option(metavar="URL", help="PostgreSQL, if the ledger is there.")]
 
@@ -27,7 +24,13 @@ def show(
     database: Database = None,
     as_json: Json = False,
 ) -> None:
-    """List open requests by deadline. It reads only, so the service may be running."""
+    """Answer a folder of requests; list those of a service, and extend deadlines.
+
+    Without a command below: list the open requests of a service by deadline. It reads only, so the
+    service may be running.
+
+    Example: rescind requests --state runs/service-demo
+    """
     if context.invoked_subcommand is not None:
         return
     from rescind.ledger.fulfilment import URGENT, used
@@ -123,7 +126,11 @@ def extend(
     state: State = Path("runs/service"),
     database: Database = None,
 ) -> None:
-    """Give a request more time, with a reason: at a running service (--url), or in a folder."""
+    """Give a request more time, with a reason: at a running service (--url), or in a folder.
+
+    Example: rescind requests extend ID --days 14 --reason "many requests"
+    --url http://localhost:8000
+    """
     if url is not None:
         from urllib.parse import quote
 

@@ -31,6 +31,8 @@ def publish(
     """Publish the roster of a run of Gram: new lines are added, those of the gone are revoked.
 
     A log carries one roster. Give another model another log with --log.
+
+    Example: rescind roster publish runs/mine --out public
     """
     from rescind.errors import DataError
     from rescind.experiments.counterfactual import open_run
@@ -87,7 +89,11 @@ def check(
         str | None, Option(metavar="URL", help="With --state: PostgreSQL, if the ledger is there.")
     ] = None,
 ) -> None:
-    """Check that the lines of a roster add up, without any data. Exit code 1 if they do not."""
+    """Check that the lines of a roster add up, without any data. Exit code 1 if they do not.
+
+    Examples: rescind roster check public --log-key log.pub --witness witness-0.pub;
+    rescind roster check public --log-key log.pub --mine mine.json
+    """
     from rescind.errors import DataError
     from rescind.forgetting.receipt_log import own_key_under
     from rescind.proof import roster
@@ -125,7 +131,10 @@ def fetch(
     url: Annotated[str, Argument(metavar="URL", help="The address of a service.")],
     out: Annotated[Path, Option(help="The folder to write; an earlier one is replaced.")],
 ) -> None:
-    """Fetch the roster of a running service and its log, to check them offline."""
+    """Fetch the roster of a running service and its log, to check them offline.
+
+    Example: rescind roster fetch https://lend.example.org --out public
+    """
     from rescind.proof.fetching import fetch as fetched
 
     stated = fetched(url, out)
@@ -141,7 +150,10 @@ def mine(
     out: Annotated[Path, Option(help="File to write, for this user only.")],
     log: Log = None,
 ) -> None:
-    """Write what a user needs to find their own lines in the roster, now and after withdrawing."""
+    """Write what a user needs to find their own lines in the roster, now and after withdrawing.
+
+    Example: rescind roster mine runs/mine --user c7 --out mine.json
+    """
     from rescind.core.files import write_atomically
     from rescind.errors import DataError
     from rescind.experiments.counterfactual import open_run

@@ -36,6 +36,9 @@ def command(
     escapes, numbers of 4 and 8 bytes; inside gzip, zip, zstd, Parquet, SQLite and others.
 
     First plants its own bytes and finds them, else the scan is void. Exit code 1: found.
+
+    Examples: rescind scan runs/service-demo --numbers 17,20,33 --also backups;
+    rescind scan runs/scan --story
     """
     from rescind.errors import ConfigError
 

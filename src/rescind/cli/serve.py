@@ -90,6 +90,9 @@ def command(
     """Run the service. It listens on this machine only, unless TLS or a proxy is given.
 
     The state folder holds everything: the ledger, its keys, the release in service.
+
+    Examples: rescind serve --demo ml-100k --state runs/service-demo;
+    rescind serve --state /var/lib/rescind --items films.csv --behind-proxy lend.example.org
     """
     from rescind.core.fast.kept_code import keep_in
 

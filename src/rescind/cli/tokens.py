@@ -34,6 +34,8 @@ def make(
     """Print a new token. Stop the service first, or make it on the operator's page.
 
     Scopes: read, extend, metrics, release, jobs, people, scan, agents, tokens, witnesses.
+
+    Example: rescind tokens make read,extend --name cron --state runs/service-demo
     """
     from rescind.ledger.requests import opened_alone
     from rescind.service.entrances import make_token
@@ -45,7 +47,11 @@ def make(
 
 @app.command("list")
 def show(url: There = None, state: State = Path("runs/service"), database: Database = None) -> None:
-    """List tokens and invitations that have not ended. The tokens themselves are kept nowhere."""
+    """List tokens and invitations that have not ended. The tokens themselves are kept nowhere.
+
+    Examples: rescind tokens list --state runs/service-demo;
+    rescind tokens list --url http://localhost:8000
+    """
     if url is not None:
         rows = call(url, "GET", "/v1/operator/tokens")["tokens"]
     else:
@@ -72,7 +78,10 @@ def revoke(
     state: State = Path("runs/service"),
     database: Database = None,
 ) -> None:
-    """End a token now: at a running service (--url), or in a folder that none uses."""
+    """End a token now: at a running service (--url), or in a folder that none uses.
+
+    Example: rescind tokens revoke ID --url http://localhost:8000
+    """
     if url is not None:
         from urllib.parse import quote
 

@@ -38,6 +38,9 @@ def command(
     """Sign checkpoints of a log as long as it only grows; refuse a second history for ever.
 
     Run it on another machine than the log. Ask it with: rescind log cosign URL --key KEY.
+
+    Examples: rescind witness witness-0 --name silo-0 --key log.pub;
+    rescind witness witness-1 --name silo-1 --key log.pub --log https://lend.example.org
     """
     if log is not None:
         pull(state, name, key, log, every)

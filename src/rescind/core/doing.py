@@ -66,6 +66,10 @@ class Step:
         self.done = done
         self._pace.reached(done, monotonic() if now is None else now)
 
+    def count(self, *_: object) -> None:
+        """Say that one more part is done; also a callback for rounds."""
+        self.reach(self.done + 1)
+
     def told(self, now: float) -> str:
         """Return what is done and how long it will take. now: a clock that only goes forward"""
         passed = now - self.begun
@@ -97,5 +101,11 @@ def step(
 
 
 def now() -> Step | None:
-    """Return the innermost step that is going on; None if nobody said what is done."""
-    return _steps[-1] if _steps else None
+    """Return the step that is going on; None if nobody said what is done.
+
+    Of steps inside each other: the outermost that counts its parts, because only that one can say
+    how long everything takes; else the innermost.
+    """
+    going_on = list(_steps)  # another thread may end one meanwhile
+    counted = [one for one in going_on if one.total]
+    return counted[0] if counted else going_on[-1] if going_on else None

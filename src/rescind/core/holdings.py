@@ -15,6 +15,7 @@ from torch import Tensor
 
 from rescind.core import jagged, lots
 from rescind.core.cohort import Cohort, Graph, Lot
+from rescind.core.consent import check_edges, check_fits, check_held, check_shared, check_trained
 from rescind.core.lots import Lots
 from rescind.core.records import (
     Arrive,
@@ -75,7 +76,7 @@ class Holdings:
         graph: Graph | None = None,
     ) -> Holdings:
         """Make initial holdings: block 0, every client is a member, nothing is shared."""
-        _check(records, split, clients, items)
+        check_fits(records, split, clients, items)
         order = torch.argsort(records.client, stable=True)
         n = len(records)
         return cls(
@@ -243,13 +244,12 @@ class Holdings:
             case Share(records):
                 clients, mine = self._find(records, "shared")
                 trained = mine.split == TRAIN
-                # Sharing a held-out record would leak test data to the server.
-                _check_among(records, mine.records[trained], _HELD_OUT)
+                check_trained(records, mine.records[trained])
                 lent = mine.lent | (trained & mine.records.among(records))
                 return self._with(clients, replace(mine, lent=lent), loans_only=True)
             case Unshare(records):
                 clients, mine = self._find(records, "unshared")
-                _check_among(records, mine.records[mine.lent], _NOT_SHARED)
+                check_shared(records, mine.records[mine.lent])
                 after = replace(mine, lent=mine.lent & ~mine.records.among(records))
                 # Of earlier blocks a device keeps only the list of shared records.
                 stays = (mine.split != TRAIN) | (mine.block == self.now) | after.lent
@@ -257,7 +257,7 @@ class Holdings:
                     return self._with(clients, after, loans_only=True)
                 return self._with(clients, after.keep(stays))
             case EraseEdges():
-                self._check_edges(event)
+                check_edges(event, self.graph)
                 return self.erased(event)
             case Erase(records):
                 self._find(records, "erased")
@@ -286,23 +286,8 @@ class Holdings:
         """Return the clients of a request, and their part; raise if a pair is not held."""
         clients = records.clients
         mine = self.part(clients)
-        _check_among(records, mine.records, _NOT_HELD, verb)
+        check_held(records, mine.records, verb)
         return clients, mine
-
-    def _check_edges(self, event: EraseEdges) -> None:
-        """Raise `ConsentError` unless the client has all these edges."""
-        if self.graph is None:
-            raise ConsentError("these clients have no graph, so there are no edges to erase.")
-        named = event.records.to(self.members.device)
-        missing = ~self.graph.edges_at(named.client, named.item, named.time).any(1)
-        if bool(missing.any()):
-            columns = (named.client, named.item, named.time)
-            client, one, other = (int(column[missing][0]) for column in columns)
-            raise ConsentError(
-                f"client {client} has no edge between nodes {one} and {other}, so it cannot be "
-                f"erased. Name edges of its own subgraph. Nothing was changed.",
-                client=client,
-            )
 
     def erased(self, event: Erase) -> Holdings:
         """Return the holdings without what an erasure names. No consent check."""
@@ -362,7 +347,7 @@ class Holdings:
 
         A device keeps the list of shared records, so that it can unshare them; no lot contains it.
         """
-        _check(event.records, event.split, event.clients, event.items)
+        check_fits(event.records, event.split, event.clients, event.items)
         if event.clients < self.clients or event.items < self.items:
             raise DataError(
                 f"a block cannot shrink the federation: it has {self.clients} clients and "
@@ -401,53 +386,8 @@ class Holdings:
         return "blake2b:" + hasher.hexdigest()
 
 
-_NOT_HELD = (
-    "client {client} does not hold item {item}, so it cannot be {verb} (records held: "
-    "{count}). Nothing was changed."
-)
-_HELD_OUT = (
-    "item {item} of client {client} is held out for evaluation, so it cannot be shared. Share "
-    "training records only. Nothing was changed."
-)
-_NOT_SHARED = (
-    "client {client} does not share item {item}, so it cannot be unshared: it was never shared, or "
-    "is unshared already (items shared: {count}). Nothing was changed."
-)
-
-
-def _check_among(wanted: Records, known: Records, message: str, verb: str = "") -> None:
-    """Raise `ConsentError` if the (client, item) of a wanted record is not among the known."""
-    missing = ~wanted.to(known.client.device).among(known)
-    if bool(missing.any()):
-        client, item = (int(c.to(missing.device)[missing][0]) for c in (wanted.client, wanted.item))
-        # Which items they have is not told: the error may go to a server, or to somebody else.
-        count = int((known.client == client).sum())
-        text = message.format(client=client, item=item, verb=verb, count=count)
-        raise ConsentError(text, client=client, item=item)
-
-
 def with_member(members: Tensor, client: int, value: bool) -> Tensor:
     """Return the flags with one client's set, longer if its index is new. [clients] bool"""
     longer = torch.cat([members, members.new_zeros(max(client + 1 - len(members), 0))])
     longer[client] = value
     return longer
-
-
-def _check(records: Records, split: Tensor, clients: int, items: int) -> None:
-    """Raise `DataError` if labels or indices do not fit the given sizes."""
-    if len(split) != len(records):
-        raise DataError(
-            f"there are {len(records)} records but {len(split)} split labels. "
-            f"Give one label per record: 0 train, 1 valid, 2 test."
-        )
-    if len(records) == 0:
-        return
-    low, high = int(split.min()), int(split.max())
-    if low < TRAIN or high > TEST:
-        raise DataError(f"split labels must be 0, 1 or 2, got values from {low} to {high}.")
-    if int(records.client.max()) >= clients or int(records.item.max()) >= items:
-        raise DataError(
-            f"the largest client and item are {int(records.client.max())} and "
-            f"{int(records.item.max())}, but there are {clients} clients and {items} items. "
-            f"Indices start at 0."
-        )

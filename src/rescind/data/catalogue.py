@@ -44,6 +44,8 @@ class Entry:
     """Original user ids are the index plus one; otherwise they equal the index or are unknown."""
     in_order: bool = False
     """There are no times, but the rows of a user are in the order of their history."""
+    timeless: bool = False
+    """There are no times and no such order: nobody knows which row of a user came first."""
     core: int | None = None
     """k of the k-core that F3CRec applies."""
     variants: dict[str, str] = field(default_factory=dict)
@@ -137,6 +139,7 @@ ENTRIES: dict[str, Entry] = {
             {"users": 29_858, "items": 40_981, "rows": 1_027_370},
             "No explicit licence; cite Cho et al. 2011 (Stanford SNAP) and the LightGCN paper.",
             (f"{_LIGHTGCN}/train.txt", f"{_LIGHTGCN}/test.txt"),
+            timeless=True,
             notes="No rating and no time. The train and test split comes with the data. FedShare's "
             "'Fashion' row has exactly these numbers.",
         ),

@@ -47,6 +47,7 @@ def describe(name: str) -> dict[str, Any]:
         "publisher": list(about.urls),
         "wheel": about.wheel,
         "variants": about.variants,
+        **({"times": "none"} if about.timeless else {}),
         "digest": digest,
         "notes": about.notes,
     }

@@ -13,6 +13,8 @@ from rescind.storage.kinds import METHODS
 
 COMPARED = ("Popularity", "Gram", "LocalGram", "SeqGram", "LocalSeqGram", "FedAvg", "FedShare")
 """Methods whose memory is told before a run."""
+ORDERED = ("SeqGram", "LocalSeqGram")
+"""Those that learn what comes after what, so that data without times says nothing to them."""
 MOSTLY_TIED = 0.5
 """Share of equal times above which the last item is hardly known, so that none is to be guessed."""
 FEW = 5
@@ -27,9 +29,13 @@ class Advice:
     why: tuple[str, ...]
 
 
-def memory_of_methods(sizes: Sizes) -> dict[str, int]:
-    """Return what each method will need, in bytes."""
-    return {name: needed(_made(name), sizes) for name in COMPARED}
+def memory_of_methods(sizes: Sizes, in_order: bool) -> dict[str, int]:
+    """Return what each method that can learn from the data will need, in bytes.
+
+    in_order: whether it is known which rows of a user came first
+    """
+    able = [name for name in COMPARED if in_order or name not in ORDERED]
+    return {name: needed(_made(name), sizes) for name in able}
 
 
 def _made(name: str) -> Method:
@@ -48,7 +54,8 @@ def advise(sizes: Sizes, ties: float | None, free: int | None) -> Advice:
         f"{sizes.users:,} users, {sizes.items:,} items, {each:.0f} rows per user, "
         f"{100 * density:.2g} % of all pairs"
     ]
-    needs, seconds = memory_of_methods(sizes), seconds_to_solve(sizes.items)
+    needs = memory_of_methods(sizes, ties is not None)
+    seconds = seconds_to_solve(sizes.items)
     dense = f"{in_words(needs['Gram'])}, about {max(seconds, 1):,.0f} CPU s to solve"
     fits = {name: free is None or need <= free for name, need in needs.items()}
     if sizes.items <= DENSE_ITEMS and fits["Gram"]:

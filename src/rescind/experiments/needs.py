@@ -14,6 +14,7 @@ from rescind.core.memory import free_memory
 from rescind.core.method import Method
 from rescind.data.dataset import Dataset
 from rescind.errors import ConfigError
+from rescind.methods.additive.kernel_gram import KernelGram
 from rescind.methods.additive.local_seq_gram import LocalSeqGram
 from rescind.methods.additive.seq_gram import SeqGram
 from rescind.models.item_item import ItemWeights, LocalWeights
@@ -26,10 +27,14 @@ VALUE = 40
 """Bytes of one number in a table of users or items: the model, its copies, optimiser and save."""
 PAIR = 35
 """Bytes of a pair of items in a dense sum, its inverse, a solve, an evaluation and a save."""
+NEAR_AND_FAR = 70
+"""The same of a pair that is counted twice, near and far, and solved for each (46 to 65 seen)."""
 ORDERED_PAIR = 100
 """The same of an ordered pair, counted near and far, whose weights no half can hold."""
 COMPILED = 450_000_000
 """Bytes more of a process that has compiled the loops of a sparse sum."""
+DENSE: tuple[tuple[type[Method], int], ...] = ((SeqGram, ORDERED_PAIR), (KernelGram, NEAR_AND_FAR))
+"""Learners of all pairs that take more than `PAIR` for each."""
 NEAR_LIST = 120
 """Bytes of one neighbour of an item, while lists are made."""
 NEAR_PAIR = 64
@@ -65,7 +70,8 @@ def needed(method: Method, sizes: Sizes) -> int:
         lists = NEAR_LIST * items * sparse.many
         return total + COMPILED + NEAR_PAIR * met + lists
     if isinstance(method.model, ItemWeights):
-        return total + (ORDERED_PAIR if isinstance(method, SeqGram) else PAIR) * items * items
+        pair = next((size for cls, size in DENSE if isinstance(method, cls)), PAIR)
+        return total + pair * items * items
     width = getattr(method.model, "dim", 1)
     return total + VALUE * width * (sizes.users + items)
 

@@ -27,7 +27,7 @@ from rescind.audits.ulira import judge as judge_records
 from rescind.audits.verdict import FEWEST
 from rescind.core import params
 from rescind.core.clock import Clock
-from rescind.core.doing import step
+from rescind.core.doing import Step, step
 from rescind.core.federation import Federation
 from rescind.core.files import make_folder
 from rescind.core.method import Unlearner
@@ -37,6 +37,7 @@ from rescind.core.request import Request
 from rescind.core.settings import to_table
 from rescind.errors import ConfigError
 from rescind.forgetting.parallel import one_thread, spread
+from rescind.forgetting.pipeline import retrains as trains_again
 from rescind.forgetting.pipeline import unlearn_and_purge
 from rescind.storage.checkpoints import Checkpoints, resume
 from rescind.storage.provenance import version_of, versions
@@ -156,8 +157,11 @@ def judge(
     if not case.ranks:
         case = replace(case, references=tuple(_in_its_graph(before, f) for f in refs))
         models = {name: _in_its_graph(before, model) for name, model in models.items()}
-    found = [judged for check in checks if (judged := _judged(check, case, models))]
-    return battery.report_of([*found, *planted])
+    checks = [check for check in checks if check.applies(case)]
+    answers = len(checks) * (len(models) + len(case.references))
+    with step("asking all models, and resampling their answers", answers, "answers") as shown:
+        found = [_judged(check, case, models, shown) for check in checks]
+    return battery.report_of([*(one for one in found if one), *planted])
 
 
 def _in_its_graph(before: Federation, model: Federation) -> Federation:
@@ -190,13 +194,22 @@ def forgotten(unlearner: By, fed: Federation, event: Event) -> Federation:
     """Return the federation after unlearning a request and purging its traces."""
     if unlearner == "nothing":
         return fed
-    return unlearn_and_purge(fed, fed.request(event), unlearner).fed
+    rounds = fed.now.state.round if trains_again(unlearner or fed.method) else 0
+    with step("forgetting", rounds, "rounds") as shown:
+        return unlearn_and_purge(fed, fed.request(event), unlearner, (shown.count,)).fed
 
 
-def _judged(check: Check, case: Case, models: dict[str, Federation]) -> Judged | None:
-    """Run one check on all models; None if it does not apply to this world."""
+def _judged(check: Check, case: Case, models: dict[str, Federation], shown: Step) -> Judged | None:
+    """Run one check on all models; None if it does not apply to this world.
+
+    shown: counts the models that have been asked
+    """
     # Harm to other users is not measured on controls, which would never be published.
     skipped = (NO_OP, SHIFT) if check.kind == "harm" else ()
+    for role, fed in [*models.items(), *(("", other) for other in case.references)]:
+        if role not in skipped:
+            check.measure(case, fed)  # the case keeps it for the verdicts below
+        shown.count()
     outcomes = {
         role: found
         for role, fed in models.items()
@@ -240,7 +253,7 @@ def retrains(
         with step("training models for the audit", count, "models", len(found)) as shown:
             for s, now in _trained(before, event, todo, workers, cache, key):
                 found[s] = now
-                shown.reach(shown.done + 1)
+                shown.count()
                 progress(len(found), count)
         return [replace(empty.fork(seed=s), now=found[s]) for s in seeds]
 
@@ -334,7 +347,7 @@ def examine_records(
         ready = len(places) - len(todo)
         with step("training shadows for the audit", len(places), "models", ready) as shown:
             for _ in spread(before, event, todo, workers, work, cache):
-                shown.reach(shown.done + 1)
+                shown.count()
                 progress(shown.done, len(places))
         return judge_records(case, [params.load(path)[0] for path in places], pairs)
 

@@ -17,7 +17,7 @@ from rescind.forgetting.receipt import LEVELS, Receipt, canonical, digest, opene
 from rescind.forgetting.receipt_check import how_to_check
 from rescind.forgetting.receipt_terms import explained
 from rescind.forgetting.sealing import shown
-from rescind.reporting.html import Badge, Page
+from rescind.reporting.html import Badge, Page, word_of
 
 DELETED = {
     "Unshare": "the server's copy of the records was deleted; the device keeps its own",
@@ -175,7 +175,7 @@ def _measured(out: Page, findings: Sequence[Finding], figures: Mapping[str, str]
 
 
 def _tally(findings: Sequence[Finding]) -> str:
-    verdicts = [finding.verdict for finding in findings]
+    verdicts = [word_of(finding.verdict) for finding in findings]
     return ", ".join(f"{verdicts.count(one)} {one}" for one in dict.fromkeys(verdicts))
 
 

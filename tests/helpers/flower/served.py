@@ -1,4 +1,4 @@
-"""Helpers for tests that run a recipe over silos: a graph recipe, lenders, and the results."""
+"""Helpers for tests that run a recipe over silos: recipes, lenders, and the results."""
 
 from __future__ import annotations
 
@@ -27,6 +27,23 @@ rounds = 3
 evaluate_every = 3
 measure = "accuracy"
 """
+SHOP = """
+[data]
+name = "shop"
+
+[method]
+name = "FedAvg"
+
+[method.model]
+name = "MF"
+dim = 4
+
+[run]
+rounds = 3
+evaluate_every = 3
+checkpoint_every = 1
+"""
+"""Of imported data, which the test imports under this name."""
 
 
 def results(asked: RunRequest) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:

@@ -28,6 +28,7 @@ from rescind.experiments.streams import Announcement
 from rescind.flower.server.combine import accepted, accepted_measures, check_trim
 from rescind.flower.server.remote_holdings import (
     RemoteHoldings,
+    after_reply,
     from_sizes,
     needed_moments,
     remote_holdings,
@@ -215,7 +216,7 @@ class FlowerExecutor:
             bad = {} if sums["train"] is total else dict.fromkeys(replies, "")
         for silo, reply in replies.items():
             if silo not in bad:
-                vault = _after_reply(vault, silo, reply)
+                vault = after_reply(vault, silo, reply)
             elif bad[silo]:
                 refused[bad[silo]] = refused.get(bad[silo], 0) + len(asked[silo])
         self._report(bad, f"in round {clock.round}")
@@ -289,7 +290,7 @@ class FlowerExecutor:
         }
         replies, why = self.line.ask(requests)
         for silo, reply in replies.items():
-            vault = _after_reply(vault, silo, reply)
+            vault = after_reply(vault, silo, reply)
         for silo, reason in why.items():
             log.warning("silo %d did not acknowledge %s: %s", silo, type(event).__name__, reason)
         if "keep" in self.needed:  # a difference may be asked for from the state before the event
@@ -316,7 +317,7 @@ class FlowerExecutor:
         requests, replies = self._keep_only(fed, kept, left_out)
         vault, past = fed.now.vault, fed.past
         for silo, reply in replies.items():
-            vault = _after_reply(vault, silo, reply)
+            vault = after_reply(vault, silo, reply)
         # A request to keep includes all that a silo missed before.
         missed = tuple((silo, asked) for silo, asked in requests.items() if silo not in replies)
         vault = replace(vault, holdings=replace(remote_holdings(vault), letters=missed))
@@ -393,11 +394,3 @@ class FlowerExecutor:
                 f"and try again."
             )
         return replies
-
-
-def _after_reply(vault: Vault, silo: int, reply: Letter) -> Vault:
-    """Return the vault after an accepted reply of a silo."""
-    held = with_reply(remote_holdings(vault), silo, reply.facts, drawer("said", reply.tensors))
-    moment = vault.private[MOMENT].clone()
-    moment[silo] = int(reply.facts["private"])
-    return replace(vault, holdings=held, private={**vault.private, MOMENT: moment})

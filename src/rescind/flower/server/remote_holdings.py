@@ -23,7 +23,7 @@ from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.payloads import LeftOut
 from rescind.flower.wire.schema import moments_after
 from rescind.flower.wire.steps import MOMENT, Step
-from rescind.storage.packing import Facts
+from rescind.storage.packing import Facts, drawer
 
 FORGETTING = (Erase, Unshare, Withdraw)
 
@@ -258,6 +258,14 @@ def with_reply(
         owed=tuple(step for step in holdings.owed if step.silo != silo),
         letters=tuple((at, letter) for at, letter in holdings.letters if at != silo),
     )
+
+
+def after_reply(vault: Vault, silo: int, reply: Letter) -> Vault:
+    """Return the vault after an accepted reply of a silo."""
+    held = with_reply(remote_holdings(vault), silo, reply.facts, drawer("said", reply.tensors))
+    moment = vault.private[MOMENT].clone()
+    moment[silo] = int(reply.facts["private"])
+    return replace(vault, holdings=held, private={**vault.private, MOMENT: moment})
 
 
 def without_opening(

@@ -1,0 +1,82 @@
+"""Read what was given to `rescind flower`: requests, the place of a silo, address and kit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from rescind.flower.deploy import Link
+    from rescind.flower.run_request import NamedRequest
+
+LOOPBACK = "127.0.0.1:7800"
+
+
+def requests_named(
+    unshare: list[str] | None, erase: list[str] | None, withdraw: list[str] | None
+) -> tuple[NamedRequest, ...]:
+    """Return the requests that the options name, those who withdraw last."""
+    from rescind.flower.run_request import NamedRequest
+
+    found = [NamedRequest("unshare", user) for user in unshare or ()]
+    found += [NamedRequest("erase", *erased(text)) for text in erase or ()]
+    return (*found, *(NamedRequest("withdraw", user) for user in withdraw or ()))
+
+
+def erased(text: str) -> tuple[str, tuple[str, ...]]:
+    """Return the user and the items of one --erase, such as 17:3,8."""
+    from rescind.errors import ConfigError
+
+    user, _, items = text.rpartition(":")
+    names = tuple(item.strip() for item in items.split(","))
+    if not user or not all(names):
+        raise ConfigError(
+            f"--erase names a user and items by original id: 17:3,8 (user 17, items 3 and 8); got "
+            f"'{text}'."
+        )
+    return user, names
+
+
+def place_of(text: str) -> tuple[int, int]:
+    """Return the index of a silo and the number of silos of --silo, such as 0/2."""
+    from rescind.errors import ConfigError
+
+    number, _, count = text.partition("/")
+    if not (number.isdigit() and count.isdigit() and int(number) < int(count)):
+        raise ConfigError(f"--silo is index/number of silos, such as 0/2 or 1/2; got '{text}'.")
+    return int(number), int(count)
+
+
+def check_installed() -> None:
+    """Raise an error that says how to install Flower, if it is missing."""
+    from rescind.errors import ConfigError, how_to_install
+
+    try:
+        import flwr  # noqa: F401
+    except ImportError:
+        raise ConfigError(
+            f"Flower is not installed. Run: {how_to_install('flower')} (docs/deploy.md)."
+        ) from None
+
+
+def deployment(address: str, kit: Path | None, insecure: bool) -> tuple[ModuleType, Link]:
+    """Return the deployment module and the link, after checking the security options."""
+    check_installed()
+    from rescind.errors import ConfigError
+    from rescind.flower import deploy
+
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ConfigError(f"an address is host:port, such as {LOOPBACK}; got '{address}'.")
+    if (kit is None) != insecure:
+        raise ConfigError(
+            "give --kit FOLDER (made by: rescind flower kit), or --insecure for tests on one "
+            "machine; " + ("both were given." if insecure else "neither was given.")
+        )
+    if insecure:
+        typer.echo(deploy.INSECURE, err=True)
+    return deploy, deploy.Link(host, int(port), None if kit is None else kit / "ca.pem")
