@@ -27,7 +27,8 @@ from rescind.core.labels import Labels
 from rescind.core.params import load, save
 from rescind.core.records import Arrive, Records, Withdraw
 from rescind.data.blocklist import FILE, Blocklist
-from rescind.data.importing import append_file, erase_imported, import_file
+from rescind.data.erasing import erase_imported
+from rescind.data.importing import append_file, import_file
 from rescind.errors import ConsentError, DataError
 from rescind.flower.run_request import RunRequest
 from rescind.flower.server.serve import serve

@@ -16,7 +16,8 @@ import pytest
 
 from rescind.cli import main
 from rescind.core.files import locked
-from rescind.data.importing import import_file, imported_folder, items_of
+from rescind.data.erasing import items_of
+from rescind.data.importing import import_file, imported_folder
 from rescind.errors import DataError
 from rescind.experiments import request_queue
 from rescind.experiments.cell import Cell, DataSettings, RunSettings

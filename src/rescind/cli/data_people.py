@@ -70,7 +70,8 @@ def admit_user(
     Example: rescind data admit mine --user c7 --run runs/mine
     """
     from rescind.data.blocklist import FILE, Blocklist
-    from rescind.data.importing import admit_imported, imported_names
+    from rescind.data.erasing import admit_imported
+    from rescind.data.importing import imported_names
     from rescind.errors import ConfigError, DataError, suggest
     from rescind.experiments.request_queue import links
     from rescind.flower.silo.returns import admit_to_silo, check_silo, is_silo

@@ -185,15 +185,7 @@ class Blocklist:
         gone = self._rows(self.erased, dataset.user, dataset.item, dataset.users, dataset.items)
         if not gone.any():
             return dataset
-        kept = dataset.select(~gone)
-        users = _unnamed(kept.users, dataset.user[gone], kept.user, left)
-        items = _unnamed(kept.items, dataset.item[gone], kept.item, removed)
-        about = {"titles": kept.titles, "genres": kept.genres}
-        named: dict[str, Any] = {
-            name: None if texts is None else np.where(items == kept.items, texts, "")
-            for name, texts in about.items()
-        }
-        return replace(kept, users=users, items=items, **named)
+        return without_rows(dataset, gone)
 
     def without_erased(
         self, holdings: Holdings, users: Sequence[str] = (), items: Sequence[str] = ()
@@ -282,6 +274,19 @@ class Blocklist:
             for u, i in zip(user[rows].tolist(), item[rows].tolist(), strict=True)
         ]
         return found
+
+
+def without_rows(dataset: Dataset, gone: Array) -> Dataset:
+    """Return a dataset without some rows, and without ids that only they had. gone: [n] bool"""
+    kept = dataset.select(~gone)
+    users = _unnamed(kept.users, dataset.user[gone], kept.user, left)
+    items = _unnamed(kept.items, dataset.item[gone], kept.item, removed)
+    about = {"titles": kept.titles, "genres": kept.genres}
+    named: dict[str, Any] = {
+        name: None if texts is None else np.where(items == kept.items, texts, "")
+        for name, texts in about.items()
+    }
+    return replace(kept, users=users, items=items, **named)
 
 
 def _unnamed(ids: Array, gone: Array, kept: Array, stand_in: Callable[[int], str]) -> Array:

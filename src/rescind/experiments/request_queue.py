@@ -31,7 +31,8 @@ from typing import Any
 from rescind.core.federation import Federation
 from rescind.core.files import locked, make_folder, sync_folder, write_atomically
 from rescind.core.records import Event
-from rescind.data.importing import imported_names, items_of
+from rescind.data.erasing import items_of
+from rescind.data.importing import imported_names
 from rescind.errors import DataError, RescindError
 from rescind.experiments.forget_run import Answer, answer
 from rescind.experiments.request_files import (

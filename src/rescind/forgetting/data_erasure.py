@@ -13,7 +13,7 @@ from rescind.core.claims import CASE, OPERATOR, one_line
 from rescind.core.files import write_atomically
 from rescind.core.records import Erase, Records
 from rescind.data.blocklist import place
-from rescind.data.importing import erase_imported
+from rescind.data.erasing import erase_imported, stored_rows
 from rescind.errors import ConfigError
 from rescind.forgetting.purge import kept_list
 from rescind.forgetting.receipt import Done, Receipt, issue, write
@@ -47,9 +47,10 @@ def erase(
     begun = time.perf_counter()
     done = erase_imported(name, users, items)
     event = Erase(Records.of(torch.from_numpy(done.rows.user), torch.from_numpy(done.rows.item)))
+    found = stored_rows(name, *done.pairs)
     read_again = "The stored files were read again and searched for rows of the request"
     findings = (
-        Finding("scan", "SHOWN", value=float(done.found), n=len(done.rows), note=f"{read_again}."),
+        Finding("scan", "SHOWN", value=float(found), n=len(done.rows), note=f"{read_again}."),
         Finding("audit", "UNAUDITED", note="This receipt is about stored rows, not about models."),
     )
     issued = issue(
