@@ -173,10 +173,11 @@ def test_a_receipt_names_the_lists_that_are_kept_with_their_sizes(
     said = [kept.says for kept in done.evidence.exact.kept if kept.name == of_data]
     assert "stay until the operator deletes" in said[0]
     path = tmp_path / "receipt-mine.json"
-    erased, _, key = erase("mine", [CANARY], (), path)
+    erased = erase("mine", [CANARY], (), path)
     second = place("mine").stat().st_size
     assert second > first, "control: the list has grown"
-    assert lists(erased) == lists(opened(erased, read_secret(key))) == {of_data: band(second)}
+    exact = opened(erased.receipt, read_secret(erased.key))
+    assert lists(erased.receipt) == lists(exact) == {of_data: band(second)}
     assert band(second) == "1000-9999", "control: another band"
     run_cell(CELL, tmp_path / "two")
     trial = answer(tmp_path / "two", "withdraw", "person-5", audits="none", everywhere=False)
@@ -269,9 +270,9 @@ def test_each_of_several_who_asked_together_gets_a_receipt_of_her_own_rows(
     for number, user in enumerate(asked):
         others = [held_of(one) for one in asked[number + 1 :]]
         path = tmp_path / f"{user}.json"
-        receipt, rows, key = erase("mine", [user], (), path)
-        assert rows == 12
-        exact = opened(receipt, read_secret(key)).asked
+        done = erase("mine", [user], (), path)
+        assert done.rows == 12
+        exact = opened(done.receipt, read_secret(done.key)).asked
         assert (exact.people, exact.records) == (1, 12)
         assert held_of(user) == 0
         assert [held_of(one) for one in asked[number + 1 :]] == others, "nobody else's are deleted"
