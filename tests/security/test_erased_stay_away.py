@@ -203,8 +203,27 @@ def test_one_row_can_be_erased(table: Path) -> None:
     assert len(done.rows) == 1
     assert CANARY in load("mine").users
     assert ONLY_THEIRS not in load("mine").items
-    with pytest.raises(DataError, match="no user 'nobody'"):
-        erase_imported("mine", ["nobody"])
+
+
+def test_an_id_that_is_not_there_is_answered_with_what_to_do_and_no_other_id(table: Path) -> None:
+    for users, items, unknown in (
+        (["Person-4"], [], "there is no user 'Person-4' in 'mine'"),
+        (["person-4"], ["Film-1"], "there is no item 'Film-1' in 'mine'"),
+    ):
+        with pytest.raises(DataError) as told:
+            erase_imported("mine", users, items)
+        said = str(told.value)
+        assert unknown in said
+        assert "as they stand in what was imported (table.csv)" in said
+        assert said.endswith("give the command again. Nothing was erased.")
+        assert "receipt" not in said, "control: of nobody who asked before"
+        assert not re.findall(r"person-|film-", said), "nobody learns who else is there"
+    erase_imported("mine", ["person-4"])
+    with pytest.raises(DataError, match="any more, after an earlier request") as told:
+        erase_imported("mine", ["person-4"])
+    said = str(told.value)
+    assert "receipt-mine.json, receipt-mine-2.json" in said
+    assert "answered/REQUEST/receipt-mine.json in a folder of requests" in said
 
 
 def test_the_command_writes_a_receipt(

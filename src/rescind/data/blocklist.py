@@ -175,8 +175,11 @@ class Blocklist:
 
     def left(self, user: str, labels: Labels) -> bool:
         """Return whether this user made a request and is not a member any more."""
-        known = self._key and keyed_digest(self._key, user) in self.people
-        return bool(known) and user not in labels.users
+        return self.has_asked(user) and user not in labels.users
+
+    def has_asked(self, user: str) -> bool:
+        """Return whether this user, given by original id, made a request."""
+        return bool(self._key) and keyed_digest(self._key, user) in self.people
 
     def left_of(self, dataset: Dataset) -> Dataset:
         """Return the dataset without the erased rows, and without ids that only they had."""

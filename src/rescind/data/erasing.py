@@ -52,7 +52,7 @@ def choose(name: str, users: Sequence[str], items: Sequence[str] = ()) -> Erasin
     for kind, given, known in (("user", users, dataset.users), ("item", items, dataset.items)):
         for one in given:
             if one not in known:
-                raise DataError(f"there is no {kind} '{one}' in '{name}'. Nothing was erased.")
+                raise DataError(f"{_unknown(name, kind, one)} Nothing was erased.")
     gone = np.isin(dataset.users[dataset.user], list(users))
     if items:
         gone &= np.isin(dataset.items[dataset.item], list(items))
@@ -62,6 +62,24 @@ def choose(name: str, users: Sequence[str], items: Sequence[str] = ()) -> Erasin
             f"items are theirs, or erase all their rows: leave --item out."
         )
     return Erasing(name, dataset, dataset.select(gone), without_rows(dataset, gone))
+
+
+def _unknown(name: str, kind: str, one: str) -> str:
+    """Say what to do about an id that is not there. No other id is named: it is of other people."""
+    if kind == "user" and Blocklist.of_dataset(name).has_asked(one):
+        return (
+            f"'{name}' has no rows of user '{one}' any more, after an earlier request. If a "
+            f"command deleted them, their receipt is where it was written then: by default "
+            f"receipt-{name}.json, receipt-{name}-2.json and so on where the command was given, or "
+            f"answered/REQUEST/receipt-{name}.json in a folder of requests. If data was added or "
+            f"imported again after the run forgot, they were left out then, without a receipt."
+        )
+    file = about_imported(name)["file"]
+    return (
+        f"there is no {kind} '{one}' in '{name}'. Allowed are ids as they stand in what was "
+        f"imported ({file}): capital letters and leading zeros count, and numbers that a run gives "
+        f"are other ids. Look it up there, and give the command again."
+    )
 
 
 def delete(chosen: Erasing) -> None:
