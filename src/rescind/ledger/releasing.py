@@ -261,6 +261,7 @@ class Releasing:
             self.form,
             findings,
             (self.noising.promise() or {}).get("says", ""),
+            len(release.file),
         )
 
     def _findings(self, number: int) -> tuple[Finding, ...]:
