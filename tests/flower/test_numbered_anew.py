@@ -37,7 +37,7 @@ from rescind.flower.silo.intake import Intake
 from rescind.flower.silo.names import USER, Numbering, key_of
 from rescind.flower.silo.node import Node
 from rescind.flower.silo.recommend import recommend_to
-from rescind.flower.silo.storage import NUMBERING, Store
+from rescind.flower.silo.storage import NUMBERING, Store, as_keys
 from rescind.flower.silo.upgrade import KEPT, upgrade
 from rescind.flower.silo.withheld import read_list
 from rescind.flower.wire.steps import HELD
@@ -196,6 +196,18 @@ def test_who_would_come_to_another_silo_stops_the_training_until_their_rows_are_
     erase_imported("shop", [EVE])
     served.run()
     assert served.held().keys() == {*USERS, RARE} - {EVE}
+
+
+def test_what_a_silo_remembers_of_earlier_sums_goes_by_id(shop: Path) -> None:
+    served = Deployment(shop / "served", silos=1)
+    served.run()
+    numbered_anew(shop)
+    served.run(withdraw=[EVE])
+    path = served.store(0).folder / "measured-own.safetensors"
+    remembered = {*as_keys(load(path)[0]["people"])}
+    assert remembered <= {key_of(USER, name) for name in (*USERS, RARE)}
+    assert key_of(USER, RARE) in remembered
+    assert key_of(USER, OTHER) in remembered, "the number that was Eve's is theirs now"
 
 
 @pytest.mark.parametrize("silos", [1, 3])
