@@ -284,7 +284,7 @@ def test_each_of_several_who_asked_together_gets_a_receipt_of_her_own_rows(
     run_cell(CELL, tmp_path / "one")
     asked = ("person-4", "person-5")
     (tmp_path / "request.csv").write_text("\n".join(["user", *asked]) + "\n")
-    answer(tmp_path / "one", "erase", tmp_path / "request.csv", audits="none")
+    answer(tmp_path / "one", "erase", str(tmp_path / "request.csv"), audits="none")
     assert not {*asked} & {*load("mine").users}, "control: nobody learns the rows of either"
     for number, user in enumerate(asked):
         others = [held_of(one) for one in asked[number + 1 :]]
