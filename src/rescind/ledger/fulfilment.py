@@ -67,8 +67,6 @@ class Served:
     findings: tuple[Finding, ...] = ()
     noise: str = ""
     """What is promised about noise; empty: there is none."""
-    size: int = 0
-    """Bytes of the release's file."""
 
     @property
     def level(self) -> str:
@@ -138,7 +136,7 @@ class Issue:
         if key is None:  # lost with keys.bin: nobody could open what it would seal
             done["reason"] = "done, but the key of its receipt is lost, so none was issued"
         else:
-            kept = kept_after({**row._mapping, **done, "issued_at": batch.now}, served)
+            kept = kept_after({**row._mapping, **done, "issued_at": batch.now})
             issued = self._receipt(batch, served, row, key, previous, kept)
             receipt = canonical(issued.receipt)
             leaf = batch.append(ENTRY_TYPE + hashlib.sha256(receipt).digest())
@@ -185,9 +183,10 @@ class Issue:
         )
 
 
-def kept_after(request: Mapping[str, Any], served: Served) -> tuple[Kept, ...]:
+def kept_after(request: Mapping[str, Any]) -> tuple[Kept, ...]:
     """Return what the ledger keeps of a request that is fulfilled, with sizes.
 
+    In few words: they are in the receipt twice, and it must stay small.
     request: its row, as it will be but for the receipt and its leaf
     """
     number = 0  # every number takes the same bytes
@@ -197,26 +196,13 @@ def kept_after(request: Mapping[str, Any], served: Served) -> tuple[Kept, ...]:
         for kind in (request["kind"], "receipt")
     ]
     found = [
-        Kept("request", row, "What was asked and when, how many records and not which; 3 years."),
+        Kept("request", row, "What was asked, when, how many records; 3 years."),
         Kept("receipt", RECEIPT_BYTES, "This receipt; 3 years."),
-        Kept(
-            "log",
-            2 * LEAF_BYTES,
-            "A commitment under a key that only the requester has, and the digest of this receipt; "
-            "for ever.",
-        ),
-        Kept(
-            "history",
-            sum(map(_bytes, lines)),
-            "Two lines: that something changed, when, and how many records; for ever.",
-        ),
+        Kept("log", 2 * LEAF_BYTES, "Commitments under keys of the requester; for ever."),
+        Kept("history", sum(map(_bytes, lines)), "What changed, when, how much; for ever."),
     ]
     if request["person"] is None:
-        says = "Of the account that was left: a random number that nothing else names; for ever."
-        found.append(Kept("account", ACCOUNT_BYTES, says))
-    if served.number:
-        says = "What is served, made without the records; until the next release."
-        found.append(Kept("release", served.size, says))
+        found.append(Kept("account", ACCOUNT_BYTES, "A random number; for ever."))
     return tuple(found)
 
 

@@ -261,7 +261,6 @@ class Releasing:
             self.form,
             findings,
             (self.noising.promise() or {}).get("says", ""),
-            len(release.file),
         )
 
     def _findings(self, number: int) -> tuple[Finding, ...]:
