@@ -217,3 +217,27 @@ def test_a_fork_of_the_log_is_shown_in_red_and_can_be_exported(visit, place) -> 
     page.unroute_all()
     page.reload()
     expect(page.locator("[data-log=fork]")).to_be_visible()  # it is not forgotten
+
+
+def test_an_older_copy_of_the_log_is_told_and_is_no_alarm(visit, place) -> None:
+    me = visit(accept_downloads=True)
+    page = me.join()
+    expect(page.locator("[data-log=new]")).to_be_visible()
+    older = me.context.request.get(f"{place.origin}/log/checkpoint").text()
+    me.bring(page, 1)
+    switch(page, "Lend", 1).click()
+    expect(page.get_by_text("1 is lent.")).to_be_visible()
+    page.reload()
+    expect(page.locator("[data-log=grown]")).to_be_visible()  # the control: it saw a longer one
+    page.route("**/log/checkpoint", lambda route: route.fulfill(status=200, body=older))
+    page.reload()
+    told = page.locator("[data-log=older]")
+    expect(told).to_contain_text("shows nothing about two histories")
+    expect(page.get_by_role("alert")).to_have_count(0)
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="save the evidence ↓").click()
+    proof = json.loads(saved.value.path().read_text(encoding="utf-8"))
+    assert proof["shown_now"] == older != proof["seen_before"]
+    page.unroute_all()
+    page.reload()
+    expect(page.locator("[data-log=same]")).to_contain_text("0 more than at your last visit")

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -27,7 +28,8 @@ from rescind.core.labels import Labels
 from rescind.core.params import load, save
 from rescind.core.records import Arrive, Records, Withdraw
 from rescind.data.blocklist import FILE, Blocklist
-from rescind.data.importing import append_file, erase_imported, import_file
+from rescind.data.erasing import erase_imported
+from rescind.data.importing import append_file, import_file
 from rescind.errors import ConsentError, DataError
 from rescind.flower.run_request import RunRequest
 from rescind.flower.server.serve import serve
@@ -36,7 +38,7 @@ from rescind.flower.silo.intake import Intake
 from rescind.flower.silo.names import USER, Numbering, key_of
 from rescind.flower.silo.node import Node
 from rescind.flower.silo.recommend import recommend_to
-from rescind.flower.silo.storage import NUMBERING, Store
+from rescind.flower.silo.storage import NUMBERING, Store, as_keys
 from rescind.flower.silo.upgrade import KEPT, upgrade
 from rescind.flower.silo.withheld import read_list
 from rescind.flower.wire.steps import HELD
@@ -180,6 +182,22 @@ def test_who_would_come_to_another_silo_stops_the_training_until_their_rows_are_
     erase_imported("shop", [EVE])
     served.run()
     assert served.held().keys() == {*USERS, RARE} - {EVE}
+
+
+def test_what_a_silo_remembers_of_earlier_sums_goes_by_id(shop: Path) -> None:
+    served = Deployment(shop / "served", silos=1)
+    path = served.store(0).folder / "measured-own.safetensors"
+
+    def remembered() -> set[str]:
+        return {*as_keys(load(path)[0]["people"])}
+
+    served.run()
+    assert remembered() == {key_of(USER, name) for name in USERS}
+    numbered_anew(shop)
+    served.run()
+    assert remembered() == {key_of(USER, name) for name in (*USERS, RARE)}
+    sums = np.unpackbits(load(path)[0]["sums"].numpy(), axis=2, count=len(remembered()))
+    assert sorted(sums[:, 0].sum(1).tolist()) == [len(USERS), len(USERS) + 1], "twelve people, then one more"
 
 
 @pytest.mark.parametrize("silos", [1, 3])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,7 +19,7 @@ from rescind.audits.finding import Finding
 from rescind.core.claims import AFTER, ENTRY, PEOPLE, RELEASE
 from rescind.errors import DataError
 from rescind.forgetting import receipt as receipts
-from rescind.forgetting.sealing import BOUND, fits, run_key, sealed
+from rescind.forgetting.sealing import BOUND, band, fits, run_key, sealed
 from rescind.forgetting.verify import verify
 from rescind.ledger import fulfilment, tables
 from rescind.ledger.book import Ledger
@@ -100,6 +101,46 @@ def test_a_receipt_states_release_people_and_entry_and_opens_with_the_persons_ke
     assert fits(issued.done.model_after, release.digest, run_key(KEY))
     with pytest.raises(DataError, match="another receipt"):
         receipts.opened(issued, bytes(32))
+
+
+@pytest.mark.parametrize("kind", ["unshare", "leave"])
+def test_a_receipt_states_what_the_ledger_keeps_of_the_request(ledger: Ledger, kind: str) -> None:
+    body = asked(ledger, kind, None)
+    ledger.releases.make()
+    row = request_of(ledger, body["request_id"])
+    issued = receipts.parse(bytes(row.receipt))
+    stated = {kept.name: kept.bytes for kept in receipts.opened(issued, KEY).kept}
+    with ledger.store.reading() as tx:
+        leaves = tx.execute(
+            select(tables.leaf.c.entry, tables.leaf.c.hash).where(
+                tables.leaf.c.n.in_([row.leaf, row.receipt_leaf])
+            )
+        ).all()
+        lines = tx.execute(
+            select(tables.event).where(tables.event.c.leaf.in_([row.leaf, row.receipt_leaf]))
+        ).all()
+        left = tx.execute(select(tables.person).where(tables.person.c.state == "left")).all()
+        request = dict(
+            tx.execute(select(tables.request).where(tables.request.c.id == row.id)).mappings().one()
+        )
+    del request["receipt"]
+    assert (len(leaves), len(lines)) == (2, 2)
+    assert stated["request"] == held(request.values())
+    assert stated["receipt"] == band(len(bytes(row.receipt)))
+    assert stated["log"] == sum(held(leaf) for leaf in leaves)
+    assert stated["history"] == sum(held(line) for line in lines)
+    of_account = [16 + len("left") for _ in left]
+    assert [stated[name] for name in stated if name == "account"] == of_account
+    assert (len(left) == 1) == (kind == "leave"), "control: who only takes back keeps the account"
+    assert {kept.bytes for kept in issued.kept} <= {"10-99", "100-999", "1000-9999"}
+    assert len(bytes(row.receipt)) < 6500, "small, also with all this"
+    assert all(stated.values()), "nothing that is kept has no size"
+
+
+def held(values: Iterable[Any]) -> int:
+    """The bytes of a row: texts and bytes as they are, any number or time 8."""
+    sized = (value.encode() if isinstance(value, str) else value for value in values)
+    return sum(len(v) if isinstance(v, bytes) else 8 for v in sized if v is not None)
 
 
 def test_a_receipt_is_a_leaf_and_its_key_is_destroyed_here(ledger: Ledger) -> None:

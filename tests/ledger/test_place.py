@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from click.testing import Result
-from sqlalchemy import insert
+from sqlalchemy import create_engine, insert, inspect
 from typer.testing import CliRunner
 
 from databases import schema
@@ -18,6 +21,7 @@ from rescind.errors import ConfigError, RescindError
 from rescind.ledger import tables
 from rescind.ledger.backup import back_up, plan, restore
 from rescind.ledger.errors import OlderLedger
+from rescind.ledger.migrate import migrate, newest
 from rescind.ledger.place import NOTE, compared_with_note, remember, shown
 from rescind.ledger.store import Store, reading
 
@@ -202,8 +206,46 @@ def test_another_database_is_neither_read_nor_noted(tmp_path: Path, postgres: st
         assert (tmp_path / NOTE).read_text() == shown(postgres) + "\n"
         with pytest.raises(RescindError, match=named), reading(tmp_path, other):
             pass
+        with pytest.raises(ConfigError, match="this ledger is empty"):
+            restore(tmp_path, None, None, other)
+        assert tables_in(other) == [], "nothing was made in what is not ours"
     with reading(tmp_path, postgres):
         pass  # control
+    assert "setting" in tables_in(postgres), "control: a ledger that fits has its tables"
+
+
+def tables_in(address: str) -> list[str]:
+    """The tables of the schema that an address names."""
+    own = create_engine(address)
+    try:
+        with own.connect() as connection:
+            return inspect(connection).get_table_names()
+    finally:
+        own.dispose()
+
+
+def test_another_ledger_is_not_brought_to_the_present_tables(tmp_path: Path) -> None:
+    """The same in a folder: what does not fit the keys stays as it is, also its version."""
+    for name in ("mine", "other"):
+        ledger = opened(tmp_path / name)
+        joined(ledger, 1)
+        ledger.close()
+    store = Store(tmp_path / "other")
+    migrate(store.writer(), "0001")
+    store.checkpoint(0)
+    store.close()
+    shutil.copy(tmp_path / "other" / "ledger.db", tmp_path / "mine" / "ledger.db")
+
+    def version() -> str:
+        with closing(sqlite3.connect(tmp_path / "mine" / "ledger.db")) as here:
+            return str(here.execute("SELECT version_num FROM alembic_version").fetchone()[0])
+
+    with pytest.raises(OlderLedger):
+        opened(tmp_path / "mine")
+    assert version() == "0001"
+    shutil.copy(tmp_path / "other" / "keys.bin", tmp_path / "mine" / "keys.bin")
+    opened(tmp_path / "mine").close()
+    assert version() == newest(), "control: beside its own keys it is"
 
 
 @pytest.mark.service

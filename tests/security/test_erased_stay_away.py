@@ -15,7 +15,8 @@ from rescind.cli import main
 from rescind.core.clock import Clock
 from rescind.data import load
 from rescind.data.blocklist import FILE, Blocklist, place
-from rescind.data.importing import erase_imported, import_file, imported_folder
+from rescind.data.erasing import erase_imported, items_of, stored_rows
+from rescind.data.importing import import_file, imported_folder
 from rescind.errors import DataError
 from rescind.experiments.forget_run import answer
 from rescind.experiments.learning_run import obtained, run_cell
@@ -172,10 +173,11 @@ def test_a_receipt_names_the_lists_that_are_kept_with_their_sizes(
     said = [kept.says for kept in done.evidence.exact.kept if kept.name == of_data]
     assert "stay until the operator deletes" in said[0]
     path = tmp_path / "receipt-mine.json"
-    erased, _, key = erase("mine", [CANARY], (), path)
+    erased = erase("mine", [CANARY], (), path)
     second = place("mine").stat().st_size
     assert second > first, "control: the list has grown"
-    assert lists(erased) == lists(opened(erased, read_secret(key))) == {of_data: band(second)}
+    exact = opened(erased.receipt, read_secret(erased.key))
+    assert lists(erased.receipt) == lists(exact) == {of_data: band(second)}
     assert band(second) == "1000-9999", "control: another band"
     run_cell(CELL, tmp_path / "two")
     trial = answer(tmp_path / "two", "withdraw", "person-5", audits="none", everywhere=False)
@@ -187,7 +189,7 @@ def test_data_erase_deletes_the_bytes_and_later_imports_leave_them_out(table: Pa
     folder = imported_folder() / "mine"
     assert holding(folder, CANARY) == ["users.parquet"], "the control"
     done = erase_imported("mine", [CANARY])
-    assert (len(done.rows), done.found) == (13, 0)
+    assert (len(done.rows), stored_rows("mine", *done.pairs)) == (13, 0)
     assert holding(imported_folder(), CANARY) == holding(imported_folder(), ONLY_THEIRS) == []
     again = import_file(table, "mine", replace=True)
     assert len(again) == len(done.after) == 360 - 12
@@ -201,8 +203,27 @@ def test_one_row_can_be_erased(table: Path) -> None:
     assert len(done.rows) == 1
     assert CANARY in load("mine").users
     assert ONLY_THEIRS not in load("mine").items
-    with pytest.raises(DataError, match="no user 'nobody'"):
-        erase_imported("mine", ["nobody"])
+
+
+def test_an_id_that_is_not_there_is_answered_with_what_to_do_and_no_other_id(table: Path) -> None:
+    for users, items, unknown in (
+        (["Person-4"], [], "there is no user 'Person-4' in 'mine'"),
+        (["person-4"], ["Film-1"], "there is no item 'Film-1' in 'mine'"),
+    ):
+        with pytest.raises(DataError) as told:
+            erase_imported("mine", users, items)
+        said = str(told.value)
+        assert unknown in said
+        assert "as they stand in what was imported (table.csv)" in said
+        assert said.endswith("give the command again. Nothing was erased.")
+        assert "receipt" not in said, "control: of nobody who asked before"
+        assert not re.findall(r"person-|film-", said), "nobody learns who else is there"
+    erase_imported("mine", ["person-4"])
+    with pytest.raises(DataError, match="any more, after an earlier request") as told:
+        erase_imported("mine", ["person-4"])
+    said = str(told.value)
+    assert "receipt-mine.json, receipt-mine-2.json" in said
+    assert "answered/REQUEST/receipt-mine.json in a folder of requests" in said
 
 
 def test_the_command_writes_a_receipt(
@@ -254,6 +275,45 @@ def test_the_command_writes_a_receipt(
     assert rescind("data", "erase", "mine", "--user", "person-4")[0] == 0
     assert (tmp_path / "receipt-mine-2.json").is_file()
     assert rescind("data", "erase", "ml-100k", "--user", "7")[0] == 2
+
+
+def test_each_of_several_who_asked_together_gets_a_receipt_of_her_own_rows(
+    table: Path, tmp_path: Path
+) -> None:
+    """As an officer does it: one answer of the run to all, then `data erase` for each person."""
+    run_cell(CELL, tmp_path / "one")
+    asked = ("person-4", "person-5")
+    (tmp_path / "request.csv").write_text("\n".join(["user", *asked]) + "\n")
+    answer(tmp_path / "one", "erase", str(tmp_path / "request.csv"), audits="none")
+    assert not {*asked} & {*load("mine").users}, "control: nobody learns the rows of either"
+    for number, user in enumerate(asked):
+        others = [held_of(one) for one in asked[number + 1 :]]
+        path = tmp_path / f"{user}.json"
+        done = erase("mine", [user], (), path)
+        assert done.rows == 12
+        exact = opened(done.receipt, read_secret(done.key)).asked
+        assert (exact.people, exact.records) == (1, 12)
+        assert held_of(user) == 0
+        assert [held_of(one) for one in asked[number + 1 :]] == others, "nobody else's are deleted"
+        assert holding(imported_folder(), user) == []
+    again = import_file(table, "mine", replace=True)
+    assert not {*asked} & {*again.users}
+
+
+def held_of(user: str) -> int:
+    """The rows that the files have of a user, whether or not they are on a list."""
+    stored = load("mine", erased_too=True)
+    return int((stored.users[stored.user] == user).sum())
+
+
+def test_an_urgent_request_leaves_the_rows_of_others_to_their_own_receipts(
+    table: Path, tmp_path: Path
+) -> None:
+    run_cell(CELL, tmp_path / "one")
+    answer(tmp_path / "one", "withdraw", "person-4", audits="none")
+    erase("mine", ["person-6"], items_of("mine", "person-6")[:2], tmp_path / "6.json")
+    assert held_of("person-4") == 12
+    assert held_of("person-6") == 10
 
 
 def test_files_with_data_can_be_read_by_their_owner_only(table: Path, tmp_path: Path) -> None:

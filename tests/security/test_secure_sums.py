@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,20 +21,25 @@ pytest.importorskip("flwr")
 from flower.grids import FIRST, InMemory, silos_of
 from rescind.core.clock import Clock
 from rescind.core.federation import Federation
+from rescind.core.labels import Labels
 from rescind.core.method import Method
+from rescind.core.params import load
 from rescind.core.records import Withdraw
 from rescind.core.run_state import RoundResult
 from rescind.core.tasks import Metric
 from rescind.core.tasks.metrics import Owners, Ranking
 from rescind.core.update import Sum
+from rescind.data.blocklist import Blocklist
 from rescind.errors import ConfigError, ConsentError, DataError, RescindError
 from rescind.flower.certificates import make_kit
 from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.secure_round import WRONG
 from rescind.flower.silo.identity import Identity
 from rescind.flower.silo.minimums import FILE, check_difference
+from rescind.flower.silo.names import USER, Numbering, key_of
 from rescind.flower.silo.secure_sum import Masks
-from rescind.flower.silo.storage import Store
+from rescind.flower.silo.storage import Store, as_keys
+from rescind.flower.silo.withheld import BY
 from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.secure_aggregation import (
     KEYS,
@@ -457,10 +463,12 @@ def test_people_who_add_nothing_do_not_hide_others(tmp_path: Path) -> None:
     members = torch.ones(8, dtype=torch.bool)
     there = members.clone()
     there[[1, 2]] = False
-    check_difference(tmp_path / FILE, 0, torch.arange(8), there, members)
+    path = tmp_path / FILE
+    check_difference(path, 0, torch.arange(8), there, members, eight())
     with pytest.raises(ConsentError, match="by 1;"):
-        check_difference(tmp_path / FILE, 0, torch.tensor([3, 4, 5, 6, 7]), there, members)
-    check_difference(tmp_path / FILE, 0, torch.tensor([1, 2, 5, 6, 7]), there, members)  # control
+        check_difference(path, 0, torch.tensor([3, 4, 5, 6, 7]), there, members, eight())
+    less = torch.tensor([1, 2, 5, 6, 7])
+    check_difference(path, 0, less, there, members, eight())  # control
 
 
 def test_a_round_that_would_forget_without_the_one_who_leaves_stops(tmp_path: Path) -> None:
@@ -492,19 +500,69 @@ def test_people_may_leave_one_by_one_and_are_not_remembered(tmp_path: Path) -> N
     fed = fed.run(1).apply(Withdraw(VICTIM)).run(1)
     assert executor.line.refused == {}
     everyone, path = torch.ones(8, dtype=torch.bool), tmp_path / FILE
-    check_difference(path, 0, torch.arange(8), everyone, everyone)
+    check_difference(path, 0, torch.arange(8), everyone, everyone, eight())
     before = path.read_bytes()
     rest = everyone.clone()
     rest[3] = False
     with pytest.raises(ConsentError, match="by 1;"):
-        check_difference(path, 0, rest.nonzero().squeeze(1), everyone, everyone)
+        check_difference(path, 0, rest.nonzero().squeeze(1), everyone, everyone, eight())
     assert path.read_bytes() == before
-    check_difference(path, 0, rest.nonzero().squeeze(1), rest, rest)  # 3 has left
-    check_difference(path, 0, torch.arange(8), everyone, everyone)  # and is new now
+    check_difference(path, 0, rest.nonzero().squeeze(1), rest, rest, eight())  # 3 has left
+    check_difference(path, 0, torch.arange(8), everyone, everyone, eight())  # and is new now
     # A run that starts with fewer clients does not make the silo forget the others.
-    check_difference(path, 0, torch.arange(5), everyone[:5], everyone[:5])
+    check_difference(path, 0, torch.arange(5), everyone[:5], everyone[:5], eight()[:5])
     with pytest.raises(ConsentError, match="by 1;"):
-        check_difference(path, 0, rest.nonzero().squeeze(1), everyone, everyone)
+        check_difference(path, 0, rest.nonzero().squeeze(1), everyone, everyone, eight())
+
+
+def eight() -> tuple[str, ...]:
+    """Keys of people whose data has no ids: each is their number."""
+    return Numbering.of(Labels(), 8, 0).users
+
+
+def numbered() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Keys of eight people, and when data let somebody in: everybody else has the next number."""
+    before = tuple(key_of(USER, f"user {n}") for n in range(8))
+    return before, (key_of(USER, "rare"), *before)
+
+
+def all_of(names: Sequence[str]) -> torch.Tensor:
+    return torch.ones(len(names), dtype=torch.bool)
+
+
+@pytest.mark.parametrize("by_number", [False, True], ids=["by id", "by number"])
+def test_the_same_people_less_one_are_known_under_other_numbers(
+    by_number: bool, tmp_path: Path
+) -> None:
+    path, (before, anew) = tmp_path / FILE, numbered()
+    if by_number:  # the control: as earlier versions did
+        before, anew = eight(), Numbering.of(Labels(), 9, 0).users
+    everyone, now = all_of(before), all_of(anew)
+    check_difference(path, 0, torch.tensor([0, 2, 4, 6]), everyone, everyone, before)
+    same_less_one = torch.tensor([1, 3, 5])
+    with nullcontext() if by_number else pytest.raises(ConsentError, match="by 1;"):
+        check_difference(path, 0, same_less_one, now, now, anew)
+    if not by_number:
+        check_difference(path, 0, torch.tensor([2, 4, 6]), now, now, anew)  # other people
+
+
+def test_who_left_is_not_remembered_whatever_their_number_was(tmp_path: Path) -> None:
+    path, (before, anew) = tmp_path / FILE, numbered()
+    everyone, now = all_of(before), all_of(anew)
+    check_difference(path, 0, torch.arange(8), everyone, everyone, before)
+    now[4] = False  # user 3, who was number 3
+    check_difference(path, 0, torch.arange(9), now, now, anew)
+    assert remembered(path) == {*anew} - {before[3]}
+    without = anew[:-1]  # the data has the last one no more
+    check_difference(path, 0, torch.arange(8), now[:8], now[:8], without)
+    assert before[7] in remembered(path), "control: who is only away now is remembered"
+    replace(Blocklist().with_withdrawn(before[7]), by=BY).write(tmp_path)
+    check_difference(path, 0, torch.arange(8), now[:8], now[:8], without)
+    assert remembered(path) == {*anew} - {before[3], before[7]}
+
+
+def remembered(path: Path) -> set[str]:
+    return {*as_keys(load(path)[0]["people"])}
 
 
 # -- silos are lost --------------------------------------------------------------------------------

@@ -16,13 +16,8 @@ from rescind.cli import main
 from rescind.core.files import locked
 from rescind.data import canonical
 from rescind.data.blocklist import Blocklist
-from rescind.data.importing import (
-    admit_imported,
-    append_file,
-    erase_imported,
-    imported_folder,
-    load_imported,
-)
+from rescind.data.erasing import admit_imported, erase_imported
+from rescind.data.importing import append_file, imported_folder, load_imported
 from rescind.errors import ConfigError, DataError
 from rescind.experiments.cell import Cell, DataSettings, RunSettings
 from rescind.experiments.learning_run import run_cell

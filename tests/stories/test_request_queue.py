@@ -16,7 +16,8 @@ import pytest
 
 from rescind.cli import main
 from rescind.core.files import locked
-from rescind.data.importing import import_file, imported_folder, items_of
+from rescind.data.erasing import items_of
+from rescind.data.importing import import_file, imported_folder
 from rescind.errors import DataError
 from rescind.experiments import request_queue
 from rescind.experiments.cell import Cell, DataSettings, RunSettings
@@ -231,9 +232,23 @@ def test_killed_while_imported_rows_are_deleted_the_next_call_goes_on(shop, monk
     assert items_of("shop", "c3") == []
     assert [one["request"] for one in log_lines(folder)] == ["anna"]
     assert current(run).name == "run-forgot-1"
-    there = (folder / "answered" / "anna" / "receipt-shop.json").is_file()
-    assert there == (at != "write")
-    assert ("no receipt about it" in done.rows["anna"]) == (at == "write"), "it is told"
+    place = folder / "answered" / "anna"
+    receipt, key = parse((place / "receipt-shop.json").read_bytes()), place / "receipt-shop.key"
+    assert opened(receipt, read_secret(key)).asked.records == 5
+    assert "its receipt: receipt-shop.json" in done.rows["anna"]
+
+
+def test_a_more_urgent_request_leaves_rows_that_wait_to_their_own_receipt(shop, monkeypatch):
+    folder, run = shop
+    ask(folder, "anna", withdraw="c3", due="2026-02-01")
+    with killed_at(monkeypatch, "erase"):
+        work_through(folder, run, "none")
+    ask(folder, "ben", withdraw="c4", due="2026-01-01")
+    assert work_through(folder, run, "none", most=1).answered == ("ben",)
+    assert len(items_of("shop", "c3")) == 5, "the run has forgotten; the rows wait"
+    assert work_through(folder, run, "none").answered == ("anna",)
+    for name in ("anna", "ben"):
+        assert (folder / "answered" / name / "receipt-shop.json").is_file()
 
 
 def test_an_answer_whose_imported_rows_cannot_be_deleted_yet_stays_open(shop):

@@ -26,7 +26,8 @@ def erase_rows(
     """Delete rows of users from imported data, for good; write a signed receipt and its page.
 
     Later imports under this name and every run leave them out. Runs that learnt from them are
-    answered one by one: rescind forget RUN --withdraw USER.
+    answered one by one: rescind forget RUN --withdraw USER. Killed on the way, the same command
+    goes on: no rows are gone without a receipt.
 
     Examples: rescind data erase mine --user c7 --case "DSR 117";
     rescind data erase mine --user c7 --item p20
@@ -40,18 +41,19 @@ def erase_rows(
             f"'{name}' is not an imported dataset, so there are no rows of ours to delete. "
             f"Imported: {known}. For a run, use rescind forget RUN."
         )
-    from rescind.forgetting.data_erasure import erase, taken
+    from rescind.forgetting.data_erasure import erase
 
-    path, number = receipt or Path(f"receipt-{name}.json"), 1
-    while receipt is None and taken(path):
-        number += 1
-        path = Path(f"receipt-{name}-{number}.json")
     users = list(dict.fromkeys(user))
-    _, rows, key = erase(name, users, item or (), path, case)
+    done = erase(name, users, item or (), receipt, case)
+    here = Path.cwd()
+    path = done.path.relative_to(here) if done.path.is_relative_to(here) else done.path
     people = f"{len(users)} user" + ("s" if len(users) > 1 else "")
-    typer.echo(f"{name}: deleted {rows:,} rows of {people}; later imports leave them out")
+    if done.earlier:
+        typer.echo(f"{name}: an interrupted deletion was finished first; receipt {done.earlier}")
+    typer.echo(f"{name}: deleted {done.rows:,} rows of {people}; later imports leave them out")
     whose = "for the requester only" if len(users) == 1 else "for nobody (numbers of all)"
-    typer.echo(f"  receipt  {path}\n  {whose}  {key}, {path.with_suffix('.html')}")
+    beside = f"{path.with_suffix('.key')}, {path.with_suffix('.html')}"
+    typer.echo(f"  receipt  {path}\n  {whose}  {beside}")
     typer.echo(f"\nNext: rescind verify {path}; rescind forget RUN --withdraw USER for each run")
 
 
@@ -73,7 +75,8 @@ def admit_user(
     Example: rescind data admit mine --user c7 --run runs/mine
     """
     from rescind.data.blocklist import FILE, Blocklist
-    from rescind.data.importing import admit_imported, imported_names
+    from rescind.data.erasing import admit_imported
+    from rescind.data.importing import imported_names
     from rescind.errors import ConfigError, DataError, suggest
     from rescind.experiments.request_queue import links
     from rescind.flower.silo.returns import admit_to_silo, check_silo, is_silo

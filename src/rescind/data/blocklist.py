@@ -175,8 +175,11 @@ class Blocklist:
 
     def left(self, user: str, labels: Labels) -> bool:
         """Return whether this user made a request and is not a member any more."""
-        known = self._key and keyed_digest(self._key, user) in self.people
-        return bool(known) and user not in labels.users
+        return self.has_asked(user) and user not in labels.users
+
+    def has_asked(self, user: str) -> bool:
+        """Return whether this user, given by original id, made a request."""
+        return bool(self._key) and keyed_digest(self._key, user) in self.people
 
     def left_of(self, dataset: Dataset) -> Dataset:
         """Return the dataset without the erased rows, and without ids that only they had."""
@@ -185,15 +188,7 @@ class Blocklist:
         gone = self._rows(self.erased, dataset.user, dataset.item, dataset.users, dataset.items)
         if not gone.any():
             return dataset
-        kept = dataset.select(~gone)
-        users = _unnamed(kept.users, dataset.user[gone], kept.user, left)
-        items = _unnamed(kept.items, dataset.item[gone], kept.item, removed)
-        about = {"titles": kept.titles, "genres": kept.genres}
-        named: dict[str, Any] = {
-            name: None if texts is None else np.where(items == kept.items, texts, "")
-            for name, texts in about.items()
-        }
-        return replace(kept, users=users, items=items, **named)
+        return without_rows(dataset, gone)
 
     def without_erased(
         self, holdings: Holdings, users: Sequence[str] = (), items: Sequence[str] = ()
@@ -282,6 +277,19 @@ class Blocklist:
             for u, i in zip(user[rows].tolist(), item[rows].tolist(), strict=True)
         ]
         return found
+
+
+def without_rows(dataset: Dataset, gone: Array) -> Dataset:
+    """Return a dataset without some rows, and without ids that only they had. gone: [n] bool"""
+    kept = dataset.select(~gone)
+    users = _unnamed(kept.users, dataset.user[gone], kept.user, left)
+    items = _unnamed(kept.items, dataset.item[gone], kept.item, removed)
+    about = {"titles": kept.titles, "genres": kept.genres}
+    named: dict[str, Any] = {
+        name: None if texts is None else np.where(items == kept.items, texts, "")
+        for name, texts in about.items()
+    }
+    return replace(kept, users=users, items=items, **named)
 
 
 def _unnamed(ids: Array, gone: Array, kept: Array, stand_in: Callable[[int], str]) -> Array:

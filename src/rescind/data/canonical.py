@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rescind.core.files import sync_folder
 from rescind.data.arrays import Ints, Labels, Strings
 from rescind.data.dataset import Dataset
 from rescind.errors import DataError
@@ -182,13 +183,15 @@ def write_folder(folder: Path, data: Canonical, about: dict[str, Any] | None = N
             for path in target.iterdir():
                 path.chmod(0o600)
 
-    write_atomically(folder, fill)
+    # Of an import a receipt may say what is gone: it must not come back with the power.
+    write_atomically(folder, fill, durable=about is not None)
 
 
-def write_atomically(folder: Path, fill: Callable[[Path], None]) -> None:
+def write_atomically(folder: Path, fill: Callable[[Path], None], durable: bool = False) -> None:
     """Let `fill` write into a hidden folder, then move it into place in one step.
 
     If anything fails, nothing is left behind and an existing folder is not changed.
+    durable: what is returned from here survives a power failure
     """
     hidden: Path | None = None
     try:
@@ -196,7 +199,11 @@ def write_atomically(folder: Path, fill: Callable[[Path], None]) -> None:
         hidden = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         hidden.chmod(0o755)  # mkdtemp makes it private; a cache may be shared
         fill(hidden)
+        for path in (*hidden.iterdir(), hidden) if durable else ():
+            sync_folder(path)
         _move(hidden, folder)
+        if durable:
+            sync_folder(folder.parent)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         raise DataError(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace as replace_fields
 from functools import partial
@@ -16,11 +15,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from rescind.core.files import locked
 from rescind.data import canonical
-from rescind.data.blocklist import Blocklist, place
+from rescind.data.blocklist import Blocklist
 from rescind.data.canonical import Canonical
 from rescind.data.catalogue import ENTRIES
 from rescind.data.dataset import Dataset
@@ -231,81 +228,27 @@ def store(
 
     appended: marks of files that were added later    read_as: how its file was read, for those
     """
-    listed = Blocklist.of_dataset(name)
-    left = listed.left_of(dataset)
+    left = Blocklist.of_dataset(name).left_of(dataset)
+    about = {"file": file, "appended": list(appended), "read_as": dict(read_as or {})}
+    write(name, left, about, dataset.has_time)
+    return left
+
+
+def write(name: str, left: Dataset, about: Mapping[str, Any], timed: bool) -> None:
+    """Write the files of an imported dataset, with every row that is given.
+
+    about: `file`, `appended` and `read_as` of `about_imported`    timed: rows have times, also if
+    none of those that are left has another than 0
+    """
     rows: dict[str, Any] = {"user": left.user, "item": left.item, "rating": left.rating}
-    rows["timestamp"] = left.time if dataset.has_time else None
+    rows["timestamp"] = left.time if timed else None
     if left.split is not None:
         rows["split"] = left.split
     known = {"title": left.titles, "genres": left.genres}
     facts = {name: texts for name, texts in known.items() if texts is not None}
     stored = Canonical(rows, {"source_id": left.items, **facts}, left.users)
-    about = {"file": file, "terms": left.terms, "digest": left.digest, "size": left.size}
-    about |= {"appended": list(appended), "read_as": dict(read_as or {})}
-    canonical.write_folder(imported_folder() / name, stored, about)
-    return left
-
-
-def erase_imported(name: str, users: Sequence[str], items: Sequence[str] = ()) -> Erased:
-    """Delete rows of users from an imported dataset, and from every later import of this name.
-
-    items: only these items of the users. Default: all
-    """
-    with locked(imported_folder()):  # not its own: that one is replaced
-        dataset, about = load_imported(name), about_imported(name)
-        for kind, given, known in (("user", users, dataset.users), ("item", items, dataset.items)):
-            for one in given:
-                if one not in known:
-                    raise DataError(f"there is no {kind} '{one}' in '{name}'. Nothing was erased.")
-        gone = np.isin(dataset.users[dataset.user], list(users))
-        if items:
-            gone &= np.isin(dataset.items[dataset.item], list(items))
-        if not gone.any():
-            raise DataError(
-                f"these users have no such rows in '{name}'. Nothing was erased. Look up which "
-                f"items are theirs, or erase all their rows: leave --item out."
-            )
-        rows = dataset.select(gone)
-        named = dataset.users[rows.user].tolist(), dataset.items[rows.item].tolist()
-        # The list first: whatever happens next, nobody learns these rows again.
-        Blocklist().with_erased(*named).add_to_dataset(name)
-        left = store(name, dataset, about["file"], about["appended"], about["read_as"])
-        for old in imported_folder().glob(f".{name}-*"):  # of a command that was killed
-            shutil.rmtree(old, ignore_errors=True)
-    again = load_imported(name)
-    held = np.isin(again.users[again.user], list(users))
-    if items:
-        held &= np.isin(again.items[again.item], list(items))
-    return Erased(dataset, rows, left, int(held.sum()))
-
-
-def items_of(name: str, user: str) -> list[str]:
-    """Return the items in the rows that an imported dataset stores of a user."""
-    dataset = load_imported(name)
-    mine = dataset.item[dataset.users[dataset.user] == user]
-    return [str(item) for item in dataset.items[np.unique(mine)]]
-
-
-def admit_imported(name: str, user: str) -> bool:
-    """Let a user who left an imported dataset come in again; return whether they had left.
-
-    What they had before stays away: rows that are still in the files are erased first.
-    """
-    if not Blocklist.of_dataset(name).has_withdrawn(user):
-        return False
-    if user in load_imported(name).users:
-        erase_imported(name, [user])
-    return Blocklist.admit(place(name), user)
-
-
-class Erased(NamedTuple):
-    """Rows that were deleted from an imported dataset."""
-
-    before: Dataset
-    rows: Dataset
-    after: Dataset
-    found: int
-    """Rows found when the files were read again: 0."""
+    now = {"terms": left.terms, "digest": left.digest, "size": left.size}
+    canonical.write_folder(imported_folder() / name, stored, {**about, **now})
 
 
 def load_imported(name: str) -> Dataset:

@@ -31,7 +31,8 @@ from typing import Any
 from rescind.core.federation import Federation
 from rescind.core.files import locked, make_folder, sync_folder, write_atomically
 from rescind.core.records import Event
-from rescind.data.importing import imported_names, items_of
+from rescind.data.erasing import items_of
+from rescind.data.importing import imported_names
 from rescind.errors import DataError, RescindError
 from rescind.experiments.forget_run import Answer, answer
 from rescind.experiments.request_files import (
@@ -45,7 +46,7 @@ from rescind.experiments.request_files import (
     note_about,
     read_all,
 )
-from rescind.forgetting.data_erasure import erase
+from rescind.forgetting.data_erasure import erase, finish
 from rescind.forgetting.forget import Audits
 from rescind.forgetting.receipt import parse
 from rescind.forgetting.receipt_html import page
@@ -230,12 +231,13 @@ def _complete(folder: Path, one: Asked, now: datetime) -> dict[str, Any]:
 def _delete_rows(receipt: Path, name: str, one: Asked) -> str:
     """Delete what an imported dataset has of a request; say what became of it.
 
-    receipt: where to write the receipt of that; if it is there, a call before was killed after it
+    receipt: where to write the receipt of that; if it is there, a call before was killed
     """
     if name not in imported_names():
         missing = f"rescind data erase {name} --user USER"
         return f"the data '{name}' is not on this machine. Where it is, give {missing}"
     try:
+        finish(name)
         held = [item for item in items_of(name, one.user) if one.items is None or item in one.items]
         if held:
             erase(name, [one.user], held, receipt, _case(one))

@@ -25,7 +25,7 @@ from rescind.ledger.migrate import migrate, newest
 from rescind.ledger.place import FILE, check_not_elsewhere, check_there, remember
 from rescind.ledger.reading import OPEN
 from rescind.ledger.start import named_slots, open_boxes, read_tree
-from rescind.ledger.store import Store, last_batch, reading, reading_any
+from rescind.ledger.store import Store, last_batch, last_batch_if_any, reading, reading_any
 from rescind.proof.tlog import Tree
 
 CHUNK = 1000
@@ -177,9 +177,9 @@ def restore(
         store = Store(state, database)
         try:
             connection = store.writer()
-            migrate(connection)
             if backup is None:
-                _refuse_empty(keys, connection)
+                _refuse_empty(keys, connection)  # before anything is written into it
+            migrate(connection)
             remember(state, database)
             with connection.begin():
                 connection.execute(delete(tables.session))  # everybody signs in again
@@ -202,7 +202,7 @@ def _check_place(state: Path, backup: Path | None, database: str | None) -> None
 def _refuse_empty(keys: KeySlots, connection: Connection) -> None:
     """Accept no ledger that never held anything: all keys in use would be destroyed for it."""
     with connection.begin():
-        batch = last_batch(connection)
+        batch = last_batch_if_any(connection)
     if not batch and keys.head.batch:
         raise ConfigError(
             f"this ledger is empty, and its keys were last used with {keys.head.batch} batches: it "

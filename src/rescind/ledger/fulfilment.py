@@ -10,7 +10,7 @@ A restart issues what is due: requests up to the release's `seq` without a recei
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from rescind.forgetting.receipt import Asked, Done, Issued, Kept, canonical, iss
 from rescind.ledger import tables
 from rescind.ledger.batch import Answer, Batch
 from rescind.ledger.keyslots import about
+from rescind.ledger.lending import LEFT
 from rescind.methods.additive._live_release import Form
 
 if TYPE_CHECKING:
@@ -35,11 +36,14 @@ AT_ONCE = 64
 KINDS = {"unshare": "Unshare", "erase": "Erase", "leave": "Withdraw"}
 HALF, URGENT = 0.5, 0.8
 """Parts of the time until the deadline at which a request raises an alarm."""
-KEPT = (
-    Kept("request", 0, "That something was asked and when, without the records; for 3 years."),
-    Kept("log", 0, "Commitments under keys that only the requester has; for ever."),
-)
+RECEIPT_BYTES = "1000-9999"
+"""A band, because a receipt cannot state its own size. `tests/ledger` holds receipts to it."""
+LEAF_BYTES = 33 + 32
+"""An entry of the log and its hash (`tables.leaf`)."""
+ACCOUNT_BYTES = 16 + len(LEFT)
+"""What leaving does not empty in the row of a person."""
 NOT_COVERED = (
+    "The answer to your call, for 72 hours: it opens with your key of that call only.",
     "Releases that people downloaded before this one.",
     "Backups of the ledger: they hold ciphertext, and the key of these records is destroyed.",
 )
@@ -132,7 +136,8 @@ class Issue:
         if key is None:  # lost with keys.bin: nobody could open what it would seal
             done["reason"] = "done, but the key of its receipt is lost, so none was issued"
         else:
-            issued = self._receipt(batch, served, row, key, previous)
+            kept = kept_after({**row._mapping, **done, "issued_at": batch.now})
+            issued = self._receipt(batch, served, row, key, previous, kept)
             receipt = canonical(issued.receipt)
             leaf = batch.append(ENTRY_TYPE + hashlib.sha256(receipt).digest())
             done |= {"receipt": receipt, "receipt_leaf": leaf, "issued_at": batch.now}
@@ -143,7 +148,13 @@ class Issue:
         return receipt
 
     def _receipt(
-        self, batch: Batch, served: Served, row: Row, key: bytes, previous: bytes | None
+        self,
+        batch: Batch,
+        served: Served,
+        row: Row,
+        key: bytes,
+        previous: bytes | None,
+        kept: Sequence[Kept],
     ) -> Issued:
         return issue(
             Asked(KINDS[row.kind], row.n, 1, row.asked),
@@ -160,7 +171,7 @@ class Issue:
                 online={},
                 seconds=max(0.0, (batch.now - row.received_at).total_seconds()),
             ),
-            KEPT,
+            kept,
             served.findings or (Finding("audit", "UNAUDITED", note="Nothing was measured."),),
             not_covered=NOT_COVERED,
             claims={**served.claims, ENTRY: str(row.leaf)},
@@ -170,6 +181,35 @@ class Issue:
             at=batch.now,
             key=key,
         )
+
+
+def kept_after(request: Mapping[str, Any]) -> tuple[Kept, ...]:
+    """Return what the ledger keeps of a request that is fulfilled, with sizes.
+
+    In few words: they are in the receipt twice, and it must stay small.
+    request: its row, as it will be but for the receipt and its leaf
+    """
+    number = 0  # every number takes the same bytes
+    row = _bytes(value for name, value in request.items() if name != "receipt") + _bytes([number])
+    lines = [
+        (number, number, request["person"], kind, number, number)
+        for kind in (request["kind"], "receipt")
+    ]
+    found = [
+        Kept("request", row, "What was asked, when, how many records; 3 years."),
+        Kept("receipt", RECEIPT_BYTES, "This receipt; 3 years."),
+        Kept("log", 2 * LEAF_BYTES, "Commitments under keys of the requester; for ever."),
+        Kept("history", sum(map(_bytes, lines)), "What changed, when, how much; for ever."),
+    ]
+    if request["person"] is None:
+        found.append(Kept("account", ACCOUNT_BYTES, "A random number; for ever."))
+    return tuple(found)
+
+
+def _bytes(values: Iterable[Any]) -> int:
+    """Return how many bytes columns hold: texts and bytes their length, numbers and times 8."""
+    plain = (value.encode() if isinstance(value, str) else value for value in values)
+    return sum(len(v) if isinstance(v, bytes) else 8 for v in plain if v is not None)
 
 
 def _key_of(batch: Batch, row: Row) -> bytes | None:

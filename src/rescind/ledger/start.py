@@ -1,7 +1,8 @@
 """What a start must finish before anything is served, in this order.
 
-lock, migrate, open keys, destroy keys without a box, open boxes, add up the sum, compare digests,
-check the log. Releases and requests come after it (`ledger.releasing`, `ledger.fulfilment`).
+lock, compare ledger and keys, migrate, open keys, destroy keys without a box, open boxes, add up
+the sum, compare digests, check the log. Releases and requests come after it (`ledger.releasing`,
+`ledger.fulfilment`).
 
 A release is never made because of a start: whoever can crash the service could otherwise look at
 models of few changes.
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, inspect, select, update
 
 from rescind.core.files import locked, make_folder, sync_folder
 from rescind.errors import ConfigError, DataError
@@ -31,13 +32,13 @@ from rescind.ledger.catalogue import Catalogue
 from rescind.ledger.errors import CannotStart, OlderLedger
 from rescind.ledger.kept_part import drop_kept_parts, open_kept_parts
 from rescind.ledger.keyslots import FILE as KEYS
-from rescind.ledger.keyslots import Head, KeySlots, about
+from rescind.ledger.keyslots import Head, KeySlots, about, head_of
 from rescind.ledger.lending import LEFT, forget_person
 from rescind.ledger.migrate import migrate
 from rescind.ledger.options import Options
 from rescind.ledger.parts import Parts
 from rescind.ledger.place import compared_with_note, remember
-from rescind.ledger.store import Store, last_batch
+from rescind.ledger.store import Store, last_batch, last_batch_if_any
 from rescind.proof.tlog import Tree
 
 _NOT_DUMPABLE = 4  # PR_SET_DUMPABLE of prctl
@@ -100,14 +101,15 @@ def prepared(
         undo.callback(store.close)
         undo.enter_context(store.faults_told())
         connection = store.writer()
+        with compared_with_note(state, database):  # before anything is written into it
+            tree = read_tree(connection)
+            check_fits(_head(state, keys_mirror), connection, tree)
         migrate(connection)
         _sync_names(state, store)
         keys = KeySlots(state / KEYS, keys_mirror)
         undo.callback(keys.close)
         with compared_with_note(state, database):
             items = _catalogue(state, catalogue, connection)
-            tree = read_tree(connection)
-            check_fits(keys.head, connection, tree)
         remember(state, database)  # it is the ledger of these keys
         parts = Parts(state, items, options, keys, store, tree, live(len(items)), clock, entropy)
         report = _recover(parts)
@@ -117,6 +119,15 @@ def prepared(
             batch = last_batch(connection)
         parts.resources = undo.pop_all()
     return parts, report, int(seq or 0), batch
+
+
+def _head(state: Path, mirror: Path | None) -> Head:
+    """Return how far the ledger was when its keys were last used. A mirror counts if they are gone.
+
+    Without opening them: that makes a file where there is none.
+    """
+    found = head_of(state / KEYS)
+    return head_of(mirror) if found == Head() and mirror is not None else found
 
 
 def _sync_names(state: Path, store: Store) -> None:
@@ -160,8 +171,10 @@ def sweep(keys: KeySlots, connection: Connection) -> int:
 
 
 def read_tree(connection: Connection) -> Tree:
-    """Read the log; raise `CannotStart` if a leaf is missing."""
+    """Read the log, empty where there are no tables; raise `CannotStart` if a leaf is missing."""
     with connection.begin():
+        if not inspect(connection).has_table(tables.leaf.name):
+            return Tree()
         rows = connection.execute(select(tables.leaf.c.n, tables.leaf.c.hash).order_by("n")).all()
     if rows and rows[-1].n != len(rows) - 1:
         raise CannotStart(
@@ -174,7 +187,7 @@ def read_tree(connection: Connection) -> Tree:
 def check_fits(head: Head, connection: Connection, tree: Tree) -> None:
     """Refuse a ledger that is older than its keys, or another one: a sweep would destroy keys."""
     with connection.begin():
-        batch = last_batch(connection)
+        batch = last_batch_if_any(connection)
     same = len(tree) >= head.size and (not head.size or tree.root(head.size) == head.root)
     if batch >= head.batch and same:
         return

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, text
+from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, text
 from sqlalchemy.exc import DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from rescind.errors import ConfigError, how_to_install
@@ -215,6 +215,11 @@ def last_batch(connection: Connection) -> int:
     return int(found or 0)
 
 
+def last_batch_if_any(connection: Connection) -> int:
+    """Return the number of the last batch; 0 where there are no tables, and makes none."""
+    return last_batch(connection) if inspect(connection).has_table("setting") else 0
+
+
 @contextmanager
 def reading(state: Path, database: str | None) -> Iterator[Connection]:
     """Read one state of a ledger, for a command beside a running service.
@@ -225,7 +230,7 @@ def reading(state: Path, database: str | None) -> Iterator[Connection]:
     with reading_any(state, database) as connection:
         head = head_of(state / KEYS)  # before the ledger: that one is ahead of its keys
         with connection.begin():
-            batch = last_batch(connection)
+            batch = last_batch_if_any(connection)
         with compared_with_note(state, database):
             if batch < head.batch:
                 raise OlderLedger(

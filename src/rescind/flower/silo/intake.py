@@ -90,7 +90,7 @@ class Intake:
         before = self.numbering(moment)
         found = self.block(now + 1, seed)
         if found is None:  # the server's event has the records
-            numbering = _grown(before, event)
+            numbering = before.with_room(event.clients, event.items)
             return self.own_part(event, numbering), self.store.save_numbering(numbering)
         block, numbering = found
         if not numbering.continues(before):
@@ -158,12 +158,3 @@ class Intake:
             f"(rescind data erase NAME --user ID, of single rows with --item), then run again. "
             f"Nothing was trained."
         )
-
-
-def _grown(numbering: Numbering, event: Arrive) -> Numbering:
-    """Return the numbering with room for a block of data without ids."""
-    more = Numbering.of(Labels(), event.clients, event.items)
-    return Numbering(
-        numbering.users + more.users[len(numbering.users) :],
-        numbering.items + more.items[len(numbering.items) :],
-    )

@@ -7,7 +7,7 @@ the same people. The silo's owner can allow both with `--single-updates`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,9 @@ from rescind.core.executor import by_role
 from rescind.core.holdings import Holdings
 from rescind.core.method import Method
 from rescind.errors import ConsentError
+from rescind.flower.silo.names import NOT_HERE
+from rescind.flower.silo.storage import as_bytes, as_keys
+from rescind.flower.silo.withheld import read_list
 
 LEAST_PEOPLE = 3
 """With two people in a sum, each could compute the other's part. A silo on which fewer have
@@ -49,13 +52,26 @@ def check_training(
     ids: Tensor,
     holdings: Holdings,
     roles: Mapping[int, str] | None,
-    folder: Path | None,
 ) -> None:
-    """Refuse a round whose sums show single clients. folder: of earlier sums, if it is masked"""
+    """Refuse a round whose sums show single clients."""
     there, members = people(method, holdings), holdings.members
     check_sum(silo, ids, roles, there, int(members.sum()))
-    if folder is not None:
-        check_difference(folder / FILE, silo, ids, there, members)
+
+
+def check_masked(
+    folder: Path,
+    silo: int,
+    method: Method,
+    ids: Tensor,
+    holdings: Holdings,
+    names: Sequence[str],
+) -> None:
+    """Refuse a masked sum over nearly the same people as an earlier one.
+
+    folder: of earlier sums    names: the key of the person with each number
+    """
+    there = people(method, holdings)
+    check_difference(folder / FILE, silo, ids, there, holdings.members, names)
 
 
 def check_sum(
@@ -76,11 +92,19 @@ def check_sum(
             )
 
 
-def check_measured(folder: Path, silo: int, ids: Tensor, holdings: Holdings, split: str,
-                   block: int | None) -> None:  # fmt: skip
+def check_measured(
+    folder: Path,
+    silo: int,
+    ids: Tensor,
+    holdings: Holdings,
+    split: str,
+    block: int | None,
+    names: Sequence[str],
+) -> None:
     """Refuse measures over too few people, or over nearly the same people as before.
 
     Measures count what people have, and what is held out for them.
+    names: the key of the person with each number
     """
     held = torch.zeros_like(holdings.members)
     held[holdings.holders(split, block)] = True
@@ -92,30 +116,45 @@ def check_measured(folder: Path, silo: int, ids: Tensor, holdings: Holdings, spl
                 f"{kind} records; it measures {least} or more, each once. {_REMEDY}"
             )
         if count:
-            check_difference(folder / f"measured-{kind}.safetensors", silo, ids, there,
-                             holdings.members)  # fmt: skip
+            path = folder / f"measured-{kind}.safetensors"
+            check_difference(path, silo, ids, there, holdings.members, names)
 
 
-def check_difference(path: Path, silo: int, ids: Tensor, there: Tensor, members: Tensor) -> None:
+def check_difference(
+    path: Path, silo: int, ids: Tensor, there: Tensor, members: Tensor, names: Sequence[str]
+) -> None:
     """Refuse a sum that differs from an earlier one by too few people. Remember the new one.
 
     People who came or left since do not count alone: a silo does not refuse to forget. Whoever
     is no longer a member is removed from what it remembers.
 
+    Sums are remembered by the keys of people. By number, data that grows and numbers people anew
+    would make the same people look like others, and all of them but one like a new sum.
+
     path: the file with earlier sums    there: [clients] bool, the members that have something to
-    sum    members: [clients] bool
+    sum    members: [clients] bool    names: the key of the person with each number
     """
-    earlier = _read(path)  # [n, 2, clients]
-    clients = max(len(there), earlier.shape[2])
-    earlier = np.pad(earlier, ((0, 0), (0, 0), (0, clients - earlier.shape[2])))
-    asked = np.zeros(clients, dtype=bool)
-    asked[ids.cpu().numpy()] = True
-    present, kept = np.zeros(clients, dtype=bool), np.ones(clients, dtype=bool)
-    present[: len(there)], kept[: len(members)] = there.cpu().numpy(), members.cpu().numpy()
-    asked &= present  # others add nothing
-    earlier &= kept
+    known, earlier = _read(path, names)
+    place, before = {name: number for number, name in enumerate(names)}, set(known)
+    fresh = [names[c] for c in there.nonzero().squeeze(1).tolist() if names[c] not in before]
+    keys, earlier = [*known, *fresh], np.pad(earlier, ((0, 0), (0, 0), (0, len(fresh))))
+    number = np.array([place.get(key, NOT_HERE) for key in keys], dtype=np.int64)
+    here = (number >= 0) & (number < len(there))
+
+    def of_keys(flags: Tensor) -> Flags:
+        found = np.zeros(len(keys), dtype=bool)
+        found[here] = flags.cpu().numpy()[number[here]]
+        return found
+
+    chosen = torch.zeros_like(there)
+    chosen[ids] = True
+    present = of_keys(there)
+    asked = of_keys(chosen) & present  # others add nothing
+    listed = read_list(path.parent)
+    away = np.array([not here[n] and not listed.has_withdrawn(key) for n, key in enumerate(keys)])
+    earlier &= of_keys(members) | away
     then_asked, then_present = earlier[:, 0], earlier[:, 1]
-    differ = then_asked ^ asked  # [n, clients]
+    differ = then_asked ^ asked  # [n, keys]
     stayed = differ & then_present & present
     close = stayed.any(1) & (differ.sum(1) < LEAST_PEOPLE)
     if close.any():
@@ -125,16 +164,34 @@ def check_difference(path: Path, silo: int, ids: Tensor, there: Tensor, members:
             f"which differs from an earlier sum by {few}; sums must differ by "
             f"{LEAST_PEOPLE} or more. Ask for all clients in every round (clients_per_round)."
         )
-    both = np.concatenate([earlier, np.stack([asked, present])[None]])
-    both = np.unique(np.packbits(both, axis=2), axis=0)
-    facts = {"facts": json.dumps({"clients": clients})}
-    params.save(path, {"sums": torch.from_numpy(both)}, facts)
+    _write(path, keys, np.concatenate([earlier, np.stack([asked, present])[None]]))
 
 
-def _read(path: Path) -> Flags:
-    """Return who was asked for in earlier sums, and who was there. [n, 2, clients]"""
+def _write(path: Path, keys: Sequence[str], sums: Flags) -> None:
+    """Write who was in each sum, and who was there. Whoever was in none leaves no trace."""
+    somewhere = np.flatnonzero(sums.any((0, 1)))
+    if len(somewhere):
+        packed = np.unique(np.packbits(sums[:, :, somewhere], axis=2), axis=0)
+    else:
+        packed = np.zeros((0, 2, 0), dtype=np.uint8)
+    people = as_bytes([keys[n] for n in somewhere.tolist()])
+    params.save(path, {"sums": torch.from_numpy(packed), "people": people})
+
+
+def _read(path: Path, names: Sequence[str]) -> tuple[tuple[str, ...], Flags]:
+    """Return the keys of people, who was asked for in earlier sums, and who was there.
+
+    An earlier version wrote numbers: they are taken for those of now, as that version did.
+    Return (keys, [n, 2, keys])
+    """
     if not path.is_file():
-        return np.zeros((0, 2, 0), dtype=bool)
+        return (), np.zeros((0, 2, 0), dtype=bool)
     tensors, notes = params.load(path)
-    clients = int(json.loads(notes["facts"])["clients"])
-    return np.unpackbits(tensors["sums"].numpy(), axis=2, count=clients).astype(bool)
+    if "people" in tensors:
+        keys = as_keys(tensors["people"])
+        count = len(keys)
+    else:
+        count = int(json.loads(notes["facts"])["clients"])
+        keys = tuple(names[:count])
+    sums = np.unpackbits(tensors["sums"].numpy(), axis=2, count=count).astype(bool)
+    return keys, sums[:, :, : len(keys)]

@@ -68,6 +68,14 @@ class Numbering:
         """Return the number of an item, given by original id; `NOT_HERE` if there is none."""
         return self._items.get(key_of(ITEM, name), NOT_HERE)
 
+    def with_room(self, clients: int, items: int) -> Numbering:
+        """Return a numbering of at least so many. What has no id is named by its number."""
+        if clients <= len(self.users) and items <= len(self.items):
+            return self
+        more = Numbering.of(Labels(), clients, items)
+        users = self.users + more.users[len(self.users) :]
+        return Numbering(users, self.items + more.items[len(self.items) :])
+
     def continues(self, earlier: Numbering) -> bool:
         """Return whether all that had a number earlier has the same number here."""
         return _begins(self.users, earlier.users) and _begins(self.items, earlier.items)

@@ -26,7 +26,12 @@ from rescind.data.simulated_lending import draw_groups, draw_share
 from rescind.errors import ConsentError, DataError, RescindError
 from rescind.flower.silo.intake import Intake, Source
 from rescind.flower.silo.lines import signed_lines
-from rescind.flower.silo.minimums import check_measured, check_method, check_training
+from rescind.flower.silo.minimums import (
+    check_masked,
+    check_measured,
+    check_method,
+    check_training,
+)
 from rescind.flower.silo.partition import grow, heaviest, leave_out
 from rescind.flower.silo.secure_sum import Masks
 from rescind.flower.silo.storage import Store
@@ -151,6 +156,10 @@ class Node:
     def _mine(self, clients: int) -> Tensor:
         """Return which clients are on this silo. [clients] bool"""
         return torch.arange(clients) % self.silos == self.silo
+
+    def _names(self, held: int, holdings: Holdings) -> tuple[str, ...]:
+        """Return the key of the person with each number; other silos may have higher numbers."""
+        return self._intake.numbering(held).with_room(holdings.clients, holdings.items).users
 
     def _catch_up(self, request: Letter) -> tuple[int, int, Vault]:
         """Apply pending events. Return the moments of the request (held, private) and the vault."""
@@ -284,8 +293,10 @@ class Node:
         roles = {int(client): role for client, role in request.facts["roles"]} or None
         self._check_own(ids, vault)
         if not self.single_updates:
-            folder = self.store.folder if masked else None
-            check_training(self.silo, method, ids, vault.holdings, roles, folder)
+            check_training(self.silo, method, ids, vault.holdings, roles)
+        if not self.single_updates and masked:
+            folder, names = self.store.folder, self._names(held, vault.holdings)
+            check_masked(folder, self.silo, method, ids, vault.holdings, names)
         sums, after = self.executor.train(method, public, mail, vault, ids, roles, clock)
         moment = moment_of(request.digest, PRIVATE)
         self.store.save_private(moment, after, self._mine(after.holdings.clients))
@@ -320,7 +331,8 @@ class Node:
         self._check_own(ids, vault)
         if not self.single_updates:
             folder, holdings = self.store.folder, vault.holdings
-            check_measured(folder, self.silo, ids, holdings, metric.split, metric.block)
+            names = self._names(held, holdings)
+            check_measured(folder, self.silo, ids, holdings, metric.split, metric.block, names)
         total = self.executor.measure(method, public, vault, ids, metric)
         self.store.save_model(method, public, held, private)
         return with_sums(self._state(held, private, vault.holdings), {"measure": total})

@@ -65,13 +65,13 @@ class Store:
         path = self._numbering(numbering.digest)
         if not path.is_file():
             keys = {"users": numbering.users, "items": numbering.items}
-            params.save(path, {n: _as_bytes(column) for n, column in keys.items()})
+            params.save(path, {n: as_bytes(column) for n, column in keys.items()})
         return numbering.digest
 
     def numbering(self, name: str) -> Numbering:
         """Read a numbering."""
         tensors, _ = params.load(self._numbering(name))
-        return Numbering(_as_keys(tensors["users"]), _as_keys(tensors["items"]))
+        return Numbering(as_keys(tensors["users"]), as_keys(tensors["items"]))
 
     def save_private(self, moment: int, vault: Vault, mine: Tensor) -> None:
         """Write the private values of the silo's clients. mine: [clients] bool"""
@@ -157,12 +157,13 @@ class Store:
         return tensors, json.loads(notes["facts"])
 
 
-def _as_bytes(keys: Sequence[str]) -> Tensor:
+def as_bytes(keys: Sequence[str]) -> Tensor:
     """Return keys as rows of bytes. [n, 16]"""
     return torch.tensor(list(bytes.fromhex("".join(keys))), dtype=torch.uint8).reshape(-1, 16)
 
 
-def _as_keys(rows: Tensor) -> tuple[str, ...]:
+def as_keys(rows: Tensor) -> tuple[str, ...]:
+    """Return the keys in rows of bytes."""
     return tuple(row.tobytes().hex() for row in rows.numpy())
 
 

@@ -1,9 +1,10 @@
 /**
  * This browser as a witness: it keeps the last checkpoint it saw, and at every visit asks whether
  * the log has only grown since. Two checkpoints that contradict each other are a fork: the operator
- * has shown two histories, and signed both.
+ * has shown two histories, and signed both. A shorter log contradicts nothing: an honest older copy
+ * and a log that was cut look alike, so it is told and not taken for a fork.
  *
- * @typedef {{state: 'new' | 'same' | 'grown' | 'fork' | 'keys' | 'unknown', says: string, evidence?: any, size?: number}} Seen
+ * @typedef {{state: 'new' | 'same' | 'grown' | 'older' | 'fork' | 'keys' | 'unknown', says: string, evidence?: any, size?: number}} Seen
  */
 import { Unanswered, bytes, get } from './api.js'
 import { canCheck, node, openNote, same } from './check.js'
@@ -41,10 +42,11 @@ export async function look (device) {
     if (error instanceof Unanswered || error.status) throw error
     seen = { state: 'fork', says: `What the log says about itself does not verify. ${error.message}` }
   }
-  if (seen.state === 'fork') {
+  if (seen.state === 'fork' || seen.state === 'older') {
     seen.evidence = { log_key: pinned.log, seen_before: kept, shown_now: note, at: new Date().toISOString() }
-    await device.put('facts', seen, FORK)
-  } else await device.put('facts', note, POINT)
+  }
+  if (seen.state === 'fork') await device.put('facts', seen, FORK)
+  else if (seen.state !== 'older') await device.put('facts', note, POINT) // the longer one knows more
   return seen
 }
 
@@ -53,7 +55,12 @@ async function compared (kept, note, key) {
   const now = await openNote(note, key)
   if (!kept) return { state: 'new', size: now.size, says: `The log has ${now.size.toLocaleString()} entries. This browser will notice if it ever changes its past.` }
   const before = await openNote(kept, key)
-  const grown = now.size >= before.size && await growsFrom(
+  if (now.size < before.size) {
+    const says = `This copy of the log has ${now.size.toLocaleString()} entries, and you saw ${before.size.toLocaleString()} before: it is older. ` +
+      'This shows nothing about two histories. Come back later; if it still has fewer then, the log was cut: save what you saw.'
+    return { state: 'older', size: now.size, says }
+  }
+  const grown = await growsFrom(
     before.size, before.root, now.size, now.root, await consistencyPath(before.size, now.size))
   if (!grown) {
     const says = 'The log shows another history than the one this browser saw before. Both are signed by the operator.'

@@ -1,0 +1,117 @@
+"""Delete rows of people from an imported dataset.
+
+A request that was answered elsewhere (`rescind forget`) leaves rows on the list of the dataset:
+nobody learns them, but they are stored. They stay until they are deleted here for their own user,
+so that each person's deletion can have a receipt.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from rescind.core.files import locked
+from rescind.data.blocklist import Blocklist, place, without_rows
+from rescind.data.dataset import Dataset
+from rescind.data.importing import about_imported, imported_folder, load_imported, write
+from rescind.errors import DataError
+
+
+class Erasing(NamedTuple):
+    """Rows that are to be deleted from an imported dataset, or were."""
+
+    name: str
+    before: Dataset
+    rows: Dataset
+    after: Dataset
+
+    @property
+    def pairs(self) -> tuple[list[str], list[str]]:
+        """Return the original ids of the rows: users, and the item of each."""
+        of = self.before
+        return of.users[self.rows.user].tolist(), of.items[self.rows.item].tolist()
+
+
+def erase_imported(name: str, users: Sequence[str], items: Sequence[str] = ()) -> Erasing:
+    """Delete rows of users from an imported dataset, and from every later import of this name.
+
+    items: only these items of the users. Default: all
+    """
+    with locked(imported_folder()):  # not its own: that one is replaced
+        chosen = choose(name, users, items)
+        delete(chosen)
+    return chosen
+
+
+def choose(name: str, users: Sequence[str], items: Sequence[str] = ()) -> Erasing:
+    """Find the rows of users, and what is left without them. The caller has the lock."""
+    dataset = load_imported(name)
+    for kind, given, known in (("user", users, dataset.users), ("item", items, dataset.items)):
+        for one in given:
+            if one not in known:
+                raise DataError(f"{_unknown(name, kind, one)} Nothing was erased.")
+    gone = np.isin(dataset.users[dataset.user], list(users))
+    if items:
+        gone &= np.isin(dataset.items[dataset.item], list(items))
+    if not gone.any():
+        raise DataError(
+            f"these users have no such rows in '{name}'. Nothing was erased. Look up which "
+            f"items are theirs, or erase all their rows: leave --item out."
+        )
+    return Erasing(name, dataset, dataset.select(gone), without_rows(dataset, gone))
+
+
+def _unknown(name: str, kind: str, one: str) -> str:
+    """Say what to do about an id that is not there. No other id is named: it is of other people."""
+    if kind == "user" and Blocklist.of_dataset(name).has_asked(one):
+        return (
+            f"'{name}' has no rows of user '{one}' any more, after an earlier request. If a "
+            f"command deleted them, their receipt is where it was written then: by default "
+            f"receipt-{name}.json, receipt-{name}-2.json and so on where the command was given, or "
+            f"answered/REQUEST/receipt-{name}.json in a folder of requests. If data was added or "
+            f"imported again after the run forgot, they were left out then, without a receipt."
+        )
+    file = about_imported(name)["file"]
+    return (
+        f"there is no {kind} '{one}' in '{name}'. Allowed are ids as they stand in what was "
+        f"imported ({file}): capital letters and leading zeros count, and numbers that a run gives "
+        f"are other ids. Look it up there, and give the command again."
+    )
+
+
+def delete(chosen: Erasing) -> None:
+    """Delete the rows that were chosen, and no others. The caller has the lock."""
+    name = chosen.name
+    # The list first: whatever happens next, nobody learns these rows again.
+    Blocklist().with_erased(*chosen.pairs).add_to_dataset(name)
+    write(name, chosen.after, about_imported(name), chosen.before.has_time)
+    for old in imported_folder().glob(f".{name}-*"):  # of a command that was killed
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def stored_rows(name: str, users: Sequence[str], items: Sequence[str]) -> int:
+    """Read an imported dataset again; return how many rows it has of these pairs."""
+    dataset = load_imported(name)
+    return len(dataset) - len(Blocklist().with_erased(users, items).left_of(dataset))
+
+
+def items_of(name: str, user: str) -> list[str]:
+    """Return the items in the rows that an imported dataset stores of a user."""
+    dataset = load_imported(name)
+    mine = dataset.item[dataset.users[dataset.user] == user]
+    return [str(item) for item in dataset.items[np.unique(mine)]]
+
+
+def admit_imported(name: str, user: str) -> bool:
+    """Let a user who left an imported dataset come in again; return whether they had left.
+
+    What they had before stays away: rows that are still in the files are erased first.
+    """
+    if not Blocklist.of_dataset(name).has_withdrawn(user):
+        return False
+    if user in load_imported(name).users:
+        erase_imported(name, [user])
+    return Blocklist.admit(place(name), user)
