@@ -197,7 +197,7 @@ def test_what_a_silo_remembers_of_earlier_sums_goes_by_id(shop: Path) -> None:
     served.run()
     assert remembered() == {key_of(USER, name) for name in (*USERS, RARE)}
     sums = np.unpackbits(load(path)[0]["sums"].numpy(), axis=2, count=len(remembered()))
-    assert sorted(sums[:, 0].sum(1).tolist()) == [len(USERS), len(USERS) + 1], "twelve people, then one more"
+    assert sorted(sums[:, 0].sum(1).tolist()) == [len(USERS), len(USERS) + 1], "nobody twice"
 
 
 @pytest.mark.parametrize("silos", [1, 3])
