@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Column, Connection, Integer, MetaData, Table, inspect, text
+from sqlalchemy import Column, Connection, Integer, MetaData, Table, create_engine, inspect, text
 
 from ledgers import done, joined, opened, take_back, unmapped_files
 from rescind.ledger import tables
@@ -50,6 +50,21 @@ def test_every_column_of_the_map_has_a_rule_in_words() -> None:
 def test_a_table_made_in_passing_has_no_rule() -> None:
     table = Table("diary", MetaData(), Column("text", Integer))
     assert "rule" not in table.c.text.info, "control: columns get rules from tables.py alone"
+
+
+def test_tables_that_tests_begin_with_are_those_of_the_migrations(tmp_path: Path) -> None:
+    """They are written down (`fresh_tables`), because hundreds of tests begin with them."""
+    ledger = opened(tmp_path)
+    engine = create_engine("sqlite://")
+    everything = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY rowid"
+    with engine.connect() as plain, ledger.store.writer().begin():
+        migrate(plain)
+        for asked in (everything, "SELECT * FROM alembic_version"):
+            found = ledger.store.writer().exec_driver_sql(asked).all()
+            assert found == plain.exec_driver_sql(asked).all()
+            assert found
+    engine.dispose()
+    ledger.close()
 
 
 def test_the_migrations_make_the_tables_of_the_map(tmp_path: Path, database: str | None) -> None:
