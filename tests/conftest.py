@@ -151,7 +151,6 @@ REPETITIONS = (
     "test_peeling.py::test_without_options_updates_and_sums_are_attacked",
     "test_known_answers.py::test_the_interval_holds_a_planted_leak_about_as_often_as_it_says[0.1]",
     "test_audit_command.py::test_a_script_can_tell_a_failed_audit_by_its_exit_code[INCONCLUSIVE-0]",
-    "test_broken_files_end_with_a_sentence.py::test_a_run_with_a_broken_file_is_refused_in_words[model/labels",
     "life/test_nodes.py::test_doing_nothing_is_at_the_distance_of_doing_nothing",
     "life/test_nodes.py::test_an_edge_that_stays_is_seen",
     "proof/test_stories.py::test_what_cannot_be_checked_is_told_with_code_1_or_2",
