@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from numba.core import typed_passes, untyped_passes
-from numba.core.compiler import CompilerBase, DefaultPassBuilder
+from numba.core.compiler import CompilerBase, DefaultPassBuilder, Flags
 
 from rescind.core.fast.kept_code import njit
 
@@ -31,8 +31,30 @@ _NEEDLESS = {
 }
 
 
+class _Same(Flags):
+    """Settings of a compilation that are compared by what is set, not option by option.
+
+    They are part of a key that numba looks up for each call in a loop, by tens of thousands.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether the settings are the same."""
+        if type(other) is _Same and self._values == other._values:
+            return True
+        return bool(super().__eq__(other))
+
+    def __hash__(self) -> int:
+        """Return one number for all: the types of arguments tell keys apart."""
+        return 1
+
+
 class _Lean(CompilerBase):
     """numba's compiler with fewer passes; the code it makes is the same."""
+
+    def __init__(self, *given: Any) -> None:
+        """Begin, as numba does with the same arguments; the flags are the last but one."""
+        *first, flags, types_of_locals = given
+        super().__init__(*first, _Same(flags), types_of_locals)
 
     def define_pipelines(self) -> list[Any]:
         """Return the passes in order."""
