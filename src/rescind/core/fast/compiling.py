@@ -37,11 +37,11 @@ class _Same(Flags):
     They are part of a key that numba looks up for each call in a loop, by tens of thousands.
     """
 
-    def __eq__(self, other: object) -> bool:
+    def __eq__(self, other: object) -> Any:
         """Return whether the settings are the same."""
         if type(other) is _Same and self._values == other._values:
             return True
-        return bool(super().__eq__(other))
+        return super().__eq__(other)
 
     def __hash__(self) -> int:
         """Return one number for all: the types of arguments tell keys apart."""
