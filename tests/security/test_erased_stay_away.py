@@ -6,6 +6,7 @@ import json
 import re
 import stat
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from rescind.data import load
 from rescind.data.blocklist import FILE, Blocklist, place
 from rescind.data.erasing import erase_imported, items_of, stored_rows
 from rescind.data.importing import import_file, imported_folder
-from rescind.errors import DataError
+from rescind.errors import ConfigError, DataError
 from rescind.experiments.forget_run import answer
 from rescind.experiments.learning_run import obtained, run_cell
 from rescind.experiments.recipe import Cell, DataSettings, RunSettings
@@ -152,6 +153,27 @@ def test_a_trial_leaves_other_runs_alone_and_says_so(table: Path, tmp_path: Path
     place("mine").unlink()
     back = run_cell(CELL, tmp_path / "three")
     assert back.facts["data"]["digest"] == first.facts["data"]["digest"], "undone"
+
+
+def test_a_trial_can_be_meant_for_all_runs_afterwards(table: Path, tmp_path: Path) -> None:
+    run_cell(CELL, tmp_path / "one")
+    trial = partial(answer, tmp_path / "one", "withdraw", CANARY, audits="none")
+    assert "give the same command again with --everywhere" in trial(everywhere=False).later_runs
+    assert not Blocklist.of_dataset("mine")
+    assert not trial().later_runs
+    assert not Blocklist.of_dataset("mine"), "control: repeated as it was"
+    assert str(place("mine")) in trial(everywhere=True).later_runs
+    assert CANARY not in load("mine").users
+    assert holding(run_cell(CELL, tmp_path / "two").folder, CANARY) == []
+
+
+def test_a_file_cannot_be_meant_for_all_runs_afterwards(table: Path, tmp_path: Path) -> None:
+    run_cell(CELL, tmp_path / "one")
+    (tmp_path / "who.csv").write_text(f"user,item\n{CANARY},{ONLY_THEIRS}\n")
+    asked = partial(answer, tmp_path / "one", "erase", str(tmp_path / "who.csv"), audits="none")
+    asked(everywhere=False)
+    with pytest.raises(ConfigError, match="answered for this run only"):
+        asked(everywhere=True)
 
 
 def test_a_receipt_names_the_lists_that_are_kept_with_their_sizes(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import pytest
 
 from rescind.core.clock import Clock
 from rescind.data import Dataset
+from rescind.data.blocklist import Blocklist
 from rescind.errors import ConfigError, ConsentError, DataError
 from rescind.experiments.forget_run import answer, read_request
 from rescind.experiments.learning_run import append_facts, run_cell
@@ -121,6 +123,28 @@ def test_erased_records_are_left_out_by_every_rerun_and_resume(run, tmp_path):
     assert second.evidence.receipt.previous.startswith("sha256:")
     facts = json.loads((second.folder / "run.json").read_text())
     assert [f["kind"] for f in facts["forgotten"]] == ["Erase", "Withdraw"]
+
+
+@pytest.mark.parametrize("left_of_it", ["all", "the later runs are deleted", "no way back"])
+def test_who_left_a_later_run_stays_away_when_the_first_is_run_again(run, tmp_path, left_of_it):
+    asked = (CANARY, "person-4", "person-5")
+    before, newest = {who: pairs_of(run, who) for who in asked}, run
+    for who in asked:
+        newest = answer(newest, "withdraw", who, audits="none").folder
+    for later in sorted(tmp_path.glob("run-forgot-*")):
+        if left_of_it == "the later runs are deleted":
+            shutil.rmtree(later)
+        elif left_of_it == "no way back":  # as earlier versions left them
+            (later / "before.json").unlink()
+    if left_of_it == "no way back":
+        for early in (run, tmp_path / "run-forgot-1"):
+            first = Blocklist().with_withdrawn(CANARY)
+            first.write(early)
+    run_cell(CELL, run, dataset=dataset())
+    assert all(before.values()), "control: they were there"
+    fed = load_federation(run / "model")
+    assert not {*asked} & {*fed.labels.users}
+    assert len(fed.now.vault.holdings.records) == 12 * (30 - len(asked))
 
 
 def test_a_rerun_states_the_digest_of_the_rows_that_are_left(run, tmp_path):

@@ -106,7 +106,8 @@ def answer(
     asked = request_digest(kind, source)
     done = settle(run)
     if done is not None and done.is_dir() and asked == moved_request(run):
-        return _answered(done)
+        said = _listed_afterwards(read_facts(done) or {}, kind, source) if everywhere else ""
+        return replace(_answered(done), later_runs=said)
     check_finished(run)
     with working_on(run) as scratch:
         check_finished(run)  # another command may have replaced it before the lock was free
@@ -197,6 +198,26 @@ def _is_listed(facts: dict[str, Any], source: Source, everywhere: bool | None) -
     return facts["data"].get("source") == "imported" and not drawn
 
 
+def _listed_afterwards(facts: dict[str, Any], kind: Kind, source: Source) -> str:
+    """Let other runs leave out what was forgotten by one run only until now; say so."""
+    name = facts["data"]["name"]
+    if not _of_people(facts):
+        return ""
+    if isinstance(source, NamedRecords) and kind == "erase":
+        listed = Blocklist().with_erased([source.user] * len(source.items), source.items)
+    elif isinstance(source, str) and kind == "withdraw":
+        listed = Blocklist().with_withdrawn(source)
+    else:
+        raise ConfigError(
+            f"this request was answered for this run only, and its file cannot be added to the "
+            f"list of '{name}' afterwards. Give `rescind forget RUN --withdraw USER --everywhere` "
+            f"or `--user USER --item ITEM --everywhere` to another run, or of imported data "
+            f"`rescind data erase {name} --user USER`."
+        )
+    listed.add_to_dataset(name)
+    return _later_runs(facts, listed=True)
+
+
 def _later_runs(facts: dict[str, Any], listed: bool) -> str:
     name = facts["data"]["name"]
     if listed:
@@ -208,7 +229,7 @@ def _later_runs(facts: dict[str, Any], listed: bool) -> str:
         return ""
     return (
         f"Other runs on '{name}' are as before and may learn these rows again. To leave the rows "
-        f"out of them, too, give --everywhere."
+        f"out of them, too, give the same command again with --everywhere."
     )
 
 

@@ -42,7 +42,9 @@ log = logging.getLogger(__name__)
 RECEIPT, PAGE, KEY = "receipt.json", "receipt.html", "receipt.key"
 PROOF = "receipt.tlog-proof"
 REPORT, WITHHELD = "report.html", "withheld.json"
-LEFT = ("run.json", WITHHELD, MOVED, RECEIPT, PROOF, PAGE, KEY, REPORT)
+BEFORE = "before.json"
+"""In a run that forgot: the run that it replaced, which must leave out the same when run again."""
+LEFT = ("run.json", WITHHELD, MOVED, BEFORE, RECEIPT, PROOF, PAGE, KEY, REPORT)
 """Files that stay in the folder of a run after forgetting: no records and no model. The key of an
 earlier requester stays until it is handed over."""
 OLD = "from.json"
@@ -70,8 +72,9 @@ def draft(folder: Path, run: Path, new: Path, signed: Receipt, page: bytes) -> N
     unsigned = folder / UNSIGNED
     write_atomically(unsigned / RECEIPT, canonical(replace(signed, signature="")))
     write_atomically(unsigned / PAGE, page, private=True)  # it has the exact numbers
-    back = {"run": os.path.relpath(run, new)}
-    write_atomically(unsigned / OLD, json.dumps(back).encode())
+    back = json.dumps({"run": os.path.relpath(run, new)}).encode()
+    write_atomically(folder / BEFORE, back)
+    write_atomically(unsigned / OLD, back)
 
 
 def commit(run: Path, new: Path) -> None:
@@ -141,13 +144,14 @@ def last_receipt(run: Path) -> bytes | None:
 
 
 def _keep_last(run: Path) -> None:
-    """Keep the newest receipt of what stood here, which the runs that replaced it have."""
+    """Keep what runs have that replaced the one here: the newest receipt, and who left since."""
     newest = run
     while (newest / MOVED).is_file():
         new = Path(os.path.normpath(newest / str(_read(newest / MOVED)["to"])))
         if not new.is_dir():
             break
         newest = new
+        _leave_out(run, newest)
     last = last_receipt(newest)
     if last is not None:
         write_atomically(run / LAST, last)
@@ -186,8 +190,10 @@ def _finish(run: Path, new: Path) -> None:
 
 def _purge_folder(run: Path, new: Path) -> None:
     """Delete everything of the old run but its results and the name of the new run."""
-    # A rerun into the old folder must leave the records out, too.
+    # A rerun into the old folder must leave the records out, too, and into all before it.
     write_atomically(run / WITHHELD, (new / WITHHELD).read_bytes())
+    for earlier in _replaced(run):
+        _leave_out(earlier, new)
     facts = read_facts(run) or {}
     facts.pop("model", None)  # its digest would help to test guesses
     if facts.get("data", {}).get("source") == "imported":
@@ -201,6 +207,24 @@ def _purge_folder(run: Path, new: Path) -> None:
         elif path.name not in LEFT:
             path.unlink()
     sync_folder(run)
+
+
+def _replaced(run: Path) -> Iterator[Path]:
+    """Yield the runs that this one replaced, one after another, where they still lie empty."""
+    seen = {run}
+    while (run / BEFORE).is_file():
+        run = Path(os.path.normpath(run / str(_read(run / BEFORE)["run"])))
+        if run in seen or not (run / MOVED).is_file():  # moved away, or trained again by now
+            return
+        seen.add(run)
+        yield run
+
+
+def _leave_out(run: Path, new: Path) -> None:
+    """Add the list of a later run to that of an earlier one."""
+    from rescind.data.blocklist import Blocklist
+
+    (Blocklist.read(run) | Blocklist.read(new)).write(run)
 
 
 def _clear(folder: Path) -> None:
