@@ -282,9 +282,11 @@ def _print(found: Verification, path: Path, secret: bytes | None = None) -> None
         typer.echo("Do not rely on anything it says.")
         return
     asked, done = receipt.asked, receipt.done
+    bands = isinstance(asked.records, str)
+    what = f"{asked.records} records" if bands else words.amount(receipt)
     people = "1 person" if asked.people == 1 else f"{_number(asked.people)} people"
     typer.echo(
-        f"It says, on {receipt.time}: {_shown(asked.kind)} of {_shown(words.amount(receipt))} of "
+        f"It says, on {receipt.time}: {_shown(asked.kind)} of {_shown(what)} of "
         f"{people}, by {_shown(done.unlearning)}.\n"
         f"  level    {done.level}: {words.level_says(receipt)}\n"
         f"  verdict  {receipt.verdict}: {words.verdict_says(receipt)}"
