@@ -192,8 +192,7 @@ def _from_file(fed: Federation, path: Path, kind: Kind, withheld: Blocklist) -> 
             elif kind == "unshare" and not bool((whole.client == client).any()):
                 raise ConsentError(
                     f"user '{user}' lends nothing in this run, so there is nothing to unshare. "
-                    f"To delete what they have, use --withdraw USER or --erase FILE. Nothing was "
-                    f"changed."
+                    f"Look up whom the request means, or take the line out. Nothing was changed."
                 )
             else:
                 people.append(client)
