@@ -174,6 +174,17 @@ def test_a_script_can_tell_a_failed_audit_by_its_exit_code(run, audit, monkeypat
     assert (found, json.loads(out)["verdict"]) == (code, verdict)
 
 
+def test_an_audit_of_an_unshare_compares_with_models_to_which_the_records_were_never_lent(
+    run, audit, monkeypatch
+):
+    report = Report("PASS", (Finding("Q1 population", "PASS", 0.5),), {"subject": "PASS"})
+    monkeypatch.setattr("rescind.forgetting.examine.examine", lambda *_, **__: report)
+    said = {kind: audit(run, f"--{kind}", "draw:0.4")[1] for kind in ("unshare", "erase")}
+    assert "from models to which the records were never lent" in said["unshare"]
+    assert "never had" not in said["unshare"], "devices have them"
+    assert "from models that never had the records" in said["erase"], "control"
+
+
 def test_what_is_only_reported_is_not_judged_for_people_and_shown_for_programs(
     run, audit, monkeypatch
 ):

@@ -154,7 +154,7 @@ def test_the_commands_on_the_page_of_a_receipt_work_as_printed(folder: Path) -> 
     assert len(commands) == 3
     said = "".join(map(good, commands))
     assert "it is about exactly the given Erase request" in said
-    assert "Erase of 1 records of user 'c03' is part of what it is about" in said
+    assert "Erase of 1 item of user 'c03' is part of what it is about" in said
     table = json.loads(Path("request.json").read_text("utf-8"))
     assert (table["user"], table["item"]) == (["c03"], ["p09"]), "as the user knows them"
     for older in ({}, {"rating": [8]}):  # versions 0.1 and 0.2 wrote such files
@@ -178,7 +178,7 @@ def test_one_person_of_many_checks_her_part_as_printed(
     for path in ("runs/demo-forgot-1/receipt.json", "parts/c03.json"):
         shutil.copy(path, Path(path).name)
     recipient()
-    assert "Erase of 2 records of user 'c03' is part of what it is about" in good(verify)
+    assert "Erase of 2 items of user 'c03' is part of what it is about" in good(verify)
     part = json.loads(Path("c03.json").read_text("utf-8"))
     assert part["request"]["user"] == ["c03", "c03"], "named as she knows herself"
     assert part["request"]["item"] == ["p09", "p14"]

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from rescind.cli import app
 from rescind.core import params
+from rescind.core.claims import ITEMS
 from rescind.core.federation import Federation
 from rescind.core.records import Erase, Event, Records, Share, Unshare, Withdraw
 from rescind.core.world import Host
@@ -66,6 +67,57 @@ def test_a_receipt_states_the_sum_and_the_remaining_data_give_it(method, kind):
     assert receipt.claims[BEFORE].startswith("sealed:")
     assert before not in str(receipt)
     assert receipt.claims[BEFORE] == sealed(before, evidence.key)
+
+
+def whole_and_part(method: Gram) -> Federation:
+    """Client 0 lends all that it trains on, client 2 two thirds."""
+    fed = Federation.start(tiny_holdings(clients=9, items=14), method, seed=2)
+    own = lendable(fed.now.vault.holdings, 0, 2)
+    return fed.apply(Share(own[(own.client == 0) | (torch.arange(len(own)) % 3 > 0)])).run(1)
+
+
+@pytest.mark.parametrize(("client", "same"), [(0, True), (2, False)])
+def test_where_devices_count_what_was_lent_the_model_stays_and_the_receipt_says_so(
+    client, same, tmp_path
+):
+    fed = whole_and_part(Gram())
+    event = Unshare(fed.world.shared[fed.world.shared.client == client])
+    after, evidence = forget(fed, event, audits="none")
+    weights = [params.digest(one.now.state.public) for one in (fed, after)]
+    assert (weights[0] == weights[1]) is same, "one who lent a part gains pairs across"
+    receipt, key = evidence.exact, tmp_path / "receipt.key"
+    assert receipt.done.level == "L3"
+    assert "The records themselves: the device keeps them, and trains on them." in (
+        receipt.not_covered
+    )
+    for text in [one.note for one in receipt.findings] + [one.says for one in receipt.kept]:
+        assert "without the records" not in text
+        assert "with the records" not in text
+        assert " share" not in text, "people lend"
+    shown = page(evidence.receipt, key=evidence.key)
+    unchanged = "The model is the same as before, bit for bit."
+    assert (unchanged in shown) is same
+    assert unchanged not in page(evidence.receipt), "a stranger is not told"
+    write(Issued(evidence.receipt, evidence.key), tmp_path / "receipt.json")
+    ask = ["verify", str(tmp_path / "receipt.json")]
+    said = CliRunner().invoke(app, [*ask, "--event-key", str(key)]).output
+    assert "the model is one to which the records were never lent" in said
+    assert ("model    the same as before, bit for bit" in said) is same
+    assert "never had" not in said
+    assert "the same as before" not in CliRunner().invoke(app, ask).output
+
+
+def test_a_receipt_of_retraining_names_the_lent_copy_too():
+    fed = Federation.start(tiny_holdings(), FedAvg(model=MF(dim=2)))
+    fed = fed.apply(Share(lendable(fed.now.vault.holdings, 1))).run(1)
+    said = {
+        kind: " ".join(one.note for one in forget(fed, request, audits="none")[1].exact.findings)
+        for kind, request in {
+            "Unshare": Unshare(fed.world.shared), "Erase": Erase(fed.world.shared)
+        }.items()
+    }  # fmt: skip
+    assert "The platform trained the rounds again without the lent copy." in said["Unshare"]
+    assert "The platform trained the rounds again without the records." in said["Erase"], "control"
 
 
 def test_the_page_tells_of_the_sum_where_there_is_one():
@@ -187,7 +239,7 @@ def test_a_release_that_waits_is_no_exact_forgetting_yet():
 def test_a_method_without_a_sum_claims_nothing_and_is_refused_as_data():
     fed = Federation.start(tiny_holdings(), FedAvg(model=MF(dim=2))).run(1)
     _, evidence = forget(fed, Withdraw(1), audits="none")
-    assert set(evidence.receipt.claims) == {"names", PEOPLE}
+    assert set(evidence.receipt.claims) == {"names", PEOPLE, ITEMS}
     with pytest.raises(DataError, match="does not apply"):
         check(evidence.receipt, fed, "the run")
     additive = lending()

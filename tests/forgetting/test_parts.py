@@ -117,5 +117,5 @@ def test_a_proof_is_the_same_after_json():
         "", "[]", json.dumps({**table, "key": "00"}), json.dumps({**table, "way": [["up", "aa"]]}),
         json.dumps({**table, "request": {}}),
     ):  # fmt: skip
-        with pytest.raises(DataError, match="not a proof"):
+        with pytest.raises(DataError, match="not a part of a request"):
             read_proof(damaged)

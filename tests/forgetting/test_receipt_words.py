@@ -9,12 +9,20 @@ from pathlib import Path
 import pytest
 
 from rescind.audits.finding import VERDICTS, Finding
-from rescind.core.claims import NEXT, RELEASE
+from rescind.core.claims import ITEMS, NEXT, RELEASE
 from rescind.forgetting.receipt import LEVELS, Asked, Done, Receipt, issue
 from rescind.forgetting.receipt_html import page
 from rescind.forgetting.receipt_pictures import CHECKED, INFLUENCE, lines, steps
 from rescind.forgetting.receipt_terms import TERMS
-from rescind.forgetting.receipt_words import badges, sentences, tone, would_have_noticed
+from rescind.forgetting.receipt_words import (
+    ROWS,
+    badges,
+    level_says,
+    sentences,
+    tone,
+    verdict_says,
+    would_have_noticed,
+)
 
 DAY = datetime(2026, 11, 15, 21, 4, 7, tzinfo=UTC)
 NOTICES = Finding(
@@ -42,11 +50,15 @@ def receipts(
     records: int = 3930,
     people: int = 85,
     claims: dict[str, str] | None = None,
+    method: dict[str, str] | None = None,
+    items: int | None = None,
 ) -> tuple[Receipt, Receipt]:
     """Return a receipt as the requester and as a stranger sees it."""
-    done = Done({"name": "FedShare"}, by, level, "", "", "", "sha256:04", 150, 38400, {}, 6.2)
+    named = {"name": "FedShare", **(method or {})}
+    done = Done(named, by, level, "", "", "", "sha256:04", 150, 38400, {}, 6.2)
     asked = Asked(kind, records, people, "blake2b:00")
-    issued = issue(asked, done, (), findings, claims=claims, at=DAY)
+    counted = {} if items is None else {ITEMS: str(items)}
+    issued = issue(asked, done, (), findings, claims=claims, bound_claims=counted, at=DAY)
     return issued.exact, issued.receipt
 
 
@@ -161,7 +173,7 @@ def test_a_pass_below_l2_keeps_its_reservation():
     ("kind", "says"),
     [
         ("Erase", "One person asked to erase 1 record."),
-        ("Unshare", "One person took back 1 record that they had lent."),
+        ("Unshare", "One person stopped lending 1 record."),
         ("Withdraw", "One person left and asked to delete everything: 1 record."),
         ("EraseLabels", "One person asked to erase 1 label of their graph."),
         ("EraseEdges", "One person asked to erase 1 edge of their graph."),
@@ -230,6 +242,14 @@ def test_an_exact_sum_is_the_operators_own_work_and_no_check():
     assert "audit (the operator" not in shown, "control: another note"
 
 
+def test_a_page_that_must_not_be_sent_says_so_before_anything_else():
+    several, one = (page(receipts(NONE, people=n)[0]).split("</style>")[1] for n in (2, 1))
+    warned = several.index("Do not send this page")
+    assert '<div class="summary bad"' in several[:warned]
+    assert several[:warned].count("<p") == 1, "nothing to read comes before it"
+    assert one.index("is for the requester") > one.index("deleted from"), "control: a note, below"
+
+
 def test_a_page_about_several_people_says_that_it_is_for_none_of_them():
     for_several, for_strangers = map(page, receipts(NONE, people=2))
     for_one = page(receipts(NONE, people=1)[0])
@@ -275,3 +295,89 @@ def test_a_line_never_leaves_its_box_and_looks_the_same_from_either_side():
     assert 'cx="98.0%"' in lines([far])
     below = replace(FAILED, value=0.402, interval=(0.38, 0.42), controls={"no-op": 0.362})
     assert 'cx="69.0%"' in lines([below]), "the model that forgot nothing always lies to the right"
+
+
+ERASED = (
+    "never had",
+    "never saw",
+    "subtracted",
+    "without the records",
+    "without them",
+    "took back",
+)
+"""What is true of erased records, and false of records that devices keep and learn from."""
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("by", ["Retrain", "Subtract", "FedShareUnlearn (damping = measured)"])
+@pytest.mark.parametrize("finding", [NOTICES, FAILED, UNDECIDED, VOID, NONE], ids=lambda f: f.check)
+def test_whoever_stops_lending_is_told_that_the_model_still_learns_on_devices(finding, by, level):
+    both = [receipts(finding, kind=kind, by=by, level=level)[0] for kind in ("Unshare", "Erase")]
+    lent, erased = (" ".join((page(one), level_says(one), verdict_says(one))) for one in both)
+    assert not [words for words in ERASED if words in lent]
+    assert [words for words in ERASED if words in erased], "control: of an erasure they are true"
+    assert "Devices keep the records, and the model still learns from them there." in lent
+    assert "the copy that they had lent" in lent
+    assert "Lent copy deleted from this run" in lent
+    assert "Devices keep" not in erased
+
+
+def test_the_level_of_an_unshare_is_about_the_lent_copy():
+    exact = receipts(NONE, kind="Unshare", by="Subtract")[0]
+    assert badges(exact)[1].word == "L3: exact for the lent copy, as stated"
+    assert "the model is one to which the records were never lent" in level_says(exact)
+    assert "one that never had the records" in level_says(receipts(NONE)[0]), "control"
+
+
+@pytest.mark.parametrize(
+    "out_of_the_model", [{"claims": {RELEASE: "12"}}, {"method": {"source": "shared"}}]
+)
+def test_where_no_device_is_asked_the_records_are_out_of_the_model(out_of_the_model):
+    """A service takes them out of its sum; the controls for federation count loans alone."""
+    exact = receipts(NONE, kind="Unshare", by="Subtract", **out_of_the_model)[0]
+    assert "subtracted from the sum" in sentences(exact)[1]
+    assert "one that never had them" in steps(exact)
+    assert "Devices keep" not in page(exact)
+    assert "the device keeps its own copy" in steps(exact)
+
+
+def test_stored_rows_were_searched_and_no_model_is_judged():
+    scan = Finding("scan", "SHOWN", value=0.0, n=20, note="Read again.")
+    exact = receipts(scan, NONE, by=ROWS, level="L1", records=20, people=1)[0]
+    shown = page(exact)
+    searched = "The stored files were searched again, and no row of the request was found."
+    assert searched in steps(exact)
+    assert "No check was run" not in shown
+    assert "Nothing was measured" not in shown
+    assert "No model was measured" in verdict_says(exact)
+    assert "not shown" not in badges(exact)[1].word
+    assert "Not shown." not in steps(exact)
+    assert ">20 rows<" in shown
+    run = page(receipts(NONE, level="L1")[0])
+    assert "No check was run" in run, "control: a receipt about a model"
+    assert searched not in run
+
+
+def test_items_and_rows_are_both_told_where_they_differ():
+    twice = {"records": 3, "people": 1}
+    assert told(NONE, items=2, **twice).startswith("One person asked to erase 2 items (3 rows).")
+    assert "2 items (3 rows)" in page(receipts(NONE, items=2, **twice)[0])
+    assert told(NONE, items=3, **twice).startswith("One person asked to erase 3 records.")
+    assert told(NONE, **twice).startswith("One person asked to erase 3 records."), (
+        "an older receipt"
+    )
+    stranger = receipts(NONE, items=2, **twice)[1]
+    assert sentences(stranger)[0] == "Up to 9 people asked to erase up to 9 records."
+
+
+def test_a_check_says_what_it_counted():
+    tail = replace(NOTICES, check="Q1 tail", n=5652)
+    one = replace(NOTICES, check="Q6 tables", n=1)
+    again = replace(NOTICES, check="Q9 Q1 tail", n=12)
+    own = replace(NOTICES, check="mine", n=7)
+    shown = page(receipts(replace(NOTICES, n=85), tail, one, again, own)[0])
+    assert ">counted</th>" in shown
+    assert ">records</th>" not in shown
+    for text in ("85 people", "5,652 records, forgotten or unseen", "1 model", "7"):
+        assert f">{text}</td>" in shown, text
+    assert ">12 records, forgotten or unseen</td>" in shown, "a check that is repeated"

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from rescind.cli import main
+from rescind.cli import app, main
 from rescind.core.clock import Clock
 from rescind.data import load
 from rescind.data.blocklist import FILE, Blocklist, place
@@ -21,7 +22,7 @@ from rescind.data.importing import import_file, imported_folder
 from rescind.errors import ConfigError, DataError
 from rescind.experiments.forget_run import answer
 from rescind.experiments.learning_run import obtained, run_cell
-from rescind.experiments.recipe import Cell, DataSettings, RunSettings
+from rescind.experiments.recipe import Cell, DataSettings, RunSettings, SharingSettings
 from rescind.forgetting.data_erasure import erase
 from rescind.forgetting.receipt import Receipt, opened
 from rescind.forgetting.sealing import band
@@ -297,6 +298,71 @@ def test_the_command_writes_a_receipt(
     assert rescind("data", "erase", "mine", "--user", "person-4")[0] == 0
     assert (tmp_path / "receipt-mine-2.json").is_file()
     assert rescind("data", "erase", "ml-100k", "--user", "7")[0] == 2
+
+
+def test_whoever_stops_lending_stays_in_the_data_and_is_told_so(
+    table: Path, tmp_path: Path
+) -> None:
+    lending = replace(CELL, sharing=SharingSettings(ratio=(1, 0, 0), part=1.0))
+    first = run_cell(lending, tmp_path / "one").fed
+    path = tmp_path / "request.csv"
+    path.write_text(f"user\n{CANARY}\n")
+    done = answer(tmp_path / "one", "unshare", str(path), audits="none")
+    assert "are not lent again in any run of 'mine'" in done.later_runs
+    assert "leaves these rows out" not in done.later_runs
+    (copy,) = (one for one in done.evidence.receipt.not_covered if "imported copy" in one)
+    assert "all rows stay there" in copy
+    assert "and are not lent again" in copy
+    assert "left out" not in copy
+    (listed,) = (one for one in done.evidence.receipt.kept if one.name.endswith("of the data"))
+    assert "no run lends the rows of this request again" in listed.says
+    assert held_of(CANARY) == 13, "as it says: they stay"
+    again = run_cell(lending, tmp_path / "two").fed
+    assert len(again.now.vault.holdings.records) == len(first.now.vault.holdings.records)
+    client = again.labels.client(CANARY, again.world.sizes.clients)
+    assert client in first.world.shared.client, "control: they lent"
+    assert client not in again.world.shared.client, "as it says: not again"
+    moved = (tmp_path / "one" / "report.html").read_text()
+    assert "or are no longer lent" in moved
+    assert "without them" not in moved
+    gone = answer(tmp_path / "two", "withdraw", "person-4", audits="none")
+    assert "leaves these rows out" in gone.later_runs, "control: of one who left it is true"
+
+
+def test_an_item_that_somebody_had_twice_is_one_item_and_two_rows(
+    table: Path, tmp_path: Path
+) -> None:
+    times = tmp_path / "times.csv"
+    rows = [line.split(",") for line in table.read_text().splitlines()[1:]]
+    mine = [item for user, item in rows if user == "person-5"][:2]
+    said = [f"{user},{item},{n}" for n, (user, item) in enumerate(rows)]
+    said.append(f"person-5,{mine[0]},9999")
+    times.write_text("\n".join(["user,item,time", *said]) + "\n")
+    import_file(times, "twice")
+    run_cell(replace(CELL, data=DataSettings(name="twice")), tmp_path / "one")
+    asked, parts = tmp_path / "asked.csv", tmp_path / "parts"
+    four = [f"person-5,{item}" for item in mine]
+    four += [f"{user},{item}" for user, item in rows if user == "person-6"][:2]
+    asked.write_text("\n".join(["user,item", *four]) + "\n")
+    words = ["forget", str(tmp_path / "one"), "--erase", str(asked), "--audits", "none", "--parts"]
+    told = CliRunner().invoke(app, [*words, str(parts)]).output
+    assert told.count("4 items (5 rows)") == 2, told
+    assert "parts in" in told
+    assert "proof" not in told.partition("In your log")[0]
+    new = tmp_path / "one-forgot-1"
+    assert "asked to erase 4 items (5 rows)" in (new / "receipt.html").read_text()
+    ask = ["verify", str(new / "receipt.json")]
+    for user in ("person-5", "person-6"):
+        told = CliRunner().invoke(app, [*ask, "--part", str(parts / f"{user}.json")]).output
+        assert f"Erase of 2 items of user '{user}' is part of" in told, told
+    told = CliRunner().invoke(app, [*ask, "--event-key", str(new / "receipt.key")]).output
+    assert "Erase of 4 items (5 rows) of 2 people" in told
+    done = erase("twice", ["person-5"], mine, tmp_path / "receipt.json")
+    assert (done.items, done.rows) == (2, 3)
+    assert "asked to erase 2 items (3 rows)" in (tmp_path / "receipt.html").read_text()
+    assert "2 items" not in (tmp_path / "receipt.json").read_text(), "strangers see a band"
+    whole = opened(done.receipt, read_secret(done.key))
+    assert (whole.asked.records, whole.claims["items"]) == (3, "2")
 
 
 def test_each_of_several_who_asked_together_gets_a_receipt_of_her_own_rows(

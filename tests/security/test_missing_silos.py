@@ -13,10 +13,11 @@ pytest.importorskip("flwr")
 
 from flower.grids import FIRST, InMemory, silos_of
 from rescind.core.federation import Federation
-from rescind.core.records import Erase, Records, Withdraw
+from rescind.core.records import Erase, Records, Share, Unshare, Withdraw
 from rescind.errors import ConfigError
 from rescind.flower.run_request import NamedRequest, RunRequest
 from rescind.flower.server.executor import FlowerExecutor
+from rescind.flower.server.receipts import facts_of, write_receipts
 from rescind.flower.server.serve import serve
 from rescind.flower.server.storage import load_remote, save_remote
 from rescind.flower.silo.data_source import RecipeData
@@ -25,9 +26,12 @@ from rescind.flower.silo.storage import Store
 from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.steps import HELD
 from rescind.forgetting import receipt
+from rescind.forgetting.pipeline import unlearn_and_purge
+from rescind.forgetting.receipt_words import level_says
 from rescind.forgetting.sealing import fits
 from rescind.forgetting.verify import verify
 from rescind.methods.baselines.fedavg import FedAvg
+from rescind.methods.unlearning.retrain import Retrain
 from rescind.models.mf import MF
 from rescind.privacy import keys
 from worlds import lendable, tiny_holdings
@@ -216,6 +220,21 @@ def test_a_request_over_silos_yields_a_signed_receipt(tmp_path: Path) -> None:
     assert signed.claims["silos that confirmed"] == "0, 1, 2"
     assert "world_before" not in json.dumps(facts)
     assert not list((tmp_path / "out" / "forgetting").glob("waiting.txt"))
+
+
+@pytest.mark.parametrize(("kind", "stays"), [(Unshare, True), (Erase, False)])
+def test_a_receipt_over_silos_says_whether_devices_keep_the_records(kind, stays, tmp_path) -> None:
+    fed = Federation.start(tiny_holdings(CLIENTS, ITEMS), METHOD, SEED).apply(Share(ERASED)).run(1)
+    request = fed.request(kind(ERASED))
+    done = unlearn_and_purge(fed, request, Retrain())
+    told = {
+        "number": 1, "done": facts_of(fed, request, done), "waiting": [], "silos": SILOS,
+        "by": "Retrain", "rounds": 1, "client_rounds": 1, "seconds": 0.1,
+    }  # fmt: skip
+    write_receipts(tmp_path / "out", done.fed, [told], [request.event])
+    signed = read_receipt(tmp_path, "receipts/1.json")
+    assert any("devices keep them" in one for one in signed.not_covered) is stays
+    assert ("were never lent" in level_says(signed)) is stays
 
 
 @pytest.mark.parametrize("verb", ["keep", pytest.param("apply", marks=pytest.mark.slow)])

@@ -175,6 +175,19 @@ def test_loans_taken_back_are_not_lent_again_by_a_rerun(run):
     assert pairs_of(run, name) == pairs_of(done.folder, name), "the device keeps its own"
 
 
+def test_whoever_lends_nothing_cannot_stop_lending_and_is_told_so(run):
+    fed, path = load_federation(run / "model"), run.parent / "request.csv"
+    lenders = {fed.labels.user_id(int(c)) for c in fed.world.shared.client.unique()}
+    lends, not_lends = next(iter(lenders)), next(u for u in fed.labels.users if u not in lenders)
+    for users, line in (([not_lends], 2), ([lends, not_lends], 3)):
+        path.write_text("\n".join(["user", *users]) + "\n")
+        with pytest.raises(ConsentError, match=f"line {line}: user '{not_lends}' lends nothing in"):
+            read_request(fed, "unshare", str(path))
+        assert read_request(fed, "erase", str(path)), "control: they have records"
+    path.write_text(f"user\n{lends}\n")
+    assert len(read_request(fed, "unshare", str(path)).records)
+
+
 def test_the_list_of_what_is_withheld_tells_nothing_without_the_key(run):
     answer(run, "withdraw", CANARY, audits="none")
     table = json.loads((run / "withheld.json").read_text())

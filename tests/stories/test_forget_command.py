@@ -90,6 +90,17 @@ def test_a_page_begins_with_the_number_of_the_request_and_who_answered(run, tmp_
     assert ask(app, ["verify", str(new / "receipt.json")]).exit_code != 0, "it is signed"
 
 
+def test_advice_to_the_operator_is_printed_and_not_sent_to_a_person(run, tmp_path):
+    said = forget(run, "--withdraw", "7")
+    assert said.exit_code == 0, said.output
+    assert "too few records" in said.output
+    assert "Audit requests in batches" in said.output
+    sent = (tmp_path / "run-forgot-1" / "receipt.html").read_text()
+    assert "too few records" in sent
+    assert "batches" not in sent
+    assert "no-op" not in sent
+
+
 @pytest.mark.parametrize("case", ["two\nlines", "x" * 251, " "])
 def test_a_case_is_one_line(run, case):
     said = forget(run, "--withdraw", "7", "--audits", "none", "--case", case)

@@ -156,6 +156,6 @@ def test_the_command_takes_node_numbers(run, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["rescind", "forget", str(run), *asked])
     with pytest.raises(SystemExit, match="0"):
         main()
-    assert "edges: 1 records" in capsys.readouterr().out
+    assert "edges: 1 record." in capsys.readouterr().out
     held = load_federation(tmp_path / "new" / "model").now.vault.holdings.graph
     assert [one, other] not in held.index[held.edge].T.tolist()

@@ -61,6 +61,17 @@ QUESTIONS = {
 }
 """The question of each check, by the first words of its name."""
 
+UNITS = {
+    "Q1 tail": ("record, forgotten or unseen", "records, forgotten or unseen"),
+    "Q2 canaries": ("planted record", "planted records"),
+    "Q3 U-LiRA": ("record", "records"),
+    "Q5 relearn": ("record", "records"),
+    "Q6 tables": ("model", "models"),
+    "Q7 trigger": ("list", "lists"),
+    "scan": ("row", "rows"),
+}
+"""What `n` counts, one and many, by check. Others have one number per user: they count people."""
+
 JUDGING = ("FAIL", "VOID", "INCONCLUSIVE", "PASS", "UNAUDITED")
 """Verdicts that count, in order of priority: one FAIL decides."""
 
@@ -92,7 +103,7 @@ class Finding:
     controls: Mapping[str, float] = field(default_factory=dict)
     """The measure on models with a known answer: no-op, score shift, another retrain."""
     n: int = 0
-    """Number of records (or pairs) judged."""
+    """How many were judged: people, or what `UNITS` says."""
     note: str = ""
     """Remarks, and what the check cannot show."""
     curves: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict, compare=False)
@@ -154,6 +165,19 @@ def question(check: str) -> str:
     longest = max(prefixes, key=len)
     inner = QUESTIONS.get(check.removeprefix(longest).strip(), "")
     return f"{QUESTIONS[longest]}: {inner}" if inner else QUESTIONS[longest]
+
+
+def counted(finding: Finding) -> str:
+    """Return what a check counted, with its unit: "85 people". '' if it counted nothing."""
+    name, count = finding.check, int(finding.n)
+    if not count:
+        return ""
+    if not question(name):  # a check of somebody else
+        return f"{count:,}"
+    # A check that is repeated ("Q9 Q1 tail") counts what the inner one counts.
+    of = (unit for check, unit in UNITS.items() if f" {check} " in f" {name} ")
+    one, many = next(of, ("person", "people"))
+    return f"{count:,} {one if count == 1 else many}"
 
 
 def legend(verdicts: Iterable[str]) -> list[str]:

@@ -99,14 +99,16 @@ def command(
     if as_json:
         typer.echo(json.dumps(facts))
     else:
-        _print(report)
+        _print(report, kind == "unshare")
         typer.echo(f"\nWritten: {run}/audit.json")
     if report.verdict in FAILED:
         raise typer.Exit(1)
 
 
-def _print(report: Report) -> None:
+def _print(report: Report, unshared: bool) -> None:
+    """Print the checks and the verdict. unshared: devices keep the records, and train on them"""
     from rescind.audits.finding import VERDICTS, legend, question
+    from rescind.forgetting.loan_words import of_the_loan
     from rescind.reporting.html import word_of
 
     head = f"{'check':<18} {'verdict':<13} {'value':>8} {'retrains':>9} {'margin':>7} {'no-op':>7}"
@@ -122,6 +124,7 @@ def _print(report: Report) -> None:
         )
     others = ", ".join(f"{r}: {v}" for r, v in report.subjects.items() if r != "subject")
     notes = legend(f.verdict for f in report.findings if f.verdict != report.verdict)
-    typer.echo("\n".join(["", *notes, f"Controls: {others}."]))
     why = f" {report.why[0].upper()}{report.why[1:]}." if report.why else ""
-    typer.echo(f"{report.verdict}: {VERDICTS[report.verdict]}{why}")
+    judged = f"{report.verdict}: {VERDICTS[report.verdict]}{why}"
+    said = "\n".join(["", *notes, f"Controls: {others}.", judged])
+    typer.echo(of_the_loan(said) if unshared else said)

@@ -42,6 +42,7 @@ def erase_rows(
             f"Imported: {known}. For a run, use rescind forget RUN."
         )
     from rescind.forgetting.data_erasure import erase
+    from rescind.forgetting.receipt_words import items_and_rows
 
     users = list(dict.fromkeys(user))
     done = erase(name, users, item or (), receipt, case)
@@ -50,7 +51,8 @@ def erase_rows(
     people = f"{len(users)} user" + ("s" if len(users) > 1 else "")
     if done.earlier:
         typer.echo(f"{name}: an interrupted deletion was finished first; receipt {done.earlier}")
-    typer.echo(f"{name}: deleted {done.rows:,} rows of {people}; later imports leave them out")
+    what = items_and_rows(done.items, done.rows, "row")
+    typer.echo(f"{name}: deleted {what} of {people}; later imports leave them out")
     whose = "for the requester only" if len(users) == 1 else "for nobody (numbers of all)"
     beside = f"{path.with_suffix('.key')}, {path.with_suffix('.html')}"
     typer.echo(f"  receipt  {path}\n  {whose}  {beside}")

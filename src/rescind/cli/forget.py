@@ -91,8 +91,8 @@ def command(
         Path | None,
         Option(
             metavar="FOLDER",
-            help="Write a proof for each user of the request, with which they can check their own "
-            "part: rescind verify receipt.json --part FILE. Send each to its user only.",
+            help="Write each user's part of the request, with which they can check the receipt: "
+            "rescind verify receipt.json --part FILE. Send each to its user only.",
         ),
     ] = None,
     request: Annotated[
@@ -186,7 +186,7 @@ def _answer(
                 "The old run is emptied when the new one is complete (to keep a model from before, "
                 "stop now and copy the folder)."
             )
-            typer.echo(f"{kind}: {count:,} records. {emptied}")
+            typer.echo(f"{kind}: {_amount(fed, event, count)}. {emptied}")
             if audits != "none" and count >= FEWEST and _few_people(event):
                 typer.echo(
                     "The audit takes minutes, and one user, or a few, mostly stay INCONCLUSIVE: "
@@ -213,11 +213,20 @@ def _answer(
     if parts is not None:
         if not asked:
             raise ConfigError(
-                f"this request was answered before, and nothing of it was kept, so no proofs can "
+                f"this request was answered before, and nothing of it was kept, so no parts can "
                 f"be made now. Its receipt and key are in {done.folder}."
             )
         write_parts(parts, asked[0], done.evidence.key)
     return done
+
+
+def _amount(fed: Federation, event: Event, rows: int) -> str:
+    """Return how much a request names; items, too, where one of them has several rows."""
+    from rescind.forgetting.receipt_words import items_and_rows
+
+    graph = fed.now.vault.holdings.graph  # whose records are not of items
+    named = getattr(event, "records", None) if graph is None else None
+    return items_and_rows(rows if named is None else len(named.pairs().unique()), rows)
 
 
 def _few_people(event: Event) -> bool:
@@ -241,12 +250,14 @@ def write_parts(folder: Path, asked: tuple[Event, Labels], key: bytes) -> None:
         path = folder / f"{quote(user, safe='')}.json"
         write_atomically(path, proof_text(proof, user, labels).encode(), private=True)
         count += 1
-    typer.echo(f"Written: {count} proofs in {folder}, each for one user only")
+    typer.echo(f"Written: parts in {folder}, each for one user only (users: {count})")
 
 
 def _print(done: Answer) -> str:
     """Print what was done, found and written; return the verdict."""
     from rescind.audits.finding import legend, question
+    from rescind.forgetting.forget import IN_BATCHES, TOO_FEW
+    from rescind.forgetting.receipt_words import amount, said_of
     from rescind.forgetting.sealing import shown
     from rescind.forgetting.succession import RECEIPT
     from rescind.reporting.html import word_of
@@ -256,8 +267,9 @@ def _print(done: Answer) -> str:
     asked, how_done = receipt.asked, receipt.done
     seconds = how_done.seconds  # bands, if the key is not here any more
     took = seconds if isinstance(seconds, str) else f"{seconds:.1f}"
+    did = "unshared (devices keep them)" if asked.kind == "Unshare" else "forgot"
     typer.echo(
-        f"forgot {shown(asked.records)} records, users concerned: {shown(asked.people)}, by "
+        f"{did} {amount(receipt)}, users concerned: {shown(asked.people)}, by "
         f"{how_done.unlearning} in {took} s ({how_done.rounds} rounds, level "
         f"{how_done.level}): {receipt.verdict}"
     )
@@ -267,9 +279,9 @@ def _print(done: Answer) -> str:
         measured = f"{f.check:<16} {word_of(f.verdict):<13} {value:>8}  {reference:<15}"
         typer.echo(f"  {measured} {question(f.check)}")
         if f.verdict == "UNAUDITED" and f.note:
-            typer.echo(f"    {f.note}")
+            typer.echo(f"    {f.note}" + f" {IN_BATCHES}" * f.note.startswith(TOO_FEW))
     for line in legend([receipt.verdict, *(f.verdict for f in receipt.findings)]):
-        typer.echo(f"  {line}")
+        typer.echo(f"  {said_of(receipt, line)}")
     privacy = (read_facts(done.folder) or {}).get("privacy") or {}
     if privacy.get("epsilon") is not None and "participations" in privacy:
         typer.echo(

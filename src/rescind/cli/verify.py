@@ -121,7 +121,7 @@ def command(
     if as_json:
         typer.echo(json.dumps(_plain(found), indent=2))
     else:
-        _print(found, receipt)
+        _print(found, receipt, secret)
     raise typer.Exit(0 if found.valid else 1)
 
 
@@ -212,19 +212,34 @@ def _part(path: Path | None) -> list[Callable[[Receipt], Check]]:
         user, proof = read_proof(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(f"cannot read {path}: {error}. Give your part as a JSON file.") from None
-    records = getattr(proof.part, "records", None)
-    what = "all data" if records is None else f"{len(records)} records"
+    kind = type(proof.part).__name__
 
     def check(receipt: Receipt) -> Check:
         if PEOPLE not in receipt.claims:
-            return Check(False, "it was made before receipts had proofs for single people")
-        part, fits = f"{type(proof.part).__name__} of {what}", proof.fits(receipt.claims)
+            return Check(False, "it was made before receipts had parts for single people")
+        part, fits = f"{kind} of {_what(proof.part, receipt)}", proof.fits(receipt.claims)
         if fits and not covers_names(receipt.claims):
             return Check(True, f"a part with {part} is part of what it is about{BY_NUMBERS}")
         is_ = "is part" if fits else "is not part"
         return Check(fits, f"{part} of user '{user}' {is_} of what it is about")
 
     return [check]
+
+
+def _what(part: Event, receipt: Receipt) -> str:
+    """Return how much a person's part of a request names.
+
+    It names items, and a receipt counts their rows: a part of all records of a user has both.
+    """
+    from rescind.core.claims import ITEMS
+    from rescind.forgetting.receipt_words import NOUNS, items_and_rows, records
+
+    named = getattr(part, "records", None)
+    if named is None:
+        return "all data"
+    if ITEMS not in receipt.claims:  # of a graph, or from before receipts counted items
+        return records(len(named), NOUNS.get(type(part).__name__, "record"))
+    return items_and_rows(len(named.pairs().unique()), len(named), "item")
 
 
 def _request(event: Path | None, event_key: Path | None) -> tuple[Event, bytes, str] | None:
@@ -251,10 +266,12 @@ def _request(event: Path | None, event_key: Path | None) -> tuple[Event, bytes, 
         raise DataError(f"{event}: {error}") from None
 
 
-def _print(found: Verification, path: Path) -> None:
-    from rescind.audits.finding import VERDICTS, legend, question
+def _print(found: Verification, path: Path, secret: bytes | None = None) -> None:
+    """Print what was checked and what the receipt says. secret: the key that opened it"""
+    from rescind.audits.finding import legend, question
     from rescind.core.claims import CASE, OPERATOR
-    from rescind.forgetting.receipt import LEVELS
+    from rescind.forgetting import receipt_words as words
+    from rescind.forgetting.loan_words import only_the_loan, same_model
     from rescind.forgetting.sealing import BOUND
     from rescind.reporting.html import word_of
 
@@ -265,13 +282,17 @@ def _print(found: Verification, path: Path) -> None:
         typer.echo("Do not rely on anything it says.")
         return
     asked, done = receipt.asked, receipt.done
+    bands = isinstance(asked.records, str)
+    what = f"{asked.records} records" if bands else words.amount(receipt)
     people = "1 person" if asked.people == 1 else f"{_number(asked.people)} people"
     typer.echo(
-        f"It says, on {receipt.time}: {_shown(asked.kind)} of {_number(asked.records)} records of "
+        f"It says, on {receipt.time}: {_shown(asked.kind)} of {_shown(what)} of "
         f"{people}, by {_shown(done.unlearning)}.\n"
-        f"  level    {done.level}: {LEVELS[done.level]}\n"
-        f"  verdict  {receipt.verdict}: {VERDICTS.get(receipt.verdict, '')}"
+        f"  level    {done.level}: {words.level_says(receipt)}\n"
+        f"  verdict  {receipt.verdict}: {words.verdict_says(receipt)}"
     )
+    if secret is not None and only_the_loan(receipt) and same_model(receipt, secret):
+        typer.echo("  model    the same as before, bit for bit")
     for name in (CASE, OPERATOR, *SILOS):
         if not (text := str(receipt.claims.get(name, BOUND))).startswith(BOUND):
             typer.echo(f"  {name}: {_shown(text)}")
@@ -281,7 +302,7 @@ def _print(found: Verification, path: Path) -> None:
         if one.note and (one.verdict == "UNAUDITED" or one.check in SAID_IN_WORDS):
             typer.echo(f"    {'':12} {_shown(one.note)}")
     for line in legend(one.verdict for one in receipt.findings if one.verdict != receipt.verdict):
-        typer.echo(f"    {line}")
+        typer.echo(f"    {words.said_of(receipt, line)}")
     if receipt.sealed and found.exact is None:
         typer.echo("Numbers are bands. The requester's key opens the exact ones: --event-key FILE.")
     typer.echo("Not covered:")

@@ -17,6 +17,8 @@ and the place of the request in the log."""
 
 CASE, OPERATOR = "case", "operator"
 """The operator's own number of the request, and who they are: a name and a contact."""
+ITEMS = "items"
+"""How many items a request is about. An item that somebody had twice is two records (rows)."""
 _LONGEST = 250
 
 

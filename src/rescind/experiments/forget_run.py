@@ -144,7 +144,7 @@ def answer(
         shown = page(evidence.receipt, findings, key=evidence.key)
         draft(folder, run, new, evidence.receipt, shown.encode())
         commit(run, new)
-    return Answer(after, evidence, new, new / KEY, _later_runs(facts, listed))
+    return Answer(after, evidence, new, new / KEY, _later_runs(facts, event, listed))
 
 
 def _withheld(before: Federation, after: Federation, request: Request) -> Blocklist:
@@ -215,11 +215,13 @@ def _listed_afterwards(facts: dict[str, Any], kind: Kind, source: Source) -> str
             f"`rescind data erase {name} --user USER`."
         )
     listed.add_to_dataset(name)
-    return _later_runs(facts, listed=True)
+    return _later_runs(facts, None, listed=True)
 
 
-def _later_runs(facts: dict[str, Any], listed: bool) -> str:
+def _later_runs(facts: dict[str, Any], event: Event | None, listed: bool) -> str:
     name = facts["data"]["name"]
+    if isinstance(event, Unshare):
+        return _later_loans(name, listed) if _of_people(facts) else ""
     if listed:
         return (
             f"From now on every load and every run of '{name}' on this machine leaves these rows "
@@ -233,11 +235,29 @@ def _later_runs(facts: dict[str, Any], listed: bool) -> str:
     )
 
 
+def _later_loans(name: str, listed: bool) -> str:
+    if listed:
+        return (
+            f"From now on these rows are not lent again in any run of '{name}' on this machine "
+            f"(list: {place(name)}). They stay in the data, and runs learn from them on devices."
+        )
+    return (
+        f"Other runs on '{name}' are as before and may lend these rows again. To lend them in none "
+        f"of them, give --everywhere."
+    )
+
+
 def _copies(facts: dict[str, Any], event: Event, listed: bool) -> list[str]:
     """Name the copies of the data that this request does not delete."""
     data = facts["data"]
-    if not _of_people(facts) or isinstance(event, Unshare):
+    if not _of_people(facts):
         return []
+    if isinstance(event, Unshare):
+        again = "and are not lent again" if listed else "and other runs may lend them again"
+        copy = "imported copy" if data["source"] == "imported" else "published files"
+        return [
+            f"The {copy} of '{data['name']}': all rows stay there, as they do on devices, {again}."
+        ]
     later = "are left out of every run from now on" if listed else "may be learnt by other runs"
     if data["source"] == "imported":
         return [

@@ -189,6 +189,11 @@ def _from_file(fed: Federation, path: Path, kind: Kind, withheld: Blocklist) -> 
             client = _client(fed, user, withheld)
             if item:
                 pairs.append((client, fed.labels.item(item, sizes.items)))
+            elif kind == "unshare" and not bool((whole.client == client).any()):
+                raise ConsentError(
+                    f"user '{user}' lends nothing in this run, so there is nothing to unshare. "
+                    f"Look up whom the request means, or take the line out. Nothing was changed."
+                )
             else:
                 people.append(client)
         except (ConsentError, DataError) as error:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from rescind.audits.finding import Finding
-from rescind.core.claims import CASE, OPERATOR, one_line
+from rescind.core.claims import CASE, ITEMS, OPERATOR, one_line
 from rescind.core.files import locked, sync_folder, write_atomically
 from rescind.core.records import Erase, Records
 from rescind.data.blocklist import keyed_digest, place
@@ -45,6 +45,8 @@ class Erasure(NamedTuple):
 
     receipt: Receipt
     rows: int
+    items: int
+    """An item that a user had twice is two rows."""
     path: Path
     """Of the receipt. The requester's key and the page lie beside it."""
     request: str
@@ -171,6 +173,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _with_receipt(name: str, told: dict[str, Any]) -> Erasure:
     """Write what is missing of a receipt, its key and its page; return the deletion."""
     path, key, asked = Path(told["receipt"]), bytes.fromhex(told["key"]), Asked(**told["asked"])
+    items = len({*zip(told["users"], told["items"], strict=True)})
     receipt = _written(path, asked)
     if receipt is None:
         secret = path.with_suffix(".key")
@@ -196,7 +199,7 @@ def _with_receipt(name: str, told: dict[str, Any]) -> Erasure:
             _findings(asked),
             not_covered=NOT_COVERED,
             claims={**told["claims"], **({OPERATOR: who} if (who := operator()) else {})},
-            bound_claims={CASE: told["case"]} if told["case"] else {},
+            bound_claims={ITEMS: str(items), **({CASE: told["case"]} if told["case"] else {})},
             key=key,
         )
         write(issued, path)
@@ -204,7 +207,7 @@ def _with_receipt(name: str, told: dict[str, Any]) -> Erasure:
     shown = page(receipt, key=key, name=path.stem)
     write_atomically(path.with_suffix(".html"), shown.encode(), private=True)
     log_if_possible(path)
-    return Erasure(receipt, int(asked.records), path, told["request"])
+    return Erasure(receipt, int(asked.records), items, path, told["request"])
 
 
 def _written(path: Path, asked: Asked) -> Receipt | None:

@@ -17,7 +17,7 @@ import torch
 from rescind.audits.battery import Report
 from rescind.audits.finding import Finding
 from rescind.core import params
-from rescind.core.claims import CASE, OPERATOR, one_line
+from rescind.core.claims import CASE, ITEMS, OPERATOR, one_line
 from rescind.core.federation import Federation
 from rescind.core.method import Method, Unlearner
 from rescind.core.named import Named
@@ -25,6 +25,7 @@ from rescind.core.records import Event, Unshare, Withdraw
 from rescind.core.request import Request
 from rescind.core.settings import chosen, fields_of, to_table
 from rescind.errors import ConfigError
+from rescind.forgetting import loan_words
 from rescind.forgetting.exactness import Exactness, checked, exactness
 from rescind.forgetting.examine import committed, examine
 from rescind.forgetting.pipeline import (
@@ -45,6 +46,9 @@ AUDITS = ("standard", "full", "none")
 FEWEST = 100
 """Least number of records to audit. With fewer, no check can detect a no-op, and numbers about
 single records in a receipt would help an attacker to test guesses."""
+TOO_FEW = "The request has too few records"
+IN_BATCHES = "Audit requests in batches; a few users stay INCONCLUSIVE."
+"""What an operator can do about it; a requester cannot, so no receipt says it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,11 +160,13 @@ def forget(
     at, signer = datetime.now(UTC), signing_key()  # a key that cannot be used is told now
     audited = report.findings if report else (_unaudited(audits, stale, done.unlearner),)
     verdict = report.verdict if report else "UNAUDITED"
+    worded = loan_words.of_the_loan if _only_the_loan(fed, request) else str
 
     def findings(shown: Exactness) -> list[Finding]:
         contradicted = [_contradicted()] if shown.shown and verdict == "FAIL" else []
         claimed = [shown.finding] if done.unlearner.exact else []
-        return [*said, *claimed, *contradicted, *audited]
+        every = (*said, *claimed, *contradicted, *audited)
+        return [replace(one, note=worded(one.note)) for one in every]
 
     def make() -> Issued:
         known, claims = shown or exactness(done), done.fed.method.claims(fed, done.fed)
@@ -168,12 +174,15 @@ def forget(
         return issue(
             request.event,
             _done(fed, request, done, data, level),
-            (*inventory(done.fed), *also_kept(done.fed)),
+            [
+                replace(one, says=worded(one.says))
+                for one in (*inventory(done.fed), *also_kept(done.fed))
+            ],
             findings(known),
             records=request.count,
             not_covered=[*_limits(fed, request), *claims.not_covered, *not_covered],
             claims={**claims.plain, **named},
-            bound_claims={**claims.bound, **numbered},
+            bound_claims={**claims.bound, **numbered, **_items(fed, request)},
             sealed_claims=claims.sealed,
             previous=previous,
             signer=signer,
@@ -318,6 +327,19 @@ def _earlier(fed: Federation, request: Request) -> bool:
     return isinstance(request.event, Withdraw) or bool(request.records.among(old).any())
 
 
+def _items(fed: Federation, request: Request) -> dict[str, str]:
+    """Return the claim of how many items the records are. A graph has no items."""
+    if fed.now.vault.holdings.graph is not None:
+        return {}
+    return {ITEMS: str(len(torch.unique(request.records.pairs())))}
+
+
+def _only_the_loan(fed: Federation, request: Request) -> bool:
+    """Return whether the model still learns from the records, on devices."""
+    unshared = isinstance(request.event, Unshare)
+    return unshared and loan_words.learns_on_devices(to_table(fed.method))
+
+
 def _limits(fed: Federation, request: Request) -> list[str]:
     """Return what this request does not cover, in sentences."""
     limits = []
@@ -332,7 +354,8 @@ def _limits(fed: Federation, request: Request) -> list[str]:
             "rounds of the present block were trained again."
         )
     if isinstance(request.event, Unshare):
-        limits.append("The records themselves: the device keeps them, and trains on them.")
+        learns = ", and trains on them" if _only_the_loan(fed, request) else ""
+        limits.append(f"The records themselves: the device keeps them{learns}.")
     hosted = torch.tensor([number for number, _ in fed.world.hosted])
     if torch.any(torch.isin(request.people, hosted)):
         limits.append("A client that the server hosts.")
@@ -346,8 +369,8 @@ def _unaudited(audits: Audits, stale: bool, unlearner: Unlearner) -> Finding:
         why = "No audit was requested."
     else:
         why = (
-            f"The request has too few records: no check could detect a no-op. At least {FEWEST} "
-            f"are needed. Audit requests in batches; a few people stay INCONCLUSIVE."
+            f"{TOO_FEW}: no check could tell whether they were forgotten. At least {FEWEST} are "
+            f"needed."
         )
     if not unlearner.exact:
         why += (

@@ -177,7 +177,8 @@ def read_proof(text: str) -> tuple[str, Proof]:
         return str(table["user"]), Proof(part, key, way, names)
     except (DataError, KeyError, TypeError, ValueError) as error:
         raise DataError(
-            f"not a proof ({error}). Give the file that came from rescind forget --parts."
+            f"not a part of a request ({error}). Give the file that came from rescind forget "
+            f"--parts."
         ) from None
 
 

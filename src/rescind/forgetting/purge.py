@@ -145,7 +145,7 @@ def inventory(fed: Federation) -> tuple[Kept, ...]:
         "model": (params.nbytes(state.public), "The parameters that are sent to devices."),
         "server's own values": (
             params.nbytes(state.own),
-            "Rows of people who share, optimiser moments and similar values; never sent.",
+            "Rows of people who lend, optimiser moments and similar values; never sent.",
         ),
         "snapshots": (
             state.memory.nbytes,
@@ -162,7 +162,7 @@ def inventory(fed: Federation) -> tuple[Kept, ...]:
         "logs on devices": (vault.log.nbytes, "Rows of their updates that devices keep."),
         "loans": (
             _records_bytes(fed.world.shared),
-            "The server's copy of the records that people share now.",
+            "The server's copy of the records that people lend now.",
         ),
     }
     return tuple(Kept(name, size, says) for name, (size, says) in sizes.items())

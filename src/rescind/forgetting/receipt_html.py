@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rescind.audits.finding import Finding, legend, question
+from rescind.audits.finding import Finding, counted, legend, question
 from rescind.core.claims import AFTER
 from rescind.errors import DataError
 from rescind.forgetting import receipt_pictures as pictures
 from rescind.forgetting import receipt_words as words
-from rescind.forgetting.receipt import LEVELS, Receipt, canonical, digest, opened
+from rescind.forgetting.loan_words import only_the_loan, same_model
+from rescind.forgetting.receipt import Receipt, canonical, digest, opened
 from rescind.forgetting.receipt_check import how_to_check
 from rescind.forgetting.receipt_terms import explained
 from rescind.forgetting.sealing import shown
@@ -39,10 +40,12 @@ FOR_THE_REQUESTER = (
     "This page has the exact numbers and is for the requester. Strangers who have the same data "
     "could find out from them whose records these were; the signed file shows them bands only."
 )
+NOT_TO_SEND = "Do not send this page"
 FOR_NOBODY = (
-    "Do not send this page: it has the exact numbers of {people} together. Each of them gets "
+    f"{NOT_TO_SEND}: it has the exact numbers of {{people}} together. Each of them gets "
     "the signed file and, of a run, their own part of the request."
 )
+SAME_MODEL = "The model is the same as before, bit for bit."
 FOR_STRANGERS = "Numbers are bands. The exact ones are sealed: the requester's key opens them."
 
 
@@ -68,13 +71,13 @@ def page(
             "that was not signed. Give the findings that the receipt was issued with."
         )
     out = Page("Receipt of forgetting")
-    _first(out, receipt)
+    _first(out, receipt, key is not None and same_model(receipt, key))
     out.heading("What this does not cover")
     out.listing(receipt.not_covered)
     how_to_check(out, issued, name)
     out.heading("Details")
     _asked_and_done(out, receipt)
-    _measured(out, measured, figures or {})
+    _measured(out, receipt, measured, figures or {})
     with out.folded("What is kept", words.records(len(receipt.kept), "thing")):
         rows = [[kept.name, kept.bytes, kept.says] for kept in receipt.kept]
         out.table(["what", "bytes", "why it may stay"], rows, "What is kept")
@@ -83,28 +86,33 @@ def page(
     terms = explained("".join(out.parts))
     if terms:
         with out.folded("Words on this page", words.records(len(terms), "word")):
-            out.facts(terms)
+            out.facts({word: words.said_of(receipt, means) for word, means in terms.items()})
     _digests(out, issued, receipt)
     return out.html()
 
 
-def _first(out: Page, receipt: Receipt) -> None:
-    """Add what a person reads first."""
-    level = receipt.done.level
+def _first(out: Page, receipt: Receipt, same: bool = False) -> None:
+    """Add what a person reads first. same: the model is bit for bit the one before"""
+    whom = _for_whom(receipt) if receipt.format > 1 else ""
+    if whom.startswith(NOT_TO_SEND):  # sent by mistake, it tells each of them about the others
+        out.warning(whom)
     out.text(words.answered(receipt))
+    level, verdict = receipt.done.level, receipt.verdict
+    means = words.NO_MODEL if words.about_rows(receipt) else SUMMARY.get(verdict, "")
+    unchanged = f" {SAME_MODEL}" if same and only_the_loan(receipt) else ""
     out.summary(
         words.sentences(receipt),
         words.badges(receipt),
         words.tone(receipt),
-        f"The operator states the level {level}: {LEVELS[level]}. The verdict of the checks is "
-        f"{receipt.verdict}: {SUMMARY.get(receipt.verdict, '')}",
+        f"The operator states the level {level}: {words.level_says(receipt)}.{unchanged} The "
+        f"verdict of the checks is {verdict}: {means}",
     )
     out.parts.append(pictures.steps(receipt))
-    drawn = pictures.lines(receipt.findings)
+    drawn = pictures.lines(receipt.findings, words.said_of(receipt, pictures.NEVER_SAW))
     if drawn:
         out.parts.append(drawn)
-    if receipt.format > 1:
-        out.text(_for_whom(receipt), note=True)
+    if whom and not whom.startswith(NOT_TO_SEND):
+        out.text(whom, note=True)
 
 
 def _for_whom(receipt: Receipt) -> str:
@@ -119,7 +127,7 @@ def _for_whom(receipt: Receipt) -> str:
 def _asked_and_done(out: Page, receipt: Receipt) -> None:
     asked, done = receipt.asked, receipt.done
     with out.folded("What was asked and done"):
-        who, count = words.people(asked.people), words.records(asked.records)
+        who, count = words.people(asked.people), words.amount(receipt)
         out.text(f"Asked by {who} about {count}. {_deleted(receipt)}".strip())
         out.text(
             "The records themselves are not in the receipt. It holds a digest of the request under "
@@ -140,7 +148,7 @@ def _asked_and_done(out: Page, receipt: Receipt) -> None:
             }
         )
         if AFTER in receipt.claims:
-            out.text(
+            told = (
                 "The sum, before and after: this learner keeps one integer sum over all users, and "
                 "the records were subtracted from it. The only correct sum afterwards is the sum "
                 "over the remaining data. Its digest stands at the end, so whoever has the run can "
@@ -150,6 +158,7 @@ def _asked_and_done(out: Page, receipt: Receipt) -> None:
                 "after under the run's key. Parts that devices have not sent yet, or have lost, "
                 "are counted as outstanding."
             )
+            out.text(words.said_of(receipt, told))
             out.code("rescind verify receipt.json --data RUN")
 
 
@@ -163,10 +172,12 @@ def _deleted(receipt: Receipt) -> str:
     return f"The operator states: {what}. {elsewhere}" if what else ""
 
 
-def _measured(out: Page, findings: Sequence[Finding], figures: Mapping[str, str]) -> None:
+def _measured(
+    out: Page, receipt: Receipt, findings: Sequence[Finding], figures: Mapping[str, str]
+) -> None:
     with out.folded("What was measured", _tally(findings)):
         if findings:
-            _checks(out, findings)
+            _checks(out, receipt, findings)
         else:
             out.text("No check was run, so nothing is claimed about the model.")
         drawn = pictures.curves(findings, figures)
@@ -179,18 +190,20 @@ def _tally(findings: Sequence[Finding]) -> str:
     return ", ".join(f"{verdicts.count(one)} {one}" for one in dict.fromkeys(verdicts))
 
 
-def _checks(out: Page, findings: Sequence[Finding]) -> None:
-    out.text(
+def _checks(out: Page, receipt: Receipt, findings: Sequence[Finding]) -> None:
+    told = (
         "Each check measures how well the model after forgetting can be distinguished from models "
         "that were trained without the records. A value far above or far below theirs fails: in "
         "both cases the records left a trace."
     )
+    out.text(words.NO_MODEL if words.about_rows(receipt) else words.said_of(receipt, told))
     head = ["check", "verdict", "asks"]
-    numbers = ["measured", "95 % interval", "retrained", "margin", "records"]
+    numbers = ["measured", "95 % interval", "retrained", "margin", "counted"]
     exact = any(finding.value is not None for finding in findings)
     rows = [[*_asks(f), *(_numbers(f) if exact else ())] for f in findings]
     out.table([*head, *(numbers if exact else ())], rows, "Checks and their verdicts")
-    out.listing(legend(finding.verdict for finding in findings))
+    verdicts = legend(finding.verdict for finding in findings)
+    out.listing([words.said_of(receipt, line) for line in verdicts])
     names = list(dict.fromkeys(name for finding in findings for name in finding.controls))
     if names:
         out.text(
@@ -222,7 +235,7 @@ def _numbers(finding: Finding) -> list[object]:
         "–" if ends is None else f"{ends[0]:.4f} to {ends[1]:.4f}",
         _or_dash(finding.reference),
         _or_dash(finding.margin),
-        int(finding.n) or "–",
+        counted(finding) or "–",
     ]
 
 

@@ -10,8 +10,10 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from rescind.audits.finding import UNCHANGED, Finding, question
+from rescind.forgetting import loan_words
+from rescind.forgetting.loan_words import only_the_loan
 from rescind.forgetting.receipt import Receipt
-from rescind.forgetting.receipt_words import here, would_have_noticed
+from rescind.forgetting.receipt_words import SEARCHED, about_rows, here, would_have_noticed
 from rescind.reporting import charts
 from rescind.reporting.html import TONES, Badge
 
@@ -23,6 +25,7 @@ ORDER = (charts.RED, charts.BLUE, charts.GREEN, charts.ORANGE, charts.GREY)
 NEVER, KEPT = 22.0, 88.0
 """Places on a line, in per cent of its width: models that never saw the records, and one that
 forgot nothing."""
+NEVER_SAW = "that never saw the records"
 SIGNS = {"good": "M4 9.5 8 13.5 15 5.5", "open": "M5 9.5h9", "bad": "M5 5l9 9M14 5l-9 9"}
 INFLUENCE = {
     "L0": ("open", "Not claimed: the records are hidden and no longer used."),
@@ -30,6 +33,7 @@ INFLUENCE = {
     "L2": ("good", "The operator states: approximately."),
     "L3": ("good", "The operator states: exactly. The model is one that never had them."),
 }
+ABOUT_ROWS = "Not part of this receipt: a run that learnt from the rows has one of its own."
 ELSEWHERE = "Copies elsewhere stand below."
 CHECKED = {
     "PASS": "These checks found no trace, at this sample size.",
@@ -42,17 +46,22 @@ CHECKED = {
 
 def steps(receipt: Receipt) -> str:
     """Return the three steps of a forgetting, each with a sign and a word on how far it came."""
-    gone = receipt.done.level != "L0"
+    gone, verdict = receipt.done.level != "L0", receipt.verdict
     deleted = f"The operator states: done. {ELSEWHERE}" if gone else "Not claimed: they are hidden."
     if gone and receipt.asked.kind == "Unshare":
         deleted = f"The operator states: done; the device keeps its own copy. {ELSEWHERE}"
     tone, influence = INFLUENCE[receipt.done.level]
-    verdict = receipt.verdict
     tone = tone if verdict == "PASS" else "open"  # a tick needs a measurement
+    checked, copy, of = CHECKED.get(verdict, f"The verdict: {verdict}."), "Records", "Influence"
+    if about_rows(receipt):
+        influence, checked = ABOUT_ROWS, f"{SEARCHED} No model was measured."
+    if only_the_loan(receipt):
+        influence = loan_words.INFLUENCE[receipt.done.level]
+        copy, of = "Lent copy", "Influence of the lent copy"
     rows = (
-        ("good" if gone else "open", f"Records deleted from {here(receipt)}", deleted),
-        (tone, "Influence taken out of the model", influence),
-        (TONES.get(verdict, "open"), "Measured", CHECKED.get(verdict, f"The verdict: {verdict}.")),
+        ("good" if gone else "open", f"{copy} deleted from {here(receipt)}", deleted),
+        (tone, f"{of} taken out of the model", influence),
+        (TONES.get(verdict, "open"), "Measured", checked),
     )
     return f'<ol class="steps">{"".join(_step(*row) for row in rows)}</ol>'
 
@@ -65,10 +74,11 @@ def _step(tone: str, name: str, says: str) -> str:
     return f"<li>{sign}<span><strong>{escape(name)}</strong><br>{escape(says)}</span></li>"
 
 
-def lines(findings: Sequence[Finding]) -> str:
+def lines(findings: Sequence[Finding], never: str = NEVER_SAW) -> str:
     """Draw a line per check that would have noticed: where the model is between two others.
 
     Returns '' if no check has the numbers: strangers do not see them.
+    never: what the models are that were trained for comparison
     """
     told = [f for f in findings if f.value is not None and would_have_noticed(f)]
     told = [f for f in told if f.verdict in TONES]
@@ -77,8 +87,8 @@ def lines(findings: Sequence[Finding]) -> str:
     rows = "".join(_line(finding) for finding in told)
     return (
         f'<figure class="picture"><ul class="lines">{rows}</ul>'
-        f"<figcaption>{_key()} Each line is one check. The shaded part is where models lie that "
-        f"never saw the records.</figcaption></figure>"
+        f"<figcaption>{_key()} Each line is one check. The shaded part is where models lie "
+        f"{escape(never)}.</figcaption></figure>"
     )
 
 

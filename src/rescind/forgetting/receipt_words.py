@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from rescind.audits.finding import JUDGING, UNCHANGED, Finding
-from rescind.core.claims import CASE, NEXT, OPERATOR, RELEASE
-from rescind.forgetting.receipt import TIME_FORMAT, Asked, Count, Receipt
+from rescind.audits.finding import JUDGING, UNCHANGED, VERDICTS, Finding
+from rescind.core.claims import CASE, ITEMS, NEXT, OPERATOR, RELEASE
+from rescind.forgetting import loan_words
+from rescind.forgetting.loan_words import of_the_loan, only_the_loan
+from rescind.forgetting.receipt import LEVELS, TIME_FORMAT, Asked, Count, Receipt
 from rescind.forgetting.sealing import BOUND, shown
 from rescind.reporting.html import TONES, Badge
 
 ASKED = {
-    "Unshare": "took back {n} that they had lent",
+    "Unshare": "stopped lending {n}",
     "Erase": "asked to erase {n}",
     "EraseLabels": "asked to erase {n} of their graph",
     "EraseEdges": "asked to erase {n} of their graph",
@@ -49,6 +51,9 @@ BY_LEVEL = {
     "not from a measurement.",
 }
 """What a level means where no audit passed."""
+SEARCHED = "The stored files were searched again, and no row of the request was found."
+NO_MODEL = f"No model was measured. {SEARCHED}"
+"""What UNAUDITED means of stored rows."""
 
 
 def answered(receipt: Receipt) -> str:
@@ -78,10 +83,38 @@ def sentences(receipt: Receipt) -> tuple[str, str, str]:
 def badges(receipt: Receipt) -> list[Badge]:
     """Return the verdict and the level, as words."""
     level = receipt.done.level
-    stated = f"{level}: {SHORT[level]}" + (", as stated" if level in ("L2", "L3") else "")
+    stated = f"{level}: {_short(receipt)}" + (", as stated" if level in ("L2", "L3") else "")
     # A level is green only beside a measurement: alone it is the operator's word.
     tone = _tone_of_level(level) if receipt.verdict == "PASS" else "open"
     return [Badge.of(receipt.verdict), Badge(stated, tone)]
+
+
+def _short(receipt: Receipt) -> str:
+    """Return the level in a few words."""
+    if about_rows(receipt):
+        return "stored rows, no model"
+    said = SHORT[receipt.done.level]
+    return f"{said} for the lent copy" if only_the_loan(receipt) else said
+
+
+def level_says(receipt: Receipt) -> str:
+    """Return what the level means for what was asked."""
+    level = receipt.done.level
+    if about_rows(receipt):
+        return "the rows are erased; this receipt is about stored rows, and about no model"
+    return loan_words.LEVELS[level] if only_the_loan(receipt) else LEVELS[level]
+
+
+def verdict_says(receipt: Receipt) -> str:
+    """Return what the verdict means for what was asked."""
+    return said_of(receipt, VERDICTS.get(receipt.verdict, ""))
+
+
+def said_of(receipt: Receipt, text: str) -> str:
+    """Return a text about erased records and models as it is true of what was asked."""
+    if about_rows(receipt):
+        return text.replace(VERDICTS["UNAUDITED"], NO_MODEL)
+    return of_the_loan(text) if only_the_loan(receipt) else text
 
 
 def tone(receipt: Receipt) -> str:
@@ -110,6 +143,21 @@ def records(count: Count, noun: str = "record") -> str:
     return f"1 {noun}" if count == 1 else f"{_number(count)} {noun}s"
 
 
+def items_and_rows(items: int, rows: int, noun: str = "record") -> str:
+    """Return two counts of one request in words: "2 items (3 rows)", "3 records" if they agree."""
+    if items == rows:
+        return records(rows, noun)
+    return f"{records(items, 'item')} ({records(rows, 'row')})"
+
+
+def amount(receipt: Receipt) -> str:
+    """Return what a request was about in words; items, too, where an item has several rows."""
+    asked, items = receipt.asked, receipt.claims.get(ITEMS, "")
+    if isinstance(asked.records, int) and items.isdecimal() and len(items) < 19:
+        return items_and_rows(int(items), asked.records)
+    return records(asked.records, NOUNS.get(asked.kind, "record"))
+
+
 def day(time: str) -> str:
     """Return the date of a receipt's time, as 15 November 2026."""
     at = datetime.strptime(time, TIME_FORMAT)
@@ -133,14 +181,15 @@ def _number(count: Count) -> str:
 def _asked(receipt: Receipt) -> str:
     asked = receipt.asked
     what = ASKED.get(asked.kind, f"asked for {asked.kind} of {{n}}")
-    count = records(asked.records, NOUNS.get(asked.kind, "record"))
-    who = people(asked.people)
+    count, who = amount(receipt), people(asked.people)
     return f"{who[0].upper()}{who[1:]} {what.replace('{n}', count)}."
 
 
 def _done(receipt: Receipt) -> str:
     done, release = receipt.done, receipt.claims.get(RELEASE)
     name = done.unlearning.partition(" (")[0]
+    if only_the_loan(receipt):
+        return _loan_done(receipt, name)
     what = DONE.get(name, f"{name} changed the model to take out their influence")
     what = what.replace("{they}", _they(receipt.asked))
     if name == "Retrain" and done.level == "L2":
@@ -148,6 +197,17 @@ def _done(receipt: Receipt) -> str:
     if release is not None and release.isdecimal():
         what = f"release {int(release):,} was made without them: {what}"
     return f"The operator states: on {day(receipt.time)} {what}."
+
+
+def _loan_done(receipt: Receipt, name: str) -> str:
+    what = f"{name} changed the model to take out the influence of that copy"
+    what = loan_words.DONE.get(name, what)
+    level = receipt.done.level
+    if name == "Retrain" and level == "L2":
+        what = f"{ALL_THAT_CAN} as if they had never been lent"
+    copy = "is no longer used" if level == "L0" else "was deleted"
+    said = f"on {day(receipt.time)} the copy that they had lent {copy}, and {what}"
+    return f"The operator states: {said}. {loan_words.STILL}"
 
 
 def _they(asked: Asked) -> str:
@@ -167,12 +227,14 @@ def _shown(receipt: Receipt) -> str:
             "What was published before this still comes from them, and stays in use until the next "
             "release."
         )
+    by_level = (loan_words.BY_LEVEL if only_the_loan(receipt) else BY_LEVEL)[level]
     if verdict == "PASS":
-        more = "" if level in ("L2", "L3") else f" {BY_LEVEL[level]}"
-        return _passed(receipt.findings) + more
+        more = "" if level in ("L2", "L3") else f" {by_level}"
+        return said_of(receipt, _passed(receipt.findings)) + more
     if verdict == "FAIL":
-        return _failed(receipt.findings, level)
-    return f"{OPEN_ENDS.get(verdict, f'The verdict is {verdict}.')} {BY_LEVEL[level]}"
+        return said_of(receipt, _failed(receipt.findings, level))
+    said = OPEN_ENDS.get(verdict, f"The verdict is {verdict}.")
+    return f"{said_of(receipt, said)} {by_level}"
 
 
 def _passed(findings: tuple[Finding, ...]) -> str:

@@ -241,10 +241,10 @@ def _clear(folder: Path) -> None:
 def _moved_page(run: Path, new: Path) -> str:
     from rescind.reporting.html import Page
 
-    out = Page(f"{run.name}: its records were forgotten")
+    out = Page(f"{run.name}: a request was answered")
     out.text(
-        f"Records of this run were erased or taken back. Its model, its report and everything else "
-        f"that was made with them were deleted. The new run without them is {new.name}; its "
+        f"Records of this run were erased, or are no longer lent. Its model, its report and "
+        f"everything else that was made with them were deleted. The new run is {new.name}; its "
         f"receipt.html shows what was requested, done and measured."
     )
     out.text("Kept here: the settings and the results of the old run (run.json).")

@@ -80,6 +80,14 @@ class Page:
         )
         return self
 
+    def warning(self, text: str) -> Page:
+        """Add a box that must be read before anything else."""
+        self.parts.append(
+            f'<div class="summary bad" role="note"><p class="lead"><strong>{escape(text)}</strong>'
+            f"</p></div>"
+        )
+        return self
+
     def listing(self, sentences: Sequence[str], ordered: bool = False) -> Page:
         """Add a list of sentences."""
         tag = "ol" if ordered else "ul"

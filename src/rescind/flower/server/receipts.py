@@ -16,7 +16,7 @@ from typing import Any
 from rescind.audits.finding import Finding
 from rescind.core import params
 from rescind.core.federation import Federation
-from rescind.core.records import Event, Withdraw
+from rescind.core.records import Event, Unshare, Withdraw
 from rescind.core.request import Request
 from rescind.core.settings import to_table
 from rescind.forgetting import receipt
@@ -34,6 +34,7 @@ ON_SILO = (
     "Records and private values on silos {silos}, which were not reached yet: they are removed "
     "before these silos do anything else."
 )
+KEPT = "The records themselves: devices keep them, and train on them."
 COUNTED = "The number of records counts those that the server knew; silos removed all others, too."
 
 
@@ -103,6 +104,7 @@ def _issued(fed: Federation, one: dict[str, Any], event: Event, previous: bytes)
     )  # fmt: skip
     limits = [ON_SILO.format(silos=", ".join(waiting))] if waiting else []
     limits += [COUNTED] if isinstance(event, Withdraw) else []
+    limits += [KEPT] if isinstance(event, Unshare) else []
     silos = {str(silo) for silo in range(int(one["silos"]))} - {*waiting}
     return receipt.issue(
         event, done, inventory(fed), [Finding("audit", "UNAUDITED", note=UNAUDITED)],

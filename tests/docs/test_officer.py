@@ -1,0 +1,59 @@
+"""The officer's page and the glossary agree with what receipts hold."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from rescind.core.claims import ITEMS
+from rescind.core.records import Erase, Records
+from rescind.forgetting.receipt import Asked, Done, Receipt, issue
+from rescind.forgetting.receipt_words import ROWS, badges, level_says
+
+ROOT = Path(__file__).parents[2]
+DONE = Done({"name": "imported data"}, ROWS, "L1", "", "", "", "", 0, 0, {}, 0.1)
+
+
+@pytest.fixture
+def of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Receipt:
+    """The receipt of a deletion of one item that a person had twice."""
+    monkeypatch.setenv("RESCIND_KEYS", str(tmp_path / "keys"))
+    asked = Asked("Erase", 2, 1, Erase(Records.of([0], [1])).digest())
+    return issue(asked, DONE, (), (), bound_claims={ITEMS: "1"}).exact
+
+
+def section(page: str, start: str) -> str:
+    """Return a page from a text on, up to the next heading."""
+    text = (ROOT / "docs" / f"{page}.md").read_text("utf-8")
+    return text[text.index(start) :].split("\n## ")[0]
+
+
+def meaning(word: str) -> str:
+    """Return what the glossary says of a word; it has one row."""
+    text = (ROOT / "docs" / "glossary.md").read_text("utf-8")
+    (found,) = re.findall(rf"^\| {word}[,\w ]* \| (.*) \|$", text, re.M)
+    return str(found)
+
+
+def test_the_letter_speaks_of_the_second_receipt_as_that_receipt_does(of_rows: Receipt) -> None:
+    letter = section("officer", "> Dear")
+    second = letter[letter.index("A second receipt") :]
+    assert "(level L1), and about no model" in second
+    assert "about no model" in level_says(of_rows)
+    assert "no model" in badges(of_rows)[1].word, "its page does not alarm"
+    assert "leave the line about the imported copy out of the list" in letter
+
+
+def test_the_page_says_what_stopping_to_lend_leaves() -> None:
+    answer = section("officer", "The third is for a person who stops lending")
+    assert "the model still learns from them there" in answer
+    assert "not lent again" in answer
+
+
+def test_a_record_is_a_row_and_digests_are_named(of_rows: Receipt) -> None:
+    assert "one line of a user's data" in meaning("record")
+    assert "an item that a user had twice" in meaning("item")
+    assert of_rows.asked.digest.startswith("blake2b:")
+    assert {"SHA-256", "BLAKE2b"} <= {*re.findall(r"[\w-]+", meaning("digest"))}
