@@ -7,11 +7,13 @@ import re
 import stat
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from rescind.cli import main
+from rescind.cli import app, main
 from rescind.core.clock import Clock
 from rescind.data import load
 from rescind.data.blocklist import FILE, Blocklist, place
@@ -275,6 +277,56 @@ def test_the_command_writes_a_receipt(
     assert rescind("data", "erase", "mine", "--user", "person-4")[0] == 0
     assert (tmp_path / "receipt-mine-2.json").is_file()
     assert rescind("data", "erase", "ml-100k", "--user", "7")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "advised"),
+    [
+        (["--user", CANARY], "--withdraw USER for each run"),
+        (
+            ["--user", CANARY, "--item", ONLY_THEIRS, "--item", "film-9"],
+            f"--user {CANARY} --item {ONLY_THEIRS} --item film-9 for each run",
+        ),
+        (
+            ["--user", CANARY, "--user", "person-4", "--item", ONLY_THEIRS],
+            "--erase FILE (a CSV with the columns user,item) for each run",
+        ),
+    ],
+)
+def test_who_asked_for_some_items_is_not_taken_out_of_the_runs(
+    table: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, asked: list[str], advised: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = CliRunner().invoke(app, ["data", "erase", "mine", *asked])
+    assert told.exit_code == 0, told.output
+    assert f"rescind forget RUN {advised}" in told.output.splitlines()[-1]
+    assert ("--withdraw" in told.output) == ("--item" not in asked)
+
+
+def test_a_deletion_is_announced_and_on_a_terminal_it_asks(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["data", "erase", "mine", "--user", CANARY]
+    said = "mine: 13 of 361 rows will be deleted for good, of 1 user"
+    with monkeypatch.context() as terminal:
+        terminal.setattr("rescind.cli.data_people.sys", SimpleNamespace(stdin=Terminal()))
+        told = CliRunner().invoke(app, words, input="n\n")
+        assert (told.exit_code, told.output.splitlines()[0]) == (1, said)
+        assert told.output.endswith("Nothing was erased.\n")
+        assert held_of(CANARY) == 13
+        unknown = CliRunner().invoke(app, [*words, "--user", "nobody"], input="y\n")
+        assert "will be deleted" not in unknown.output, "it will not"
+        assert CliRunner().invoke(app, [*words, "--yes"]).exit_code == 0
+    assert held_of(CANARY) == 0
+    told = CliRunner().invoke(app, ["data", "erase", "mine", "--user", "person-4"])
+    assert told.exit_code == 0, "a script is not asked"
+    assert "rows will be deleted for good, of 1 user" in told.output.splitlines()[0]
+
+
+class Terminal:
+    def isatty(self) -> bool:
+        return True
 
 
 def test_each_of_several_who_asked_together_gets_a_receipt_of_her_own_rows(

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rescind.core.files import locked
+from rescind.data.arrays import Mask
 from rescind.data.blocklist import Blocklist, place, without_rows
 from rescind.data.dataset import Dataset
 from rescind.data.importing import about_imported, imported_folder, load_imported, write
@@ -53,15 +54,25 @@ def choose(name: str, users: Sequence[str], items: Sequence[str] = ()) -> Erasin
         for one in given:
             if one not in known:
                 raise DataError(f"{_unknown(name, kind, one)} Nothing was erased.")
-    gone = np.isin(dataset.users[dataset.user], list(users))
-    if items:
-        gone &= np.isin(dataset.items[dataset.item], list(items))
+    gone = _of(dataset, users, items)
     if not gone.any():
         raise DataError(
             f"these users have no such rows in '{name}'. Nothing was erased. Look up which "
             f"items are theirs, or erase all their rows: leave --item out."
         )
     return Erasing(name, dataset, dataset.select(gone), without_rows(dataset, gone))
+
+
+def rows_of(dataset: Dataset, users: Sequence[str], items: Sequence[str] = ()) -> Dataset:
+    """Return the rows of users, given by original ids. items: only these. Default: all"""
+    return dataset.select(_of(dataset, users, items))
+
+
+def _of(dataset: Dataset, users: Sequence[str], items: Sequence[str]) -> Mask:
+    found: Mask = np.isin(dataset.users, list(users))[dataset.user]
+    if items:
+        found = found & np.isin(dataset.items, list(items))[dataset.item]
+    return found
 
 
 def _unknown(name: str, kind: str, one: str) -> str:
