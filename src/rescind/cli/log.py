@@ -109,7 +109,7 @@ def check(
     """
     from rescind.errors import DataError
     from rescind.forgetting.receipt_log import own_key_under
-    from rescind.proof.notes import LOG, WITNESS
+    from rescind.proof.notes import LOG, WITNESS, saw
 
     trusted = key_given(log_key, LOG) if log_key else None
     witnesses = [key_given(one, WITNESS) for one in witness or []]
@@ -120,7 +120,7 @@ def check(
     except DataError as error:
         typer.echo(f"NOT VALID: {error}")
         raise typer.Exit(1) from None
-    names = ", ".join(key.name for key in seen)
+    names = saw(seen)
     typer.echo(f"VALID: {place.checkpoint.size:,} entries in {place.checkpoint.origin}")
     typer.echo(
         f"  cosigned by {names}"

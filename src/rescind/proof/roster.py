@@ -36,7 +36,7 @@ from rescind.proof.log_folder import (
     LogFolder,
     entry_of,
 )
-from rescind.proof.notes import Key
+from rescind.proof.notes import Key, saw
 from rescind.proof.sum_hash import BYTES, LENGTH, Hash, line_of
 
 LINES, SUM, STATED, LOG = "roster.bin", "sum.bin", "release.json", "log"
@@ -179,7 +179,7 @@ def check(
     Needs no data: the public folder and keys only.
     """
     seen = public.log.check(log, witnesses, since)
-    names = ", ".join(key.name for key in seen)
+    names = saw(seen)
     size = public.log.checkpoint.size
     by = f"is cosigned by {names}" if names else "no witness was named, so none was checked"
     told = [f"the log {log.name} has {size:,} entries and {by}"]
