@@ -156,9 +156,8 @@ def test_over_http_another_history_is_told_in_words_on_both_sides(
             said = "has signed 7 entries of another history of this log"
             with pytest.raises(DataError, match=said):
                 ask(url, witness.key, other)
-            assert told == [
-                f"refused: {NAME} signed 7 entries that were not shown to continue the 7 signed here"
-            ]
+            not_shown = "entries that were not shown to continue the 7 signed here"
+            assert told == [f"refused: {NAME} signed 7 {not_shown}"]
             other.append(entries(7), PRIVATE)
             with pytest.raises(DataError, match="shows a second history"):
                 ask(url, witness.key, other)

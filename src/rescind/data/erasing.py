@@ -17,7 +17,13 @@ from rescind.core.files import locked
 from rescind.data.arrays import Mask
 from rescind.data.blocklist import Blocklist, place, without_rows
 from rescind.data.dataset import Dataset
-from rescind.data.importing import about_imported, imported_folder, load_imported, write
+from rescind.data.importing import (
+    about_imported,
+    imported_folder,
+    imported_names,
+    load_imported,
+    write,
+)
 from rescind.errors import DataError
 
 
@@ -53,12 +59,13 @@ def choose(name: str, users: Sequence[str], items: Sequence[str] = ()) -> Erasin
     for kind, given, known in (("user", users, dataset.users), ("item", items, dataset.items)):
         for one in given:
             if one not in known:
-                raise DataError(f"{_unknown(name, kind, one)} Nothing was erased.")
+                raise DataError(f"{unknown_id(name, kind, one)} Nothing was erased.")
     gone = _of(dataset, users, items)
     if not gone.any():
         raise DataError(
             f"these users have no such rows in '{name}'. Nothing was erased. Look up which "
-            f"items are theirs, or erase all their rows: leave --item out."
+            f"items are theirs (rescind data show {name} --user USER), or erase all their rows: "
+            f"leave --item out."
         )
     return Erasing(name, dataset, dataset.select(gone), without_rows(dataset, gone))
 
@@ -75,7 +82,7 @@ def _of(dataset: Dataset, users: Sequence[str], items: Sequence[str]) -> Mask:
     return found
 
 
-def _unknown(name: str, kind: str, one: str) -> str:
+def unknown_id(name: str, kind: str, one: str) -> str:
     """Say what to do about an id that is not there. No other id is named: it is of other people."""
     if kind == "user" and Blocklist.of_dataset(name).has_asked(one):
         return (
@@ -85,6 +92,8 @@ def _unknown(name: str, kind: str, one: str) -> str:
             f"answered/REQUEST/receipt-{name}.json in a folder of requests. If data was added or "
             f"imported again after the run forgot, they were left out then, without a receipt."
         )
+    if name not in imported_names():
+        return f"there is no {kind} '{one}' in '{name}'. Its publisher's ids are used here."
     file = about_imported(name)["file"]
     return (
         f"there is no {kind} '{one}' in '{name}'. Allowed are ids as they stand in what was "

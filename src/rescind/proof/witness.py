@@ -116,8 +116,8 @@ class Witness:
         if old != last.size:
             raise Refused(409, f"{last.size}\n", SIZE_TYPE)
         told = (
-            f"refused: {point.origin} signed {point.size:,} entries that were not shown to continue "
-            f"the {last.size:,} signed here"
+            f"refused: {point.origin} signed {point.size:,} entries that were not shown to "
+            f"continue the {last.size:,} signed here"
         )
         if old == point.size and point.root != last.root:
             raise Refused(409, f"{last.size}\n", SIZE_TYPE, told)
