@@ -198,6 +198,24 @@ def test_data_erase_deletes_the_bytes_and_later_imports_leave_them_out(table: Pa
     assert holding(imported_folder(), CANARY) == []
 
 
+def test_erased_rows_that_come_back_under_another_name_are_told(table: Path) -> None:
+    told: list[str] = []
+    import_file(table, "before", tell=told.append)
+    assert told == [], "control: nobody was erased yet"
+    erase_imported("mine", [CANARY])
+    import_file(table, "mine", replace=True, tell=told.append)
+    assert told == [], "control: under its own name they stay away"
+    other = import_file(table, "other", tell=told.append)
+    assert len(other) == 361
+    (said,) = told
+    assert said.startswith("13 rows of this file had been erased from 'mine', and 'other' has them")
+    assert "rescind data erase other --user USER" in said
+    assert CANARY not in said
+    place("broken").write_text("[")
+    assert len(import_file(table, "third", tell=told.append)) == 361, "no list of another stops it"
+    assert len(told) == 2
+
+
 def test_one_row_can_be_erased(table: Path) -> None:
     with pytest.raises(DataError, match="leave --item out"):
         erase_imported("mine", ["person-4"], [ONLY_THEIRS])
