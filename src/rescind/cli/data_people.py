@@ -50,6 +50,7 @@ def erase_rows(
     people = f"{len(users)} user" + ("s" if len(users) > 1 else "")
     _announce(name, users, items, people, ask=not yes and sys.stdin.isatty())
     from rescind.forgetting.data_erasure import erase
+    from rescind.forgetting.receipt_check import REQUEST
 
     done = erase(name, users, items, receipt, case)
     here = Path.cwd()
@@ -58,7 +59,9 @@ def erase_rows(
         typer.echo(f"{name}: an interrupted deletion was finished first; receipt {done.earlier}")
     typer.echo(f"{name}: deleted {done.rows:,} rows of {people}; later imports leave them out")
     whose = "for the requester only" if len(users) == 1 else "for nobody (numbers of all)"
+    request = path.with_suffix(REQUEST)
     beside = f"{path.with_suffix('.key')}, {path.with_suffix('.html')}"
+    beside += f", {request}" if request.is_file() else ""
     typer.echo(f"  receipt  {path}\n  {whose}  {beside}")
     forget = f"rescind forget RUN {_asked_of_a_run(users, items)}"
     typer.echo(f"\nNext: rescind verify {path}; {forget} for each run")

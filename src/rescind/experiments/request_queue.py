@@ -5,7 +5,7 @@
       ben.json             {"erase": {"user": "9", "items": ["50", "172"]}, "due": "2026-12-01"}
       answered/anna/       receipt.json, receipt.html, receipt.key, request.json: for the user;
                            the key and the exact page lie here alone
-                           receipt-NAME.json, .html, .key: of rows of imported data
+                           receipt-NAME.json, .html, .key, .request.json: of rows of imported data
                            about.json: for the operator
       refused/x.json       why a request could not be answered
       log.jsonl            one line per answer or refusal, without ids of users
