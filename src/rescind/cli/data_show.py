@@ -62,7 +62,7 @@ def _of_dataset(name: str, user: str) -> Rows:
 
     data = load(name, erased_too=True)
     if not isinstance(data, Dataset):
-        raise ConfigError(f"'{name}' is a graph: its nodes are no people with rows.")
+        raise ConfigError(f"'{name}' is a graph: it has nodes, and no rows of users.")
     if user not in data.users:
         raise DataError(unknown_id(name, "user", user))
     mine = rows_of(data, [user])
@@ -100,7 +100,7 @@ def _of_run(run: Path, user: str) -> Rows:
     fed = load_federation(model_in(run))
     held, labels = fed.now.vault.holdings, fed.labels
     if held.graph is not None:
-        raise ConfigError(f"{run} learnt a graph: its nodes are no people with rows.")
+        raise ConfigError(f"{run} learnt a graph: it has nodes, and no rows of users.")
     mine = (held.records.client == labels.client(user, held.clients)).nonzero().flatten()
     records, timed = held.records[mine], bool(held.records.time.any())
     ratings = None if records.rating is None else (records.rating / 2).tolist()

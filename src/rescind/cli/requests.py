@@ -130,7 +130,10 @@ def extend(
     state: State = Path("runs/service"),
     database: Database = None,
 ) -> None:
-    """Give a request more time, with a reason: at a running service (--url), or in a folder.
+    """Give a request to a service more time, with a reason.
+
+    At a running service (--url), or in the state folder of one (--state). The deadline of a request
+    in a folder of requests is in its file: "due".
 
     Example: rescind requests extend ID --days 14 --reason "many requests"
     --url http://localhost:8000
