@@ -109,7 +109,8 @@ def check(
     """
     from rescind.errors import DataError
     from rescind.forgetting.receipt_log import own_key_under
-    from rescind.proof.notes import LOG, WITNESS, saw
+    from rescind.proof.log_folder import saw
+    from rescind.proof.notes import LOG, WITNESS
 
     trusted = key_given(log_key, LOG) if log_key else None
     witnesses = [key_given(one, WITNESS) for one in witness or []]

@@ -13,8 +13,8 @@ from rescind.core.files import write_atomically
 from rescind.errors import ConfigError, DataError, RescindError
 from rescind.forgetting.verify import Check
 from rescind.privacy import keys
-from rescind.proof.log_folder import CHECKPOINT, RECEIPT, LogFolder, entry_of
-from rescind.proof.notes import LARGEST, Key, Proof, at_time, opened
+from rescind.proof.log_folder import CHECKPOINT, RECEIPT, LogFolder, at_time, entry_of
+from rescind.proof.notes import LARGEST, Key, Proof, opened
 
 SUFFIX = ".tlog-proof"
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -148,16 +147,6 @@ def vouched(note: str, log: Key, witnesses: Collection[Key] = ()) -> Opened:
     if missing := [key.name for key in witnesses if key not in found]:
         raise DataError(f"the checkpoint is not cosigned by {', '.join(missing)}.")
     return point, found
-
-
-def saw(seen: Mapping[Key, int]) -> str:
-    """Return who saw a log, and when: an old copy stays signed, so the time is for the reader."""
-    return ", ".join(f"{key.name} on {at_time(at)}" for key, at in seen.items())
-
-
-def at_time(seconds: int) -> str:
-    """Return the time of a signature (UTC)."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,9 @@ from rescind.proof.log_folder import (
     ROSTER,
     LogFolder,
     entry_of,
+    saw,
 )
-from rescind.proof.notes import Key, saw
+from rescind.proof.notes import Key
 from rescind.proof.sum_hash import BYTES, LENGTH, Hash, line_of
 
 LINES, SUM, STATED, LOG = "roster.bin", "sum.bin", "release.json", "log"
