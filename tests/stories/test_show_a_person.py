@@ -68,6 +68,7 @@ def test_every_stored_row_of_one_person_is_listed_by_original_ids(shop: Path) ->
     assert sorted((r["item"], r["rating"], r["time"]) for r in rows) == sorted(
         (item, float(rating), int(time)) for _, item, rating, time in given
     )
+    assert not any(row["left_out"] for row in rows)
     assert {row["title"] for row in rows} == {f"Thing {row['item']}" for row in rows}
 
 

@@ -14,7 +14,7 @@ from typer import Argument, Option
 from rescind.cli.options import Json
 
 Rows = list[dict[str, Any]]
-LEFT_OUT, LENT = "left out", "lent"
+LEFT_OUT, LENT = "left_out", "lent"
 _FIRST_DAY = 100_000_000
 """Smaller times (before 1973) are places in a sequence, or other numbers."""
 
@@ -42,7 +42,7 @@ def show_rows(
         return
     mark = LEFT_OUT if is_data else LENT
     marked = sum(row[mark] for row in rows)
-    typer.echo(f"{name}: {len(rows):,} rows of user '{user}', {marked:,} of them {mark}")
+    typer.echo(f"{name}: {len(rows):,} rows of user '{user}', {marked:,} of them {_word(mark)}")
     for line in _table(rows):
         typer.echo(f"  {line}")
     if not rows:
@@ -120,9 +120,13 @@ def _table(rows: Rows) -> list[str]:
     """Return rows as lines under a heading, in columns."""
     if not rows:
         return []
-    cells = [list(rows[0]), *([_cell(name, row[name]) for name in row] for row in rows)]
+    cells = [list(map(_word, rows[0])), *([_cell(name, row[name]) for name in row] for row in rows)]
     widths = [max(len(line[at]) for line in cells) for at in range(len(cells[0]))]
     return [_aligned(line, widths) for line in cells]
+
+
+def _word(column: str) -> str:
+    return column.replace("_", " ")
 
 
 def _aligned(line: Sequence[str], widths: Sequence[int]) -> str:
