@@ -211,6 +211,8 @@ def test_an_import_is_not_overwritten_by_accident(save):
 def test_unknown_columns_and_extensions_are_refused(save):
     with pytest.raises(DataError, match=r"'nobody' for the user.*The columns are user, item"):
         import_file(save(GOOD), "mine", columns={"user": "nobody"})
+    with pytest.raises(DataError, match=r"separated by ';', pass separator=';'"):
+        import_file(save(GOOD.replace(",", ";")), "semicolons")
     with pytest.raises(DataError, match=r"extension '\.xlsx' is not supported"):
         import_file(save(GOOD, "a.xlsx"), "mine")
     with pytest.raises(DataError, match="no such file"):

@@ -214,7 +214,7 @@ def test_a_user_of_the_queue_gets_what_the_page_of_the_receipt_asks_for(folder: 
     assert {path.name for path in got.iterdir()} == {
         "about.json", "receipt.html", "receipt.json", "receipt.key", "receipt.tlog-proof",
         "request.json", "receipt-shop.html", "receipt-shop.json", "receipt-shop.key",
-        "receipt-shop.tlog-proof",
+        "receipt-shop.tlog-proof", "receipt-shop.request.json",
     }  # fmt: skip
     assert (got / "request.json").stat().st_mode & 0o777 == 0o600
     said = good(
@@ -222,4 +222,9 @@ def test_a_user_of_the_queue_gets_what_the_page_of_the_receipt_asks_for(folder: 
         f"--event-key {got}/receipt.key"
     )
     assert "it is about exactly the given Erase request" in said
+    said = good(
+        f"rescind verify {got}/receipt-shop.json --event {got}/receipt-shop.request.json "
+        f"--event-key {got}/receipt-shop.key"
+    )
+    assert "it is about exactly the given Erase request" in said, "of the imported rows, too"
     assert not list(Path("requests/answered").glob(".*")), "no second copy is left"

@@ -97,7 +97,12 @@ def test_a_person_leaves_and_anybody_can_check_it(
         assert code == 1, "control: the public folder does not know of it"
         assert "not cosigned by silo-0" in said
         good(rescind("log", "cosign", url, "--key", witness, "--public", "public"))
-        assert "is cosigned by silo-0" in good(rescind(*by_silo))
+        said = good(rescind(*by_silo))
+        assert re.search(r"is cosigned by silo-0 on 20\d\d-\d\d-\d\dT\S+Z\n", said), (
+            "an old copy shows"
+        )
+        checked = good(rescind("log", "check", "--witness", witness))
+        assert re.search(r"  cosigned by silo-0 on 20\d\d-\d\d-\d\dT\S+Z\n", checked)
         good(rescind("log", "key", "--log", "other", "--name", "example.org/other"))
         with pytest.raises(DataError, match="shows another log"):
             Public.read(Path("public")).show(LogFolder(Path("other")))

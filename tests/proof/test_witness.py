@@ -139,6 +139,34 @@ def test_what_it_does_not_know_or_cannot_read_is_refused(log: LogFolder, state: 
         assert witness.add_checkpoint(body).status == 400, body[:20]
 
 
+def test_over_http_another_history_is_told_in_words_on_both_sides(
+    log: LogFolder, state: Path, tmp_path: Path
+) -> None:
+    other = LogFolder.make(tmp_path / "other", NAME, PRIVATE)
+    other.append(entries(0, 1, 2, 3, 4, 5, 9), PRIVATE)
+    witness, told = opened(state), list[str]()
+    with server(witness, "127.0.0.1", 0, told.append) as door:
+        thread = threading.Thread(target=door.serve_forever)
+        thread.start()
+        try:
+            url = f"http://127.0.0.1:{door.server_port}"
+            for _ in range(2):
+                ask(url, witness.key, log)
+            assert told == [], "control: to be asked what it saw is no refusal"
+            said = "has signed 7 entries of another history of this log"
+            with pytest.raises(DataError, match=said):
+                ask(url, witness.key, other)
+            not_shown = "entries that were not shown to continue the 7 signed here"
+            assert told == [f"refused: {NAME} signed 7 {not_shown}"]
+            other.append(entries(7), PRIVATE)
+            with pytest.raises(DataError, match="shows a second history"):
+                ask(url, witness.key, other)
+            assert "signed 8 entries" in told[1]
+        finally:
+            door.shutdown()
+            thread.join()
+
+
 def test_over_http_a_log_asks_and_a_rolled_back_one_is_told(
     log: LogFolder, state: Path, tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ import stat
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,9 +27,11 @@ from rescind.experiments.recipe import Cell, DataSettings, RunSettings, SharingS
 from rescind.forgetting.data_erasure import erase
 from rescind.forgetting.receipt import Receipt, opened
 from rescind.forgetting.sealing import band
+from rescind.forgetting.verify import verify
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
 from rescind.privacy.keys import own_public_key, read_secret
+from rescind.storage.events import names_in, read_event
 from rescind.storage.federations import load_federation
 
 CANARY, ONLY_THEIRS = "canary-7f3a9c51", "film-e2d8b640"
@@ -219,6 +222,24 @@ def test_data_erase_deletes_the_bytes_and_later_imports_leave_them_out(table: Pa
     assert holding(imported_folder(), CANARY) == []
 
 
+def test_erased_rows_that_come_back_under_another_name_are_told(table: Path) -> None:
+    told: list[str] = []
+    import_file(table, "before", tell=told.append)
+    assert told == [], "control: nobody was erased yet"
+    erase_imported("mine", [CANARY])
+    import_file(table, "mine", replace=True, tell=told.append)
+    assert told == [], "control: under its own name they stay away"
+    other = import_file(table, "other", tell=told.append)
+    assert len(other) == 361
+    (said,) = told
+    assert said.startswith("13 rows of this file had been erased from 'mine', and 'other' has them")
+    assert "rescind data erase other --user USER" in said
+    assert CANARY not in said
+    place("broken").write_text("[")
+    assert len(import_file(table, "third", tell=told.append)) == 361, "no list of another stops it"
+    assert len(told) == 2
+
+
 def test_one_row_can_be_erased(table: Path) -> None:
     with pytest.raises(DataError, match="leave --item out"):
         erase_imported("mine", ["person-4"], [ONLY_THEIRS])
@@ -264,9 +285,10 @@ def test_the_command_writes_a_receipt(
     code, said = rescind("data", "erase", "mine", "--user", CANARY, "--case", "DSR 117")
     assert code == 0, said
     assert "deleted 13 rows" in said
-    assert "for the requester only  receipt-mine.key, receipt-mine.html" in said
-    page = tmp_path / "receipt-mine.html"
-    assert stat.S_IMODE(page.stat().st_mode) == 0o600
+    private = "receipt-mine.key, receipt-mine.html, receipt-mine.request.json"
+    assert f"for the requester only  {private}" in said
+    page, asked = tmp_path / "receipt-mine.html", tmp_path / "receipt-mine.request.json"
+    assert stat.S_IMODE(page.stat().st_mode) == stat.S_IMODE(asked.stat().st_mode) == 0o600
     told = page.read_text().split("</style>")[1]
     assert "Request DSR 117 was answered on 20" in told
     assert "One person asked to erase 13 records" in told
@@ -274,13 +296,23 @@ def test_the_command_writes_a_receipt(
     assert "is answered for by itself, with a receipt of its own" in told
     assert "its devices" not in told, "there are none"
     assert CANARY not in told
-    commands = re.findall(r"rescind verify receipt-mine.json --.*?(?=\n|</code>)", told)
-    assert len(commands) == 2
+    lines = told.replace("\\\n", " ")
+    commands = re.findall(r"rescind verify receipt-mine.json --.*?(?=\n|</code>)", lines)
+    assert len(commands) == 3
+    said_by = []
     for command in commands:
         words = command.replace("KEY-FROM-THE-OPERATORS-WEB-PAGE", str(own_public_key())).split()
         code, said = rescind(*words[1:])
         assert code == 0, said
-    assert "Erase of 13 records" in said, "the second command opens the exact numbers"
+        said_by.append(said)
+    assert "it is about exactly the given Erase request" in said_by[1]
+    assert "Erase of 13 records" in said_by[2], "the last command opens the exact numbers"
+    table = json.loads(asked.read_text())
+    assert {*table["user"]} == {CANARY}, "as they know themselves"
+    assert ONLY_THEIRS in table["item"]
+    asked.write_text(json.dumps({**table, "user": ["person-4"] * 13}))
+    mine = ("--event", asked.name, "--event-key", "receipt-mine.key")
+    assert rescind("verify", "receipt-mine.json", *mine)[0] == 1, "control: another person's name"
     assert "receipt.json" not in told, "commands name this file"
     assert rescind("verify", "receipt-mine.json")[0] == 0
     receipt = json.loads((tmp_path / "receipt-mine.json").read_text())
@@ -293,7 +325,8 @@ def test_the_command_writes_a_receipt(
     code, said = rescind(*other, "page.html")
     assert (code, "must end in .json" in said) == (2, True)
     code, said = rescind(*other, "two.json")
-    assert (code, "for nobody (numbers of all)  two.key, two.html" in said) == (0, True)
+    assert (code, "for nobody (numbers of all)  two.key, two.html\n" in said) == (0, True)
+    assert not (tmp_path / "two.request.json").exists(), "nobody gets it, so it is not written"
     assert "Do not send this page" in (tmp_path / "two.html").read_text()
     assert rescind("data", "erase", "mine", "--user", "person-4")[0] == 0
     assert (tmp_path / "receipt-mine-2.json").is_file()
@@ -363,6 +396,68 @@ def test_an_item_that_somebody_had_twice_is_one_item_and_two_rows(
     assert "2 items" not in (tmp_path / "receipt.json").read_text(), "strangers see a band"
     whole = opened(done.receipt, read_secret(done.key))
     assert (whole.asked.records, whole.claims["items"]) == (3, "2")
+
+
+@pytest.mark.parametrize(
+    ("asked", "advised"),
+    [
+        (["--user", CANARY], "--withdraw USER for each run"),
+        (
+            ["--user", CANARY, "--item", ONLY_THEIRS, "--item", "film-9"],
+            f"--user {CANARY} --item {ONLY_THEIRS} --item film-9 for each run",
+        ),
+        (
+            ["--user", CANARY, "--user", "person-4", "--item", ONLY_THEIRS],
+            "--erase FILE (a CSV with the columns user,item) for each run",
+        ),
+    ],
+)
+def test_who_asked_for_some_items_is_not_taken_out_of_the_runs(
+    table: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, asked: list[str], advised: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = CliRunner().invoke(app, ["data", "erase", "mine", *asked])
+    assert told.exit_code == 0, told.output
+    assert f"rescind forget RUN {advised}" in told.output.splitlines()[-1]
+    assert ("--withdraw" in told.output) == ("--item" not in asked)
+
+
+def test_a_deletion_is_announced_and_on_a_terminal_it_asks(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["data", "erase", "mine", "--user", CANARY]
+    said = "mine: 13 of 361 rows will be deleted for good, of 1 user"
+    with monkeypatch.context() as terminal:
+        terminal.setattr("rescind.cli.data_people.sys", SimpleNamespace(stdin=Terminal()))
+        told = CliRunner().invoke(app, words, input="n\n")
+        assert (told.exit_code, told.output.splitlines()[0]) == (1, said)
+        assert told.output.endswith("Nothing was erased.\n")
+        assert held_of(CANARY) == 13
+        unknown = CliRunner().invoke(app, [*words, "--user", "nobody"], input="y\n")
+        assert "will be deleted" not in unknown.output, "it will not"
+        assert CliRunner().invoke(app, [*words, "--yes"]).exit_code == 0
+    assert held_of(CANARY) == 0
+    told = CliRunner().invoke(app, ["data", "erase", "mine", "--user", "person-4"])
+    assert told.exit_code == 0, "a script is not asked"
+    assert "rows will be deleted for good, of 1 user" in told.output.splitlines()[0]
+
+
+class Terminal:
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_row_that_was_there_twice_is_in_the_request_of_its_receipt(
+    table: Path, tmp_path: Path
+) -> None:
+    table.write_text(table.read_text() + f"{CANARY},{ONLY_THEIRS}\n")
+    import_file(table, "mine", replace=True)
+    done = erase("mine", [CANARY], [ONLY_THEIRS], tmp_path / "one.json")
+    text = (tmp_path / "one.request.json").read_text()
+    assert json.loads(text)["item"] == [ONLY_THEIRS] * 2
+    request = read_event(text), read_secret(done.key), names_in(text)
+    assert verify(done.path.read_bytes(), {own_public_key(): "me"}, request=request).valid
 
 
 def test_each_of_several_who_asked_together_gets_a_receipt_of_her_own_rows(

@@ -387,13 +387,15 @@ def test_the_demonstration_runs_without_any_data(rescind):
     )
     assert code == 0, told
     assert "it is about exactly the given Erase request" in told
-    assert "it is entry 1 of 1 in the log" in told
+    assert "it is entry 2 of 2 in the log" in told
     # The proof of the subtraction stands above the retrain, and can be repeated from disk.
     assert out.index("summed again here: exact, bit for bit") < out.index(
         "the same rounds without them"
     )
     additive = "demo/additive"
-    assert rescind("verify", f"{additive}/receipt.json", "--data", additive)[0] == 0
+    proof = ["--proof", f"{additive}/receipt.tlog-proof"]
+    code, told, _ = rescind("verify", f"{additive}/receipt.json", "--data", additive, *proof)
+    assert (code, "it is entry 1 of 1 in the log" in told) == (0, True), "each receipt is logged"
     user = out.split("User ")[1].split()[0]
     # The report has the subtraction, too, with the digest that the key of the receipt opens.
     receipt = parse(Path(f"{additive}/receipt.json").read_bytes())

@@ -200,7 +200,11 @@ def test_bad_requests_are_told_what_to_do(run, tmp_path):
     fed = load_federation(run / "model")
     path = tmp_path / "request.csv"
     for text, says in (
-        ("film,item\n1,2\n", "no column 'user'"),
+        (
+            "film,item\n1,2\n",
+            r"no column 'user' \(its first line is 'film, item'\). Write a header",
+        ),
+        ("user;item\n1;2\n", "separated by ';': separate them by commas"),
         ("user,item\nnobody,film-1\n", "line 2"),
         (f"user,item\n{CANARY},film-99\n", "line 2"),
         ("", "no column 'user'"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -357,6 +358,65 @@ def test_a_request_is_due_after_one_month_not_after_thirty_days(received, due):
     assert month_after(datetime.fromisoformat(received)) == datetime.fromisoformat(due)
 
 
+def end_of(year: int, month: int, day: int) -> datetime:
+    return datetime(year, month, day, 23, 59, 59, 999999, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("words", "when", "late"),
+    [
+        ({"received": "2026-10-17"}, "2026-11-17T23:59:59", None),
+        ({"received": "2026-10-17"}, "2026-11-18T00:00:00", "answered 1 day late (due 2026-11-17)"),
+        ({"received": "2026-10-17T18:30"}, "2026-11-17T23:59:59", None),
+        ({"due": "2026-11-17"}, "2026-11-17T23:59:59", None),
+        ({"due": "2026-10-01"}, "2026-11-17T09:00:00", "answered 47 days late (due 2026-10-01)"),
+        ({"due": "2026-11-17T12:00+01:00"}, "2026-11-17T10:59:59", None),
+        (
+            {"due": "2026-11-17T12:00+01:00"},
+            "2026-11-17T11:01:00",
+            "answered late (due 2026-11-17T12:00:00+01:00)",
+        ),
+    ],
+)
+def test_a_request_is_due_with_the_end_of_its_day_and_a_late_answer_is_told(
+    queue, words, when, late
+):
+    folder, run = queue
+    ask(folder, "anna", withdraw="3", **words)
+    now = datetime.fromisoformat(when).replace(tzinfo=UTC)
+    done = work_through(folder, run, "none", now=now)
+    assert done.answered == ("anna",)
+    assert done.late == ({"anna": late} if late else {})
+    assert log_lines(folder)[-1]["late"] is (late is not None)
+
+
+def test_the_command_tells_a_late_answer_and_ends_with_code_1(queue, capsys):
+    folder, run = queue
+    ask(folder, "ben", withdraw="4", received=f"{datetime.now(UTC):%Y-%m-%d}")
+    code, said = command(folder, run, capsys)
+    assert (code, "late: " in said) == (0, False), "control: an answer in time"
+    ask(folder, "anna", withdraw="3", received="2020-01-10")
+    code, said = command(folder, run, capsys)
+    assert code == 1
+    assert re.search(r"late: anna; answered \d+ days late \(due 2020-02-10\)", said)
+    assert "1 answered, 0 waiting" in said
+
+
+def test_a_request_cannot_have_come_after_today(queue):
+    folder, run = queue
+    path = ask(folder, "anna", withdraw="3", received="2026-06-02")
+    came = datetime(2026, 6, 1, 12, tzinfo=UTC)
+    os.utime(path, (came.timestamp(), came.timestamp()))
+    done = work_through(folder, run, "none", now=came)
+    assert done.refused == ("anna",)
+    why = json.loads((folder / "refused" / "anna.json").read_text())["why"]
+    assert "received '2026-06-02' is after today (2026-06-01)" in why
+    assert [one.due for one in done.waiting] == [end_of(2026, 7, 1)], "the file's day counts"
+    ask(folder, "ben", withdraw="4", received="2026-06-01")
+    done = work_through(folder, run, "none", now=came)
+    assert done.answered == ("ben",), "control: today"
+
+
 def test_two_at_once_are_told_apart(queue):
     folder, run = queue
     ask(folder, "anna", withdraw="3")
@@ -395,7 +455,7 @@ def test_the_metrics_count_what_waits_and_what_is_overdue(queue):
     assert "rescind_requests_open 2\n" in text
     assert "rescind_requests_overdue 1\n" in text
     assert "rescind_requests_answered_total 1\n" in text
-    due = datetime(2026, 1, 20, tzinfo=UTC).timestamp()
+    due = end_of(2026, 1, 20).timestamp()
     assert f"rescind_requests_next_due_seconds {due:.0f}\n" in text
     early = metrics_text(folder, done, now - timedelta(days=20))
     assert "rescind_requests_overdue 0\n" in early, "control"
@@ -413,9 +473,11 @@ def test_an_unreadable_request_is_open_and_becomes_overdue(queue, text):
         text = metrics_text(folder, done, came + timedelta(days=29))
         assert "rescind_requests_open 1\n" in text
         assert "rescind_requests_overdue 0\n" in text, "control: there is time left"
+        last = metrics_text(folder, done, came + timedelta(days=31, hours=23))
+        assert "rescind_requests_overdue 0\n" in last, "the last day is not over"
         late = metrics_text(folder, done, came + timedelta(days=32))
         assert "rescind_requests_overdue 1\n" in late
-        due = datetime(2026, 2, 1, tzinfo=UTC).timestamp()  # one month later
+        due = end_of(2026, 2, 1).timestamp()  # one month later
         assert f"rescind_requests_next_due_seconds {due:.0f}\n" in late
 
 
@@ -425,8 +487,8 @@ def test_a_wrong_request_keeps_the_deadline_that_it_names(queue):
     ask(folder, "f", withdraw="3", due="soon", received="2026-01-01")
     due = {one.name: one.due for one in work_through(folder, run, "none").waiting}
     assert due == {
-        "e": datetime(2026, 1, 5, tzinfo=UTC),
-        "f": datetime(2026, 2, 1, tzinfo=UTC),
+        "e": end_of(2026, 1, 5),
+        "f": end_of(2026, 2, 1),
     }
 
 
@@ -456,6 +518,7 @@ def test_the_command_for_cron(queue, monkeypatch, capsys, tmp_path):
     out = capsys.readouterr()
     assert stop.value.code == 1, "a request was refused, and it is overdue"
     assert "answered: anna" in out.out
+    assert "late: anna; answered" in out.err
     assert "overdue: ben" in out.err
     assert "rescind_requests_overdue 1" in (tmp_path / "m.prom").read_text()
 

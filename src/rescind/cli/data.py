@@ -1,4 +1,4 @@
-"""`rescind data`: list, describe, get and import datasets. For people: `data_people.py`."""
+"""`rescind data`: list, describe, get, import. For people: `data_show.py`, `data_people.py`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import typer
 from typer import Argument, Option
 
 from rescind.cli.data_people import admit_user, erase_rows
+from rescind.cli.data_show import show_rows
 
 app = typer.Typer(
-    help="Datasets: list, describe, get, import, append, erase, admit.",
+    help="Datasets: list, describe, get, import, append, show, erase, admit.",
     no_args_is_help=True,
     add_completion=False,
     suggest_commands=False,
@@ -312,6 +313,7 @@ def append_rows(
     typer.echo(f"\nNext: rescind run --data {name}")
 
 
+app.command("show")(show_rows)
 app.command("erase")(erase_rows)
 app.command("admit")(admit_user)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -22,12 +25,14 @@ def erase_rows(
     case: Annotated[
         str, Option(metavar="TEXT", help="Your number of the request, for the top of the page.")
     ] = "",
+    yes: Annotated[bool, Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Delete rows of users from imported data, for good; write a signed receipt and its page.
 
-    Later imports under this name and every run leave them out. Runs that learnt from them are
-    answered one by one: rescind forget RUN --withdraw USER. Killed on the way, the same command
-    goes on: no rows are gone without a receipt.
+    Says first how many rows it will delete, and on a terminal asks. Later imports under this name
+    and every run leave them out. Runs that learnt from them are answered one by one: rescind forget
+    RUN --withdraw USER, or with --item: rescind forget RUN --user USER --item ITEM. Killed on the
+    way, the same command goes on: no rows are gone without a receipt.
 
     Examples: rescind data erase mine --user c7 --case "DSR 117";
     rescind data erase mine --user c7 --item p20
@@ -41,22 +46,57 @@ def erase_rows(
             f"'{name}' is not an imported dataset, so there are no rows of ours to delete. "
             f"Imported: {known}. For a run, use rescind forget RUN."
         )
+    users, items = list(dict.fromkeys(user)), list(dict.fromkeys(item or ()))
+    people = f"{len(users)} user" + ("s" if len(users) > 1 else "")
+    _announce(name, users, items, people, ask=not yes and sys.stdin.isatty())
     from rescind.forgetting.data_erasure import erase
     from rescind.forgetting.receipt_words import items_and_rows
+    from rescind.forgetting.receipt_check import REQUEST
 
-    users = list(dict.fromkeys(user))
-    done = erase(name, users, item or (), receipt, case)
+    done = erase(name, users, items, receipt, case)
     here = Path.cwd()
     path = done.path.relative_to(here) if done.path.is_relative_to(here) else done.path
-    people = f"{len(users)} user" + ("s" if len(users) > 1 else "")
     if done.earlier:
         typer.echo(f"{name}: an interrupted deletion was finished first; receipt {done.earlier}")
     what = items_and_rows(done.items, done.rows, "row")
     typer.echo(f"{name}: deleted {what} of {people}; later imports leave them out")
     whose = "for the requester only" if len(users) == 1 else "for nobody (numbers of all)"
+    request = path.with_suffix(REQUEST)
     beside = f"{path.with_suffix('.key')}, {path.with_suffix('.html')}"
+    beside += f", {request}" if request.is_file() else ""
     typer.echo(f"  receipt  {path}\n  {whose}  {beside}")
-    typer.echo(f"\nNext: rescind verify {path}; rescind forget RUN --withdraw USER for each run")
+    forget = f"rescind forget RUN {_asked_of_a_run(users, items)}"
+    typer.echo(f"\nNext: rescind verify {path}; {forget} for each run")
+
+
+def _announce(
+    name: str, users: Sequence[str], items: Sequence[str], people: str, ask: bool
+) -> None:
+    """Say what will be deleted, before it is; ask on a terminal.
+
+    Says nothing of rows that are not there: the deletion itself says why, or was interrupted.
+    """
+    from rescind.data.erasing import choose
+    from rescind.errors import DataError
+
+    try:
+        chosen = choose(name, users, items)
+    except DataError:
+        return
+    rows, all_rows = len(chosen.rows), len(chosen.before)
+    typer.echo(f"{name}: {rows:,} of {all_rows:,} rows will be deleted for good, of {people}")
+    if ask and not typer.confirm("Go on? This cannot be undone.", default=False):
+        typer.echo("Nothing was erased.")
+        raise typer.Exit(1)
+
+
+def _asked_of_a_run(users: Sequence[str], items: Sequence[str]) -> str:
+    """Return how a run is asked for the same: of items, never for everything of a person."""
+    if not items:
+        return "--withdraw USER"
+    if len(users) > 1:
+        return "--erase FILE (a CSV with the columns user,item)"
+    return f"--user {shlex.quote(users[0])} " + " ".join(f"--item {shlex.quote(i)}" for i in items)
 
 
 def admit_user(

@@ -109,6 +109,7 @@ def check(
     """
     from rescind.errors import DataError
     from rescind.forgetting.receipt_log import own_key_under
+    from rescind.proof.log_folder import saw
     from rescind.proof.notes import LOG, WITNESS
 
     trusted = key_given(log_key, LOG) if log_key else None
@@ -120,7 +121,7 @@ def check(
     except DataError as error:
         typer.echo(f"NOT VALID: {error}")
         raise typer.Exit(1) from None
-    names = ", ".join(key.name for key in seen)
+    names = saw(seen)
     typer.echo(f"VALID: {place.checkpoint.size:,} entries in {place.checkpoint.origin}")
     typer.echo(
         f"  cosigned by {names}"

@@ -82,7 +82,9 @@ def run_queue(
     rescind data erase, and that receipt lies there, too. A request is answered once, also if the
     command is killed and given again.
 
-    Exit code 1 if a request was refused, an audit failed, or a deadline has passed.
+    A request is due with the end of a day in UTC: one month after "received", which is not after
+    today, or "due". Exit code 1 if a request was refused, an audit failed, or a deadline has
+    passed, also of a request that was answered now.
 
     Example: rescind requests run requests/ --run runs/demo --metrics rescind.prom
     """
@@ -98,7 +100,7 @@ def run_queue(
     now = datetime.now(UTC)
     if metrics is not None:
         write_atomically(metrics, metrics_text(folder, done, now).encode())
-    late = [one.name for one in done.waiting if one.due < now]
+    overdue = [one.name for one in done.waiting if one.due < now]
     for name in done.answered:
         typer.echo(f"answered: {name}; for the user: {folder}/answered/{name}/")
         if name in done.rows:
@@ -107,10 +109,12 @@ def run_queue(
         typer.echo(f"refused: {name}; why: {folder}/refused/{name}.json", err=True)
     for name in done.failed:
         typer.echo(f"audit failed: {name}; see its receipt", err=True)
-    for name in late:
+    for name, how in done.late.items():
+        typer.echo(f"late: {name}; {how}", err=True)
+    for name in overdue:
         typer.echo(f"overdue: {name}", err=True)
     typer.echo(f"{len(done.answered)} answered, {len(done.waiting)} waiting; the run: {done.run}")
-    if done.refused or done.failed or late:
+    if done.refused or done.failed or done.late or overdue:
         raise typer.Exit(1)
 
 
@@ -126,7 +130,10 @@ def extend(
     state: State = Path("runs/service"),
     database: Database = None,
 ) -> None:
-    """Give a request more time, with a reason: at a running service (--url), or in a folder.
+    """Give a request to a service more time, with a reason.
+
+    At a running service (--url), or in the state folder of one (--state). The deadline of a request
+    in a folder of requests is in its file: "due".
 
     Example: rescind requests extend ID --days 14 --reason "many requests"
     --url http://localhost:8000

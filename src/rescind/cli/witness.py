@@ -95,7 +95,7 @@ def witnessing(
 
     logs = [key_given(one, LOG) for one in given]
     witness = open_witness(state, name, logs)
-    with locked(state), server(witness, host, port) as door:
+    with locked(state), server(witness, host, port, _tell_refusal) as door:
         typer.echo(f"witness {witness.key}")
         watched = ", ".join(log.name for log in logs)
         typer.echo(f"listening on http://{host}:{door.server_port} for {watched}")
@@ -106,6 +106,10 @@ def witnessing(
         finally:
             door.shutdown()
             thread.join()
+
+
+def _tell_refusal(text: str) -> None:
+    typer.echo(text, err=True)
 
 
 def open_witness(state: Path, name: str, logs: Sequence[Key]) -> Witness:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,7 +39,29 @@ LISTS = ("people", "erased", "unshared", "withdrawn", "graph")
 
 def place(name: str) -> Path:
     """Return the file with the list of a dataset, which may not be there."""
-    return keys.folder() / "withheld" / f"{name}.json"  # not in the cache, which may be emptied
+    return _folder() / f"{name}.json"
+
+
+def _folder() -> Path:
+    return keys.folder() / "withheld"  # not in the cache, which may be emptied
+
+
+def erased_elsewhere(dataset: Dataset) -> dict[str, int]:
+    """Return how many rows of a dataset are on the lists of others, by their names.
+
+    A list counts for its own name: the same ids may be other people elsewhere.
+    """
+    lists = dict[str, Blocklist]()
+    for name in sorted({path.stem for path in _folder().glob("*.json")} - {dataset.name}):
+        with suppress(DataError):  # a broken one is told where its own data is loaded
+            lists[name] = Blocklist.of_dataset(name)
+    every = Blocklist()
+    for one in lists.values():
+        every |= one
+    if len(every.left_of(dataset)) == len(dataset):  # mostly: one pass over the ids is enough
+        return {}
+    found = {name: len(dataset) - len(one.left_of(dataset)) for name, one in lists.items()}
+    return {name: rows for name, rows in found.items() if rows}
 
 
 @dataclass(frozen=True)

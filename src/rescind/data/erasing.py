@@ -14,9 +14,16 @@ from typing import NamedTuple
 import numpy as np
 
 from rescind.core.files import locked
+from rescind.data.arrays import Mask
 from rescind.data.blocklist import Blocklist, place, without_rows
 from rescind.data.dataset import Dataset
-from rescind.data.importing import about_imported, imported_folder, load_imported, write
+from rescind.data.importing import (
+    about_imported,
+    imported_folder,
+    imported_names,
+    load_imported,
+    write,
+)
 from rescind.errors import DataError
 
 
@@ -52,19 +59,30 @@ def choose(name: str, users: Sequence[str], items: Sequence[str] = ()) -> Erasin
     for kind, given, known in (("user", users, dataset.users), ("item", items, dataset.items)):
         for one in given:
             if one not in known:
-                raise DataError(f"{_unknown(name, kind, one)} Nothing was erased.")
-    gone = np.isin(dataset.users[dataset.user], list(users))
-    if items:
-        gone &= np.isin(dataset.items[dataset.item], list(items))
+                raise DataError(f"{unknown_id(name, kind, one)} Nothing was erased.")
+    gone = _of(dataset, users, items)
     if not gone.any():
         raise DataError(
             f"these users have no such rows in '{name}'. Nothing was erased. Look up which "
-            f"items are theirs, or erase all their rows: leave --item out."
+            f"items are theirs (rescind data show {name} --user USER), or erase all their rows: "
+            f"leave --item out."
         )
     return Erasing(name, dataset, dataset.select(gone), without_rows(dataset, gone))
 
 
-def _unknown(name: str, kind: str, one: str) -> str:
+def rows_of(dataset: Dataset, users: Sequence[str], items: Sequence[str] = ()) -> Dataset:
+    """Return the rows of users, given by original ids. items: only these. Default: all"""
+    return dataset.select(_of(dataset, users, items))
+
+
+def _of(dataset: Dataset, users: Sequence[str], items: Sequence[str]) -> Mask:
+    found: Mask = np.isin(dataset.users, list(users))[dataset.user]
+    if items:
+        found = found & np.isin(dataset.items, list(items))[dataset.item]
+    return found
+
+
+def unknown_id(name: str, kind: str, one: str) -> str:
     """Say what to do about an id that is not there. No other id is named: it is of other people."""
     if kind == "user" and Blocklist.of_dataset(name).has_asked(one):
         return (
@@ -74,6 +92,8 @@ def _unknown(name: str, kind: str, one: str) -> str:
             f"answered/REQUEST/receipt-{name}.json in a folder of requests. If data was added or "
             f"imported again after the run forgot, they were left out then, without a receipt."
         )
+    if name not in imported_names():
+        return f"there is no {kind} '{one}' in '{name}'. Its publisher's ids are used here."
     file = about_imported(name)["file"]
     return (
         f"there is no {kind} '{one}' in '{name}'. Allowed are ids as they stand in what was "

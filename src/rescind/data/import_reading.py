@@ -80,14 +80,22 @@ def find_columns(
         if not wanted and (role in given or role in ("user", "item")):
             asked = f"'{given[role]}' for the {role}" if role in given else f"for the {role}"
             data = f", or pass {setting('header', False)} if the first line is data"
+            other = other_separator(table.header)
+            split = f" If its cells are separated by {other!r}, pass {setting('separator', other)}."
             raise DataError(
                 f"{table.file}, line 1, column 1: there is no column {asked}. The columns are "
                 f"{', '.join(table.header)}. Choose one with {column(role)}"
-                f"{data if table.unit == 'line' else ''}."
+                f"{data if table.unit == 'line' else ''}.{split if other else ''}"
             )
         if wanted:
             positions[role] = wanted[0]
     return positions
+
+
+def other_separator(header: Sequence[str]) -> str:
+    """Return what seems to stand between the cells of a header that was read as one; or ""."""
+    only = header[0] if len(header) == 1 else ""
+    return next((one for one in (";", "\t", "|", ",") if one in only), "")
 
 
 def read_table(

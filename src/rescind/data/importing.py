@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from rescind.core.files import locked
 from rescind.data import canonical
-from rescind.data.blocklist import Blocklist
+from rescind.data.blocklist import Blocklist, erased_elsewhere
 from rescind.data.canonical import Canonical
 from rescind.data.catalogue import ENTRIES
 from rescind.data.dataset import Dataset
@@ -118,7 +118,15 @@ def import_file(
         "ignore": sorted(ignore),
     }
     named = replace_fields(dataset, terms=terms)
-    return store(name, named, Path(path).name, read_as=read_as)
+    stored = store(name, named, Path(path).name, read_as=read_as)
+    for other, rows in erased_elsewhere(stored).items():
+        tell(
+            f"{rows:,} {'row' if rows == 1 else 'rows'} of this file had been erased from "
+            f"'{other}', and '{name}' has them: what is erased stays away under its own name only. "
+            f"If these are the same people, erase them here, too: rescind data erase {name} "
+            f"--user USER."
+        )
+    return stored
 
 
 def dataset_of(

@@ -122,6 +122,7 @@ def subtract(
     save_federation(after, folder / "model")
     (folder / "receipt.key").unlink(missing_ok=True)  # of an earlier run
     write(Issued(evidence.receipt, evidence.key), folder / "receipt.json")
+    log_if_possible(folder / "receipt.json")
     return Subtraction(
         alone,
         together,

@@ -24,6 +24,7 @@ from rescind.core.records import (
     Withdraw,
 )
 from rescind.data.blocklist import Blocklist
+from rescind.data.import_reading import other_separator
 from rescind.data.simulated_lending import draw_regret
 from rescind.errors import ConfigError, ConsentError, DataError
 
@@ -168,10 +169,12 @@ def _table(path: Path) -> tuple[tuple[str, ...], list[dict[str, str | None]]]:
 def _from_file(fed: Federation, path: Path, kind: Kind, withheld: Blocklist) -> Records:
     names, rows = _table(path)
     if "user" not in names:
+        other = other_separator(names)  # Excel writes semicolons in many countries
+        commas = f" Its cells are separated by {other!r}: separate them by commas." if other else ""
         raise DataError(
             f"{path} has no column 'user' (its first line is "
-            f"'{', '.join(map(str, names))}'). Write a header 'user,item' or 'user' and original "
-            f"ids below."
+            f"'{', '.join(map(str, names))}').{commas} Write a header 'user,item' or 'user' and "
+            f"original ids below."
         )
     if not rows:
         raise DataError(f"{path} names no users: it has no line below its header.")

@@ -6,7 +6,7 @@ import json
 from calendar import monthrange
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,7 @@ def has_file(folder: Path, note: Path) -> bool:
     return (folder / note.name).exists() or (folder / name_of(note)).exists()
 
 
-def read_all(folder: Path) -> tuple[list[Asked], list[Unreadable]]:
+def read_all(folder: Path, now: datetime) -> tuple[list[Asked], list[Unreadable]]:
     """Read every file of a folder but those that the queue writes and what is being copied.
 
     A request under a wrong name is a request: if it were skipped, its deadline would pass unseen.
@@ -93,9 +93,9 @@ def read_all(folder: Path) -> tuple[list[Asked], list[Unreadable]]:
         table: Any = None
         try:
             table = _json(path)
-            asked.append(_read(path, table))
+            asked.append(_read(path, table, now))
         except DataError as error:
-            wrong.append(Unreadable(path, *_times_of(path, table), str(error)))
+            wrong.append(Unreadable(path, *_times_of(path, table, now), str(error)))
     return asked, wrong
 
 
@@ -107,7 +107,7 @@ def _json(path: Path) -> Any:
         raise DataError(f"{path} is not JSON ({error}). Write {_EXAMPLE}.{move}") from None
 
 
-def _read(path: Path, table: Any) -> Asked:
+def _read(path: Path, table: Any, now: datetime) -> Asked:
     """Read a request; raise `DataError` with what it must hold."""
     if path.suffix != _SUFFIX:
         raise DataError(f"{path}: the name of a request ends in .json. Rename it, or move it away.")
@@ -127,7 +127,7 @@ def _read(path: Path, table: Any) -> Asked:
         source: Source = str(table["withdraw"])
     else:
         kind, source = "erase", _records(path, table["erase"])
-    received, due = (_date(path, table.get(name)) for name in ("received", "due"))
+    received, due = _received(path, table, now), _due(path, table)
     return Asked(path, *_deadline(path, received, due), kind, source)
 
 
@@ -148,16 +148,44 @@ def _check_words(path: Path, given: dict[str, Any], allowed: tuple[str, ...]) ->
 def _deadline(path: Path, received: datetime | None, due: datetime | None) -> Times:
     """Return when a request came and is due; without words of its own, by the file's time."""
     since = received or datetime.fromtimestamp(path.stat().st_mtime, UTC)
-    return since, due or month_after(since)
+    return since, due or _end_of(month_after(since.astimezone(UTC)))
 
 
-def _times_of(path: Path, table: Any) -> Times:
+def _times_of(path: Path, table: Any, now: datetime) -> Times:
     """Return both for a file that is wrong: of what can be read in it, else by the file's time."""
-    found = {}
-    for name in ("received", "due"):
-        with suppress(DataError):
-            found[name] = _date(path, table.get(name) if isinstance(table, dict) else None)
-    return _deadline(path, found.get("received"), found.get("due"))
+    given = table if isinstance(table, dict) else {}
+    received = due = None
+    with suppress(DataError):
+        received = _received(path, given, now)
+    with suppress(DataError):
+        due = _due(path, given)
+    return _deadline(path, received, due)
+
+
+def _received(path: Path, table: dict[str, Any], now: datetime) -> datetime | None:
+    """Return the day that a request names as that of its arrival; it is not to come."""
+    found = _date(path, text := table.get("received"))
+    today = max(now.astimezone(UTC).date(), now.astimezone().date())  # where the machine is
+    if found is not None and found.date() > today:
+        raise DataError(
+            f"{path}: received '{text}' is after today ({today}), and its deadline would be too "
+            f"late. Write the day on which the request came."
+        )
+    return found
+
+
+def _due(path: Path, table: dict[str, Any]) -> datetime | None:
+    """Return when a request says it is due: with the end of a day, unless an hour is named."""
+    found = _date(path, text := table.get("due"))
+    if found is not None:
+        with suppress(ValueError):
+            return _end_of(date.fromisoformat(str(text)))
+    return found
+
+
+def _end_of(day: date) -> datetime:
+    """Return the end of a day in UTC: a period ends with the last hour of its last day."""
+    return datetime.combine(day, time.max, UTC)
 
 
 def month_after(received: datetime) -> datetime:

@@ -5,7 +5,7 @@
       ben.json             {"erase": {"user": "9", "items": ["50", "172"]}, "due": "2026-12-01"}
       answered/anna/       receipt.json, receipt.html, receipt.key, request.json: for the user;
                            the key and the exact page lie here alone
-                           receipt-NAME.json, .html, .key: of rows of imported data
+                           receipt-NAME.json, .html, .key, .request.json: of rows of imported data
                            about.json: for the operator
       refused/x.json       why a request could not be answered
       log.jsonl            one line per answer or refusal, without ids of users
@@ -69,6 +69,8 @@ class Pass:
     refused: tuple[str, ...]
     failed: tuple[str, ...]
     """Answered, but the audit was FAIL or VOID."""
+    late: dict[str, str]
+    """By how much a request was answered after its deadline, by its name."""
     rows: dict[str, str]
     """What became of the imported rows of an answered request, by its name."""
     waiting: tuple[Waiting, ...]
@@ -91,7 +93,7 @@ def work_through(folder: Path, run: Path, audits: Audits = "standard", workers: 
     answered, refused = dict[str, dict[str, Any]](), list[str]()
     with locked(folder):
         _tidy(folder)
-        asked, wrong = read_all(folder)
+        asked, wrong = read_all(folder, now or datetime.now(UTC))
         asked, taken = _not_taken(folder, asked)
         for path, why in [(x.path, x.why) for x in wrong] + [(x.path, _TAKEN) for x in taken]:
             refused += _refuse(folder, path, why)
@@ -103,11 +105,21 @@ def work_through(folder: Path, run: Path, audits: Audits = "standard", workers: 
             except RescindError as error:
                 _exact_request(folder, one.name).unlink(missing_ok=True)
                 refused += _refuse(folder, one.path, str(error))
-        asked, wrong = read_all(folder)
+        asked, wrong = read_all(folder, now or datetime.now(UTC))
         left = (*asked, *wrong)
     failed = tuple(name for name, about in answered.items() if about["verdict"] in FAILED)
     rows = {name: about["rows"] for name, about in answered.items() if about.get("rows")}
-    return Pass(tuple(answered), tuple(refused), failed, rows, left, current(run))
+    late = {name: _lateness(about) for name, about in answered.items() if about["late"]}
+    return Pass(tuple(answered), tuple(refused), failed, late, rows, left, current(run))
+
+
+def _lateness(about: dict[str, Any]) -> str:
+    """Say how late an answer is, by what is known of it."""
+    due, answered = (datetime.fromisoformat(about[name]) for name in ("due", "answered"))
+    days = (answered.astimezone(UTC).date() - due.astimezone(UTC).date()).days
+    if not days:  # the request named an hour
+        return f"answered late (due {about['due']})"
+    return f"answered {days} day{'' if days == 1 else 's'} late (due {due:%Y-%m-%d})"
 
 
 def _about(folder: Path, name: str) -> Path:
@@ -183,8 +195,8 @@ def _hand_over(folder: Path, one: Asked, done: Answer) -> None:
         "request": one.name,
         "asked": one.digest,
         "written": one.path.stat().st_mtime_ns,
-        "received": one.received.isoformat(),
-        "due": one.due.isoformat(),
+        "received": one.received.isoformat(timespec="seconds"),
+        "due": one.due.isoformat(timespec="seconds"),
         "run": str(done.folder),
         "imported": data["name"] if data.get("source") == "imported" else "",
         "verdict": done.evidence.receipt.verdict,

@@ -20,19 +20,21 @@ import torch
 from rescind.audits.finding import Finding
 from rescind.core.claims import CASE, ITEMS, OPERATOR, one_line
 from rescind.core.files import locked, sync_folder, write_atomically
+from rescind.core.labels import Labels
 from rescind.core.records import Erase, Records
 from rescind.data.blocklist import keyed_digest, place
 from rescind.data.erasing import Erasing, choose, delete, stored_rows
 from rescind.data.importing import imported_folder
 from rescind.errors import ConfigError, DataError
-from rescind.forgetting import parts
 from rescind.forgetting.purge import kept_list
-from rescind.forgetting.receipt import Asked, Done, Receipt, issue, parse, write
+from rescind.forgetting.receipt import Asked, Done, Receipt, covered, issue, parse, write
+from rescind.forgetting.receipt_check import REQUEST
 from rescind.forgetting.receipt_html import page
 from rescind.forgetting.receipt_log import log_if_possible
 from rescind.forgetting.receipt_words import ROWS
 from rescind.forgetting.sealing import decrypt, encrypt
 from rescind.privacy.keys import erasure_key, new_secret, operator, read_secret
+from rescind.storage.events import event_text
 
 NOT_COVERED = (
     "Runs that learnt from these rows: `rescind forget RUN` answers for each of them.",
@@ -48,7 +50,7 @@ class Erasure(NamedTuple):
     items: int
     """An item that a user had twice is two rows."""
     path: Path
-    """Of the receipt. The requester's key and the page lie beside it."""
+    """Of the receipt. The requester's key, the page and the exact request lie beside it."""
     request: str
     """A digest under the erasure key, by which the same request is known again."""
     earlier: Path | None = None
@@ -69,6 +71,8 @@ def erase(
 ) -> Erasure:
     """Delete rows of users from an imported dataset; write a receipt, and its page beside it.
 
+    Of one user also the exact request, with which they can check that the receipt is about them.
+
     A deletion that was interrupted is finished first, with the receipt that was named then.
     path: of the receipt. Default: receipt-NAME.json, or with -2, -3, ... if that is taken
     case: the operator's number of the request, which the page shows
@@ -84,7 +88,7 @@ def erase(
         path = path or free(Path(f"receipt-{name}.json"))
         if taken(path):
             raise ConfigError(
-                f"{path}, its key or its page exists already. Choose another with --receipt. "
+                f"{path}, its key, page or request exists already. Choose another with --receipt. "
                 f"Nothing was erased."
             )
         chosen = choose(name, users, items)
@@ -106,8 +110,8 @@ def finish(name: str) -> Erasure | None:
 
 
 def taken(path: Path) -> bool:
-    """Return whether a receipt, its key or its page is there."""
-    return any(path.with_suffix(suffix).exists() for suffix in (".json", ".key", ".html"))
+    """Return whether a receipt, its key, its page or its request is there."""
+    return any(path.with_suffix(suffix).exists() for suffix in (".json", ".key", ".html", REQUEST))
 
 
 def free(path: Path) -> Path:
@@ -127,12 +131,15 @@ def _state(chosen: Erasing, request: str, path: Path, case: str) -> None:
     """Write down what will be deleted: all that its receipt needs when the rows are gone."""
     rows, key, (users, items) = chosen.rows, new_secret(), chosen.pairs
     event = Erase(Records.of(torch.from_numpy(rows.user), torch.from_numpy(rows.item)))
+    of = chosen.before
+    labels = Labels(tuple(of.users.tolist()), tuple(of.items.tolist()))
     told = {
         "request": request,
         "users": users,
         "items": items,
         "asked": asdict(Asked("Erase", len(rows), len({*users}), event.digest(key))),
-        "claims": parts.claim(event, key),
+        "claims": covered(event, key, labels),
+        "text": event_text(event, labels) if len({*users}) == 1 else "",  # else it is for nobody
         "before": chosen.before.digest,
         "after": chosen.after.digest,
         "receipt": str(path.absolute()),
@@ -206,6 +213,8 @@ def _with_receipt(name: str, told: dict[str, Any]) -> Erasure:
         receipt = issued.receipt
     shown = page(receipt, key=key, name=path.stem)
     write_atomically(path.with_suffix(".html"), shown.encode(), private=True)
+    if text := told.get("text", ""):  # none if several asked
+        write_atomically(path.with_suffix(REQUEST), text.encode(), private=True)
     log_if_possible(path)
     return Erasure(receipt, int(asked.records), items, path, told["request"])
 

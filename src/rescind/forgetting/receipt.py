@@ -187,9 +187,7 @@ def issue(
     """
     signer, key = signer or keys.signing_key(), key or keys.new_secret()
     hidden = {name: sealed(text, key) for name, text in (sealed_claims or {}).items()}
-    people = (
-        {} if isinstance(event, Asked) else _covered(event, key, labels)
-    )  # prepared: one person
+    people = {} if isinstance(event, Asked) else covered(event, key, labels)  # prepared: one person
     exact = Receipt(
         asked=event if isinstance(event, Asked) else _asked(event, records, key),
         done=replace(
@@ -221,7 +219,7 @@ def sign(unsigned: Receipt, signer: Ed25519PrivateKey) -> Receipt:
     return replace(unsigned, signature=signature)
 
 
-def _covered(event: Event, key: bytes, labels: Labels | None) -> dict[str, str]:
+def covered(event: Event, key: bytes, labels: Labels | None) -> dict[str, str]:
     """Return the claims by which a requester, or one of many, knows their own request."""
     if labels is None:
         return parts.claim(event, key)

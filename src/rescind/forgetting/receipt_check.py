@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shlex import quote
 
-from rescind.forgetting.receipt import Receipt, canonical, digest
+from rescind.forgetting.receipt import NAMES, Receipt, canonical, digest
 from rescind.forgetting.receipt_words import about_rows
 from rescind.reporting.html import Page
 
@@ -24,11 +24,16 @@ READ_THIS = (
     "changed, or signed with another key; every other message is about the tools or about KEY."
 )
 THEIR_KEY = "KEY-FROM-THE-OPERATORS-WEB-PAGE"
+REQUEST = ".request.json"
+"""End of the name of the exact request about imported rows, beside its receipt."""
 
 
-def how_to_check(out: Page, receipt: Receipt, name: str) -> None:
-    """Add what to get, what to compare, and the commands. name: of the file, without .json"""
-    file, own, second, commands = quote(f"{name}.json"), *_of_ones_own(receipt, name)
+def how_to_check(out: Page, receipt: Receipt, name: str, alone: bool) -> None:
+    """Add what to get, what to compare, and the commands.
+
+    name: of the file, without .json    alone: whether the page is that of one person
+    """
+    file, own, second, commands = quote(f"{name}.json"), *_of_ones_own(receipt, name, alone)
     out.heading("Check it yourself")
     out.text(f"This page is not signed; the signed receipt is {file}. You need three things:")
     out.listing(
@@ -66,14 +71,21 @@ def how_to_check(out: Page, receipt: Receipt, name: str) -> None:
     )
 
 
-def _of_ones_own(receipt: Receipt, name: str) -> tuple[str, str, str]:
+def _of_ones_own(receipt: Receipt, name: str, alone: bool) -> tuple[str, str, str]:
     """Return what only the requester has, what it is compared with, and the commands for it."""
     file, key = quote(f"{name}.json"), quote(f"{name}.key")
-    if about_rows(receipt):  # nobody gets a request of it
+    if about_rows(receipt):
+        numbers = f"# the exact numbers\nrescind verify {file} --event-key {key} --key {THEIR_KEY}"
+        if NAMES not in receipt.claims or not alone:  # nobody gets a request of it
+            return f"`{key}`", "The exact numbers with what you know of your data", numbers
+        request = quote(f"{name}{REQUEST}")
         return (
-            f"`{key}`",
-            "The exact numbers with what you know of your data",
-            f"# the exact numbers\nrescind verify {file} --event-key {key} --key {THEIR_KEY}",
+            f"`{key}`, and the request (`{request}`)",
+            "The request in the receipt with yours",
+            f"# is it about my request?\n"
+            f"rescind verify {file} --event {request} --event-key {key} \\\n"
+            f"  --key {THEIR_KEY}\n"
+            f"{numbers}",
         )
     return (
         f"`{key}`, and the request (`request.json`) or your part of it",

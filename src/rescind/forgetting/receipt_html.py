@@ -74,7 +74,7 @@ def page(
     _first(out, receipt, key is not None and same_model(receipt, key))
     out.heading("What this does not cover")
     out.listing(receipt.not_covered)
-    how_to_check(out, issued, name)
+    how_to_check(out, issued, name, alone=receipt.asked.people == 1)
     out.heading("Details")
     _asked_and_done(out, receipt)
     _measured(out, receipt, measured, figures or {})

@@ -7,14 +7,13 @@ the entry cannot be guessed, and the log may be public. Needs no torch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 from rescind.core.files import write_atomically
 from rescind.errors import ConfigError, DataError, RescindError
 from rescind.forgetting.verify import Check
 from rescind.privacy import keys
-from rescind.proof.log_folder import CHECKPOINT, RECEIPT, LogFolder, entry_of
+from rescind.proof.log_folder import CHECKPOINT, RECEIPT, LogFolder, at_time, entry_of
 from rescind.proof.notes import LARGEST, Key, Proof, opened
 
 SUFFIX = ".tlog-proof"
@@ -101,8 +100,7 @@ def check_proof(
     )
     checks = [Check(True, f"it is {place}")]
     for key, at in seen.items():
-        when = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        checks.append(Check(True, f"{key.name} saw this log on {when} and cosigned it"))
+        checks.append(Check(True, f"{key.name} saw this log on {at_time(at)} and cosigned it"))
     if not seen:
         alone = "nobody but the log itself vouches for its history: name a witness with --witness"
         checks.append(Check(True, alone, note=True))

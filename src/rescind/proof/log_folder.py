@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -234,3 +235,13 @@ def _read(path: Path) -> bytes:
         raise DataError(
             f"cannot read {path}: {error.strerror or error}. Restore the folder of the log."
         ) from None
+
+
+def saw(seen: Mapping[Key, int]) -> str:
+    """Return who saw a log, and when: an old copy stays signed, so the time is for the reader."""
+    return ", ".join(f"{key.name} on {at_time(at)}" for key, at in seen.items())
+
+
+def at_time(seconds: int) -> str:
+    """Return the time of a signature (UTC)."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

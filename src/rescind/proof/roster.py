@@ -35,6 +35,7 @@ from rescind.proof.log_folder import (
     ROSTER,
     LogFolder,
     entry_of,
+    saw,
 )
 from rescind.proof.notes import Key
 from rescind.proof.sum_hash import BYTES, LENGTH, Hash, line_of
@@ -179,7 +180,7 @@ def check(
     Needs no data: the public folder and keys only.
     """
     seen = public.log.check(log, witnesses, since)
-    names = ", ".join(key.name for key in seen)
+    names = saw(seen)
     size = public.log.checkpoint.size
     by = f"is cosigned by {names}" if names else "no witness was named, so none was checked"
     told = [f"the log {log.name} has {size:,} entries and {by}"]

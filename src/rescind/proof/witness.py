@@ -46,14 +46,18 @@ class Reply:
     status: int
     body: str
     content_type: str = "text/plain; charset=utf-8"
+    told: str = ""
+    """What whoever runs the witness should know of it. It is not sent."""
 
 
 class Refused(Exception):
     """Carries the reply to a checkpoint that is not signed."""
 
-    def __init__(self, status: int, body: str, content_type: str = Reply.content_type) -> None:
+    def __init__(
+        self, status: int, body: str, content_type: str = Reply.content_type, told: str = ""
+    ) -> None:
         super().__init__(body)
-        self.reply = Reply(status, body, content_type)
+        self.reply = Reply(status, body, content_type, told)
 
 
 class Witness:
@@ -111,10 +115,15 @@ class Witness:
         last = self.seen(point.origin)
         if old != last.size:
             raise Refused(409, f"{last.size}\n", SIZE_TYPE)
+        told = (
+            f"refused: {point.origin} signed {point.size:,} entries that were not shown to "
+            f"continue the {last.size:,} signed here"
+        )
         if old == point.size and point.root != last.root:
-            raise Refused(409, f"{last.size}\n", SIZE_TYPE)
+            raise Refused(409, f"{last.size}\n", SIZE_TYPE, told)
         if not extends(old, last.root, point.size, point.root, path):
-            raise Refused(422, "the proof does not lead from the checkpoint signed last to this\n")
+            why = "the proof does not lead from the checkpoint signed last to this\n"
+            raise Refused(422, why, told=told)
         now = {**self._seen, point.origin: point}
         table = {name: (one.size, in_base64(one.root)) for name, one in now.items()}
         write_atomically(self._file, f"{json.dumps(table, indent=1)}\n".encode())

@@ -18,8 +18,13 @@ WAIT = 10.0
 """Seconds that a log waits for a witness, and a witness for a request."""
 
 
-def server(witness: Witness, host: str, port: int) -> ThreadingHTTPServer:
-    """Return a server that listens; call `serve_forever`. Port 0: any free one."""
+def server(
+    witness: Witness, host: str, port: int, tell: Callable[[str], None] = lambda _: None
+) -> ThreadingHTTPServer:
+    """Return a server that listens; call `serve_forever`. Port 0: any free one.
+
+    tell: gets a line for each history that is refused
+    """
 
     class Door(BaseHTTPRequestHandler):
         protocol_version, timeout = "HTTP/1.1", WAIT
@@ -29,7 +34,10 @@ def server(witness: Witness, host: str, port: int) -> ThreadingHTTPServer:
             if self.path != ROUTE or not length.isdecimal() or int(length) > LARGEST:
                 self.close_connection = True
                 return self._send(Reply(404 if self.path != ROUTE else 400, "not understood\n"))
-            return self._send(witness.add_checkpoint(self.rfile.read(int(length))))
+            reply = witness.add_checkpoint(self.rfile.read(int(length)))
+            if reply.told:
+                tell(reply.told)
+            return self._send(reply)
 
         def _send(self, reply: Reply) -> None:
             body = reply.body.encode()
@@ -73,6 +81,12 @@ def cosignature(url: str, witness: Key, note: str, tree: Tree) -> str:
             )
         path = tree.consistency(int(old), point.size)
         reply = _post(url, request_body(int(old), path, note))
+        if reply.status == 409:
+            raise DataError(
+                f"the witness refused: it has signed {old} entries of another history of this log, "
+                f"or meanwhile of a longer one. Ask again; if it refuses again, this log shows a "
+                f"second history. Restore it from a copy that the witness has signed."
+            )
     if reply.status != 200:
         said = "".join(c if c.isprintable() else " " for c in reply.body[:200]).strip()
         raise DataError(
