@@ -68,3 +68,21 @@ def test_a_model_beside_another_ones_receipt_is_refused(
         code, said = rescind(*words)
         assert code == 2
         assert "does not fit" in said
+
+
+def test_a_receipt_of_another_run_is_not_valid_with_this_one(rescind: Say, tmp_path: Path) -> None:
+    for name, user in (("one", "7"), ("two", "9"), ("three", "")):
+        assert rescind("run", "small.toml", "--out", name)[0] == 0
+        if user:
+            assert rescind("forget", name, "--withdraw", user, "--audits", "none")[0] == 0
+    code, said = rescind("verify", "two-forgot-1/receipt.json", "--run", "one-forgot-1")
+    assert code == 1, said
+    assert "NO   it is not the receipt of one-forgot-1" in said
+    assert "what remained" not in said, "nothing of the run speaks for another's receipt"
+    code, said = rescind("verify", "two-forgot-1/receipt.json", "--run", "three")
+    assert code == 1, said
+    assert "three answered no request" in said
+    shutil.copy(tmp_path / "one-forgot-1" / "receipt.json", tmp_path / "copy.json")
+    code, said = rescind("verify", "copy.json", "--run", "one-forgot-1")
+    assert code == 0, said
+    assert "the data is what remained" in said, "the control: a copy of its own receipt"

@@ -90,6 +90,7 @@ def command(
     from rescind.forgetting.verify import verify
     from rescind.privacy import keys
 
+    named = receipt
     if run is not None:
         from rescind.forgetting.succession import RECEIPT, settle
 
@@ -100,7 +101,7 @@ def command(
     if proof is None and (log_key or witness):
         raise ConfigError("--log-key and --witness check a proof. Give it with --proof FILE.")
     if receipt.is_dir():
-        if chain or event or event_key or data or proof or part:
+        if chain or event or event_key or data or proof or part or run:
             raise ConfigError(
                 f"{receipt} is a folder of receipts, which takes --key and --json only. "
                 f"Name one receipt.json for the other options."
@@ -115,9 +116,12 @@ def command(
             *_logged(read_receipt(receipt), read_receipt(proof), log_key, witness or [])
         )
     if run is not None:
-        from rescind.forgetting.run_receipt import compare
+        from rescind.forgetting.run_receipt import check_newest, compare
 
-        found = found.also(*compare(run))
+        given = None if named is None else read_receipt(named)
+        if given is not None:
+            check_newest(given, run)
+        found = found.also(*compare(run, given=given))
     if as_json:
         typer.echo(json.dumps(_plain(found), indent=2))
     else:

@@ -24,11 +24,16 @@ FOR_WORKERS = "rescind-audit-"
 """Prefix of folders with a federation and a request for the workers of an audit."""
 
 
+def newest(run: Path) -> Path:
+    """Return the run that stands now instead of this one, or the run itself."""
+    while (run / MOVED).is_file():
+        run = Path(os.path.normpath(run / json.loads((run / MOVED).read_text())["to"]))
+    return run
+
+
 def _replaced_by(run: Path) -> str:
     """Return a hint to the run that stands now instead of this one; '' if none replaced it."""
-    now = run
-    while (now / MOVED).is_file():
-        now = Path(os.path.normpath(now / json.loads((now / MOVED).read_text())["to"]))
+    now = newest(run)
     if now == run:
         return ""
     return f"A request was answered there: give the same command with {now}, the run without it."
