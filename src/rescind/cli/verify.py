@@ -108,7 +108,8 @@ def command(
             )
         raise typer.Exit(_folder(receipt, _pinned(key or []), as_json))
     earlier = [read_receipt(path) for path in chain] if chain else None
-    request, claims = _request(event, event_key), [*_claims(data), *_part(part)]
+    claims = [*_claims(data, read_receipt(receipt)), *_part(part)]
+    request = _request(event, event_key)
     secret = None if event_key is None else keys.read_secret(event_key)
     found = verify(read_receipt(receipt), _pinned(key or []), earlier, request, claims, secret)
     if proof is not None:
@@ -193,11 +194,13 @@ def _logged(data: bytes, proof: bytes, log_key: str | None, witness: list[str]) 
     return check_proof(data, proof, log, [key_given(one, WITNESS) for one in witness])
 
 
-def _claims(data: Path | None) -> list[Callable[[Receipt], Check]]:
+def _claims(data: Path | None, receipt: bytes) -> list[Callable[[Receipt], Check]]:
     if data is None:
         return []
+    from rescind.forgetting.run_receipt import check_newest
     from rescind.storage.run_folder import model_in
 
+    check_newest(receipt, data)  # before the run is looked for: it may say where the newest one is
     model_in(data)
     from rescind.forgetting.claims import checks_with  # loads torch
 
