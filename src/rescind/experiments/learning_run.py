@@ -28,7 +28,7 @@ from rescind.data.partition import louvain, subgraphs
 from rescind.data.sequences import in_order, next_item
 from rescind.data.simulated_lending import GROUPS, draw_groups, draw_share, groups_of
 from rescind.errors import BoundaryError, DataError
-from rescind.experiments.needs import Sizes, must_fit
+from rescind.experiments.needs import Sizes, must_fit, must_have_order
 from rescind.experiments.recipe import Cell, DataSettings, Recipe
 from rescind.experiments.results import append_line
 from rescind.forgetting.succession import rerunning
@@ -195,6 +195,7 @@ def start(
         held = subgraphs(dataset, part, clients=cell.data.clients, seed=seed)
         held = withheld.without_erased(held) if withheld else held
         return Federation.start(held, cell.method, seed, executor, keep_every=keep)
+    must_have_order(cell.method, dataset)
     fed = Federation.start(dataset, cell.method, seed, executor, keep_every=keep)
     if cell.sharing is None:
         return fed
