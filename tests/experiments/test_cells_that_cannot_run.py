@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 import rescind as rs
@@ -43,7 +44,10 @@ def test_the_rest_runs_and_the_failure_is_told_at_the_end(tmp_path: Path) -> Non
     assert "runs cannot run" not in str(alone.exception)
 
 
-def test_a_learner_of_order_is_refused_where_nothing_says_what_came_first(tmp_path: Path) -> None:
+def test_a_learner_of_order_is_refused_where_nothing_says_what_came_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RESCIND_CACHE", str(tmp_path / "cache"))
     rows = [f"u{user},i{item}" for user in range(30) for item in range(user % 5, 20, 3)]
     frame = dict(zip(("user", "item"), zip(*(row.split(",") for row in rows)), strict=True))
     rs.from_frame(frame, "timeless", keep=True)
