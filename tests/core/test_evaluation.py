@@ -177,5 +177,5 @@ def test_scores_of_another_shape_are_refused_before_they_are_ranked(shape, wrong
         fed.evaluate()
     assert f"Sketch.client_scores returned {wrong}; expected [12, 20]" in str(refused.value)
     if shape != "one row":  # for one user that is right
-        with pytest.raises(BoundaryError, match="Sketch.client_scores returned"):
+        with pytest.raises(BoundaryError, match=r"Sketch\.client_scores returned"):
             fed.recommend(user=3, k=2)

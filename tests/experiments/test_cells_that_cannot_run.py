@@ -48,8 +48,8 @@ def test_a_learner_of_order_is_refused_where_nothing_says_what_came_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RESCIND_CACHE", str(tmp_path / "cache"))
-    rows = [f"u{user},i{item}" for user in range(30) for item in range(user % 5, 20, 3)]
-    frame = dict(zip(("user", "item"), zip(*(row.split(",") for row in rows)), strict=True))
+    rows = [(user, item) for user in range(30) for item in range(user % 5, 20, 3)]
+    frame = {"user": [user for user, _ in rows], "item": [item for _, item in rows]}
     rs.from_frame(frame, "timeless", keep=True)
     timed = {**frame, "time": [1_600_000_000 + 60 * n for n in range(len(rows))]}
     rs.from_frame(timed, "timed", keep=True)
