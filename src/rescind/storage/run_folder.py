@@ -67,12 +67,19 @@ def check_finished(run: Path) -> None:
         return
     if answered := _replaced_by(run):
         raise DataError(f"{run} was emptied. {answered}")
-    inside = sorted(str(p.parent) for p in run.glob("**/run.json") if p.parent != run)[:3]
-    hint = f"Finished runs inside it: {', '.join(inside)}." if inside else ""
     raise DataError(
         f"{run} holds no finished run. "
-        + (hint or "Give the folder that `rescind run` names after 'Written', or runs/demo.")
+        + (
+            _inside(run)
+            or "Give the folder that `rescind run` names after 'Written', or runs/demo."
+        )
     )
+
+
+def _inside(run: Path) -> str:
+    """Return a hint to runs further down; '' if there are none."""
+    inside = sorted(str(p.parent) for p in run.glob("**/run.json") if p.parent != run)[:3]
+    return f"Finished runs inside it: {', '.join(inside)}." if inside else ""
 
 
 def model_in(run: Path) -> Path:
@@ -84,7 +91,7 @@ def model_in(run: Path) -> Path:
         hint = _replaced_by(folder) or _replaced_by(folder.parent)
         raise DataError(
             f"{folder} holds no saved federation ({HEAD} is missing). "
-            + (hint or "Give the folder of a finished run.")
+            + (hint or _inside(run) or "Give the folder of a finished run.")
         )
     return folder
 
