@@ -50,7 +50,7 @@ def test_a_folder_of_runs_is_answered_with_the_runs_inside_it(tmp_path: Path) ->
     run = tmp_path / "music" / "seed-0"
     save_federation(Federation.start(tiny_holdings(), methods.Gram()).run(1), run / "model")
     (run / "run.json").write_text("{}")
-    with pytest.raises(DataError, match="Finished runs inside it: .*seed-0") as refused:
+    with pytest.raises(DataError, match=r"Finished runs inside it: .*seed-0") as refused:
         model_in(tmp_path / "music")
     assert str(run) in str(refused.value)
     assert model_in(run) == run / "model"
