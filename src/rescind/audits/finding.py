@@ -61,6 +61,9 @@ QUESTIONS = {
 }
 """The question of each check, by the first words of its name."""
 
+SAID_IN_WORDS = ("exactness", "escalation")
+"""Checks whose answer is a sentence, not a number."""
+
 JUDGING = ("FAIL", "VOID", "INCONCLUSIVE", "PASS", "UNAUDITED")
 """Verdicts that count, in order of priority: one FAIL decides."""
 

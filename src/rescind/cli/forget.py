@@ -187,7 +187,8 @@ def _answer(
                 "stop now and copy the folder)."
             )
             typer.echo(f"{kind}: {count:,} records. {emptied}")
-            if audits != "none" and count >= FEWEST and _few_people(event):
+            audited = audits != "none" and count >= FEWEST
+            if audited and _few_people(event):
                 typer.echo(
                     "The audit takes minutes, and one user, or a few, mostly stay INCONCLUSIVE: "
                     "what they change is small. To answer without it, stop now and give --audits "
@@ -198,7 +199,7 @@ def _answer(
                 text = event_text(event, fed.labels).encode()
                 write_atomically(request, text, private=True)
             rounds = fed.now.state.round if how is None else None
-            later = "saving" if audits == "none" else "auditing (trains models to compare), saving"
+            later = "auditing (trains models to compare), saving" if audited else "saving"
             bar = RoundBar(f"forgetting ({kind})", rounds, after=later)
             bars.append(stack.enter_context(bar))
 
@@ -246,7 +247,7 @@ def write_parts(folder: Path, asked: tuple[Event, Labels], key: bytes) -> None:
 
 def _print(done: Answer) -> str:
     """Print what was done, found and written; return the verdict."""
-    from rescind.audits.finding import legend, question
+    from rescind.audits.finding import SAID_IN_WORDS, legend, question
     from rescind.forgetting.sealing import shown
     from rescind.forgetting.succession import RECEIPT
     from rescind.reporting.html import word_of
@@ -266,7 +267,7 @@ def _print(done: Answer) -> str:
         reference = "" if f.reference is None else f"retrain {f.reference:.4f}"
         measured = f"{f.check:<16} {word_of(f.verdict):<13} {value:>8}  {reference:<15}"
         typer.echo(f"  {measured} {question(f.check)}")
-        if f.verdict == "UNAUDITED" and f.note:
+        if f.note and (f.verdict == "UNAUDITED" or f.check in SAID_IN_WORDS):
             typer.echo(f"    {f.note}")
     for line in legend([receipt.verdict, *(f.verdict for f in receipt.findings)]):
         typer.echo(f"  {line}")

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 
 _EVENT_KEY = "The key of the receipt (receipt.key), which opens its exact numbers."
-SAID_IN_WORDS = ("exactness", "escalation")
-"""Checks whose answer is a sentence, not a number."""
 SILOS = ("silos that confirmed", "silos waited for")
 """Claims of a receipt over silos: who removed the records, and who has not yet."""
 OF_SILOS = "receipts"
@@ -68,7 +66,10 @@ def command(
     ] = None,
     proof: Annotated[
         Path | None,
-        Option(help="The receipt's .tlog-proof: is it in the issuer's log? Needs --log-key."),
+        Option(
+            help="The receipt's .tlog-proof: is it in the issuer's log? Of another issuer, give "
+            "--log-key, too."
+        ),
     ] = None,
     log_key: Annotated[
         str | None,
@@ -259,7 +260,7 @@ def _request(event: Path | None, event_key: Path | None) -> tuple[Event, bytes, 
 
 
 def _print(found: Verification, path: Path) -> None:
-    from rescind.audits.finding import VERDICTS, legend, question
+    from rescind.audits.finding import SAID_IN_WORDS, VERDICTS, legend, question
     from rescind.core.claims import CASE, OPERATOR
     from rescind.forgetting.receipt import LEVELS
     from rescind.forgetting.sealing import BOUND
