@@ -70,3 +70,16 @@ def test_a_learner_of_order_is_refused_where_nothing_says_what_came_first(
     assert "1 of 2 runs cannot run; the others are finished" in str(said.exception)
     made = [json.loads(p.read_text())["cell"] for p in (tmp_path / "both").rglob("run.json")]
     assert made == ["Gram"]
+
+
+@pytest.mark.parametrize("wrong", [True, False])
+def test_a_run_in_which_every_update_was_refused_has_no_result(tmp_path: Path, wrong: bool) -> None:
+    recipe = RECIPE[: RECIPE.index("[axes]")] + '[method]\nname = "FedAvg"\n'
+    recipe += f"rate = {'1e30' if wrong else '0.1'}\n[method.model]\nname = 'MF'\ndim = 2\n"
+    (tmp_path / "r.toml").write_text(recipe)
+    words = ["run", str(tmp_path / "r.toml"), "--out", str(tmp_path / "out")]
+    said = CliRunner().invoke(app, words)
+    if wrong:
+        assert isinstance(said.exception, ConfigError), said.output
+        assert "every update of FedAvg was refused" in str(said.exception)
+    assert bool(list((tmp_path / "out").rglob("run.json"))) is not wrong
