@@ -123,7 +123,7 @@ def command(
     from rescind.errors import ConfigError
     from rescind.storage.run_folder import MOVED, check_finished
 
-    named = _named_records(user, item)
+    named = named_records(user, item)
     kind, sources = requests_of(erase, unshare, withdraw, nodes, edges, labels, named)
     if audits not in ("standard", "full", "none"):
         raise ConfigError(f"--audits is standard, full or none; got '{audits}'.")
@@ -188,7 +188,7 @@ def _answer(
             )
             typer.echo(f"{kind}: {count:,} records. {emptied}")
             audited = audits != "none" and count >= FEWEST
-            if audited and _few_people(event):
+            if audited and few_people(event):
                 typer.echo(
                     "The audit takes minutes, and one user, or a few, mostly stay INCONCLUSIVE: "
                     "what they change is small. To answer without it, stop now and give --audits "
@@ -221,7 +221,7 @@ def _answer(
     return done
 
 
-def _few_people(event: Event) -> bool:
+def few_people(event: Event) -> bool:
     """Return whether so few users ask that checks can rarely tell."""
     records = getattr(event, "records", None)
     return records is None or len(records.client.unique()) <= FEW_PEOPLE
@@ -325,7 +325,7 @@ def requests_of(
     return given[0][0], [source for _, source in given]
 
 
-def _named_records(user: Sequence[str] | None, item: Sequence[str] | None) -> NamedRecords | None:
+def named_records(user: Sequence[str] | None, item: Sequence[str] | None) -> NamedRecords | None:
     """Return the records that --user and --item name; None if neither was given."""
     from rescind.errors import ConfigError
 
