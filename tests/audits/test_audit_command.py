@@ -16,6 +16,7 @@ from rescind.cli import main as entry
 from rescind.cli import progress
 from rescind.cli.forget import unlearner
 from rescind.core import doing
+from rescind.errors import ConfigError
 from rescind.experiments.forget_run import answer
 from rescind.experiments.learning_run import run_cell
 from rescind.experiments.recipe import Cell, DataSettings, RunSettings, SharingSettings
@@ -228,3 +229,20 @@ def test_whoever_left_is_told_so_and_no_near_name(run, audit, tmp_path):
     assert code == 2
     assert "line 2" in err
     assert "has left this run" in err
+
+
+@pytest.mark.parametrize(("words", "few"), [(("--withdraw", "7"), True), (("draw:0.4",), False)])
+def test_an_audit_of_one_user_says_first_that_it_cannot_pass(run, audit, monkeypatch, words, few):
+    def stop(*given, **named):
+        raise ConfigError("here the work would begin")
+
+    monkeypatch.setattr("rescind.forgetting.examine.forgotten", stop)
+    _, _, err = audit(run, *(words if few else ("--erase", *words)))
+    assert "here the work would begin" in err
+    assert ("cannot get a PASS" in err) is few
+
+
+def test_an_audit_takes_a_few_records_of_one_user_as_forget_does(run, audit):
+    code, _, err = audit(run, "--user", "7")
+    assert code == 2
+    assert "--user and --item name a few records of one user" in err

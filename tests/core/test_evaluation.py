@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from rescind.core.federation import Federation
 from rescind.core.model import TakenRows, summed_rows
 from rescind.core.table import Table
 from rescind.core.tasks.metrics import InParts, Ranking, top_k
+from rescind.errors import BoundaryError
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.bag import Bag
 from rescind.models.lightgcn import LightGCN
@@ -146,3 +148,34 @@ def test_finding_a_class_imports_its_module_alone():
     assert loaded(one, "rescind.methods.baselines.fedavg")
     assert not loaded(one, "rescind.methods.additive.gram")
     assert loaded(every, "rescind.methods.additive.gram")
+
+
+@pytest.mark.parametrize(
+    ("shape", "wrong"),
+    [
+        ("transposed", [20, 12]), ("more items", [12, 27]), ("fewer items", [12, 13]),
+        ("one row", [1, 20]), ("flat", [240]), ("right", None),
+    ],
+)  # fmt: skip
+def test_scores_of_another_shape_are_refused_before_they_are_ranked(shape, wrong):
+    @dataclass(frozen=True, kw_only=True)
+    class Sketch(FedAvg):
+        def client_scores(self, public, private, cohort):
+            scores = super().client_scores(public, private, cohort)
+            more = scores[:, :7]
+            return {
+                "transposed": scores.T, "more items": torch.cat([scores, more], 1),
+                "fewer items": scores[:, 7:], "one row": scores[:1], "flat": scores.flatten(),
+                "right": scores,
+            }[shape]  # fmt: skip
+
+    fed = Federation.start(tiny_holdings(12, 20), Sketch(model=Bag(dim=4)), seed=0)
+    if wrong is None:
+        assert fed.evaluate()
+        return
+    with pytest.raises(BoundaryError) as refused:
+        fed.evaluate()
+    assert f"Sketch.client_scores returned {wrong}; expected [12, 20]" in str(refused.value)
+    if shape != "one row":  # for one user that is right
+        with pytest.raises(BoundaryError, match=r"Sketch\.client_scores returned"):
+            fed.recommend(user=3, k=2)

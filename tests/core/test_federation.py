@@ -20,6 +20,7 @@ from rescind.core.state import Private, ServerState
 from rescind.core.tasks.metrics import Ranking
 from rescind.core.world import Host
 from rescind.errors import BoundaryError, ConfigError, ConsentError, DataError
+from rescind.estimators.gram import Gram
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.methods.baselines.popularity import Popularity
 from rescind.models.lightgcn import LightGCN
@@ -36,6 +37,21 @@ def start(holdings: Holdings, seed: int = 7, executor=None, **settings) -> Feder
     usual = {"model": LightGCN(dim=4, user_spread=0.04), "private_rate": 0.01}
     method = FedAvg(**{**usual, "clients_per_round": 3, **settings})
     return Federation.start(holdings, method, seed=seed, executor=executor)
+
+
+@pytest.mark.parametrize(
+    ("data", "method", "says"),
+    [
+        ({"user": [1], "item": [2]}, FedAvg(model=MF(dim=2)), r"got a dict.*rs\.from_frame"),
+        ("plays", FedAvg(model=MF(dim=2)), r"got the text 'plays'.*rs\.load\('plays'\)"),
+        (None, "LocalGram", r"got the text 'LocalGram'.*: rs\.methods\.LocalGram\(\)"),
+        (None, FedAvg, r"got the class FedAvg.*: FedAvg\(\)"),
+        (None, Gram(), r"got a rescind\.estimators\.gram\.Gram.*: rs\.methods\.Gram\(\)"),
+    ],
+)
+def test_what_is_no_data_or_no_method_is_answered_with_how_to_make_one(tiny, data, method, says):
+    with pytest.raises(ConfigError, match=says):
+        Federation.start(tiny if data is None else data, method)
 
 
 CLOSE = {"abs": 1e-5, "rel": 1e-4}

@@ -23,6 +23,7 @@ from rescind.data import (
     load,
     names,
 )
+from rescind.data.blocklist import Blocklist
 from rescind.data.import_columns import Wanted
 from rescind.data.import_tables import open_table
 from rescind.errors import ConfigError, DataError, RescindError
@@ -217,8 +218,58 @@ def test_unknown_columns_and_extensions_are_refused(save):
         import_file(save(GOOD, "a.xlsx"), "mine")
     with pytest.raises(DataError, match="no such file"):
         import_file("nowhere.csv", "mine")
+    with pytest.raises(ConfigError, match=r"'usr'; allowed are user, .*split, title, genres\."):
+        import_file(save(GOOD), "mine", columns={"usr": "user"})
     with pytest.raises(DataError, match="more than one column could be the user"):
         import_file(save("user,userId,item\n1,2,3\n"), "mine")
+
+
+def test_one_column_is_not_read_as_two_things(save):
+    plays = "listener,artist,plays\na,x,3\nb,y,4\n"
+    with pytest.raises(ConfigError, match="'listener' is both the user and the item"):
+        import_file(save(plays), "mine", columns={"user": "listener", "item": "listener"})
+    roles = {"user": "listener", "item": "artist", "rating": "plays", "time": "plays"}
+    with pytest.raises(ConfigError, match="'plays' is both the rating and the time"):
+        import_file(save(plays), "mine", columns=roles)
+    data = import_file(save(plays), "mine", columns={"user": "listener", "item": "artist"})
+    assert len(data) == 2
+
+
+def test_all_missing_columns_are_named_at_once(save):
+    file = save("who,what\na,x\nb,y\n")
+    with pytest.raises(DataError) as refused:
+        import_file(file, "mine")
+    assert "no column for the user, and none for the item. The columns are who, what" in str(
+        refused.value
+    )
+    assert "columns={'user': 'COLUMN', 'item': 'COLUMN'}" in str(refused.value)
+    with pytest.raises(DataError, match="no column 'hwo' for the user, and none for the item"):
+        import_file(file, "mine", columns={"user": "hwo"})
+    with pytest.raises(DataError, match=r"no column for the item\. .*Choose one with"):
+        import_file(file, "mine", columns={"user": "who"})
+
+
+def test_counts_that_were_taken_for_times_are_doubted(save):
+    told: list[str] = []
+    plays = "user,item,plays,when\na,x,1,1500000000\nb,y,200,1500000001\n"
+    import_file(save(plays), "mine", columns={"time": "plays"}, ignore=["when"], tell=told.append)
+    assert len(told) == 1
+    assert "column 'plays' was read as times, but all of them lie in the first day" in told[0]
+    told.clear()
+    roles = {"time": "when"}
+    import_file(save(plays), "real", columns=roles, ignore=["plays"], tell=told.append)
+    import_file(save("1 1\n1 2\n2 1\n", "order.txt"), "order", tell=told.append)
+    assert not told, "times, and places in an order"
+
+
+def test_an_import_again_tells_how_many_rows_stay_out(save):
+    told: list[str] = []
+    import_file(save(GOOD), "mine", tell=told.append)
+    Blocklist().with_withdrawn("anna").add_to_dataset("mine")
+    data = import_file(save(GOOD), "mine", replace=True, tell=told.append)
+    assert len(data) == 1
+    assert len(told) == 1
+    assert "2 rows are kept out: of people who left" in told[0]
 
 
 def test_a_changed_import_is_detected(save, own_cache):
@@ -474,7 +525,6 @@ UNUSUAL = {
     "too many rows": (GOOD, {"max_rows": 2}),
     "long line": (GOOD.replace("time", "note") + f"eve,B1,3,{'x' * 150_000}\n", {}),
     "no rows": (table(), {}),
-    "one column, two roles": (GOOD, {"columns": {"user": "item"}}),
     "separator of two bytes": (GOOD.replace(",", "é"), {"separator": "é"}),
 }
 

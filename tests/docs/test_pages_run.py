@@ -15,6 +15,7 @@ import rescind as rs
 from page_blocks import ROOT, Block, blocks, play
 from rescind import data
 from rescind.cli import app
+from rescind.experiments.recipe import read
 from rescind.methods._outside import load_file
 
 TUTORIALS = sorted(p.name for p in (ROOT / "docs" / "tutorials").glob("*.md"))
@@ -115,6 +116,15 @@ def test_the_classes_of_the_page_about_methods_learn_and_forget(tmp_path, patch,
         after, evidence = rs.forget(before, rs.Withdraw(3), audits="none")
         assert evidence.receipt.done.level == "L3"
         assert not bool((after.now.vault.holdings.records.client == 3).any())
+
+
+def test_the_recipe_of_the_page_about_methods_compares_equal_effort(tmp_path, patch):
+    files = [b for b in blocks("docs/methods.md") if b.title]
+    patch.setattr("page_blocks.blocks", lambda _: files)
+    play(["docs/methods.md"], tmp_path, patch)
+    made = read(tmp_path / "mine.toml").cells
+    epochs = {cell.name: getattr(cell.method, "epochs", None) for cell in made}
+    assert epochs["FedAvg"] == epochs["Anchored"] == 2
 
 
 def test_a_page_that_does_not_do_what_it_says_fails(tmp_path, patch):

@@ -266,6 +266,15 @@ def test_everybody_may_leave(learner):
         empty.recommend("ann")
 
 
+@LEARNERS
+def test_a_model_before_its_fit_says_so(learner):
+    with pytest.raises(DataError, match=f"{learner.__name__} is not fitted.*Call fit"):
+        learner().recommend("a")
+    with pytest.raises(DataError, match="there is no user 'a' among 5 users") as refused:
+        learner().fit(RECORDS).recommend("a")
+    assert "not fitted" not in str(refused.value)
+
+
 def test_a_copy_lives_alone():
     model = rs.Gram().fit(RECORDS)
     twin = copy.deepcopy(model)

@@ -58,6 +58,18 @@ def test_a_recipe_is_looked_up_by_path_then_here_then_in_the_package(tmp_path, m
         locate("paper/tabel")
 
 
+def test_a_dot_in_a_name_never_leads_to_another_recipe(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("music.toml").write_text(TEXT, encoding="utf-8")
+    for name in ("music.tom", "music.v2"):
+        with pytest.raises(ConfigError, match=rf"no recipe '{name}'.*did you mean 'music.toml'"):
+            locate(name)
+    Path("music.v2.toml").write_text(TEXT, encoding="utf-8")
+    assert locate("music.v2") == Path("music.v2.toml")
+    assert locate("music.v2.toml") == Path("music.v2.toml")
+    assert locate("music") == locate("music.toml") == Path("music.toml"), "the control"
+
+
 def test_recipes_of_a_checkout_are_not_those_of_an_installed_package():
     assert packaged() == RECIPES
     assert not in_package(RECIPES / "basics" / "floor.toml")

@@ -16,7 +16,8 @@ from rescind.core.method import Method
 from rescind.core.records import Erase, Event, Join, Records, Share, Unshare, Withdraw
 from rescind.core.request import Request
 from rescind.errors import BoundaryError, ConfigError
-from rescind.forgetting.forget import forget
+from rescind.forgetting.forget import Evidence, forget
+from rescind.forgetting.pipeline import CostMeter
 from rescind.forgetting.purge import inventory, purge, traces
 from rescind.forgetting.receipt import issue
 from rescind.forgetting.verify import verify
@@ -156,6 +157,14 @@ def test_exact_forgetting_says_what_it_cost():
     assert kept == {k.name: k.bytes for k in inventory(after)}
     assert kept["model"] == params.nbytes(after.now.state.public)
     assert kept["points to go back to"] == after.past.nbytes > 0
+
+
+def test_evidence_shows_how_many_took_part_and_not_who():
+    cost = CostMeter(rounds=2, participants=set(range(1892)))
+    shown = repr(Evidence(make=lambda: pytest.fail("it is only shown"), cost=cost))
+    assert "rounds=2" in shown
+    assert "participants=1892 people" in shown
+    assert len(shown) < 200
 
 
 def test_one_who_never_took_part_costs_nothing():

@@ -68,3 +68,44 @@ def test_a_model_beside_another_ones_receipt_is_refused(
         code, said = rescind(*words)
         assert code == 2
         assert "does not fit" in said
+
+
+def test_a_receipt_of_another_run_is_not_valid_with_this_one(rescind: Say, tmp_path: Path) -> None:
+    for name, user in (("one", "7"), ("two", "9"), ("three", "")):
+        assert rescind("run", "small.toml", "--out", name)[0] == 0
+        if user:
+            assert rescind("forget", name, "--withdraw", user, "--audits", "none")[0] == 0
+    code, said = rescind("verify", "two-forgot-1/receipt.json", "--run", "one-forgot-1")
+    assert code == 1, said
+    assert "NO   it is not the receipt of one-forgot-1" in said
+    assert "what remained" not in said, "nothing of the run speaks for another's receipt"
+    code, said = rescind("verify", "two-forgot-1/receipt.json", "--run", "three")
+    assert code == 1, said
+    assert "three answered no request" in said
+    shutil.copy(tmp_path / "one-forgot-1" / "receipt.json", tmp_path / "copy.json")
+    code, said = rescind("verify", "copy.json", "--run", "one-forgot-1")
+    assert code == 0, said
+    assert "the data is what remained" in said, "the control: a copy of its own receipt"
+
+
+def test_a_receipt_from_before_a_later_request_is_not_called_invalid(
+    rescind: Say, tmp_path: Path
+) -> None:
+    method = '[method]\nname = "Gram"\n'
+    head, _, rest = TINY.partition("[method]")
+    (tmp_path / "small.toml").write_text(head + method + rest[rest.index("[run]") :])
+    assert rescind("run", "small.toml", "--out", "one")[0] == 0
+    for run, user in (("one", "7"), ("one-forgot-1", "9"), ("one-forgot-2", "11")):
+        assert rescind("forget", run, "--withdraw", user, "--audits", "none")[0] == 0
+    for old in ("one-forgot-1", "one-forgot-2"):
+        for words in (("--data", old), ("--data", "one-forgot-3"), ("--run", "one-forgot-3")):
+            code, said = rescind("verify", f"{old}/receipt.json", *words)
+            assert code == 2, said
+            assert "older than what one-forgot-3 holds" in said
+            assert "NOT VALID" not in said
+        assert rescind("verify", f"{old}/receipt.json")[0] == 0, "by itself it is valid"
+    code, said = rescind("verify", "one-forgot-3/receipt.json", "--data", "one-forgot-3")
+    assert code == 0, said
+    code, said = rescind("verify", "one-forgot-3/receipt.json", "--data", "one-forgot-1")
+    assert code == 2, said
+    assert "give the same command with one-forgot-3" in said

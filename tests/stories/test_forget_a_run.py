@@ -109,6 +109,16 @@ def test_the_new_run_is_not_named_like_another_seed(run, tmp_path):
     assert second.name == "seed-0-forgot-2"
 
 
+def test_a_rerun_says_that_the_run_beside_it_is_the_one_without_the_records(run, caplog):
+    done = answer(run, "withdraw", CANARY, audits="none")
+    caplog.clear()
+    run_cell(CELL, run, dataset=dataset())
+    (said,) = [line for line in caplog.messages if str(done.folder) in line]
+    assert "without what was forgotten" in said
+    assert "with its records" not in said, "read as: the erasure failed"
+    assert holding(done.folder, CANARY) == [], "and it is true"
+
+
 def test_erased_records_are_left_out_by_every_rerun_and_resume(run, tmp_path):
     before = pairs_of(run, CANARY)
     request = tmp_path / "request.csv"

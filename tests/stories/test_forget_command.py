@@ -18,6 +18,7 @@ from rescind.forgetting import forget as forgetting
 from rescind.forgetting import receipt
 from rescind.methods.sharing.fedshare import FedShare
 from rescind.models.lightgcn import LightGCN
+from rescind.reporting.progress import RoundBar
 from rescind.storage.federations import load_federation
 
 METHOD = FedShare(model=LightGCN(dim=4), clients_per_round=8, refine_pairs=16, contrast_items=4)
@@ -61,6 +62,24 @@ def test_all_who_leave_are_taken_each_with_a_receipt(run, tmp_path):
     again = forget(run, "--withdraw", "7", "--withdraw", "8", "--audits", "none")
     assert again.exit_code == 0, "the same command again gives the same answers"
     assert not (tmp_path / "run-forgot-3").exists()
+
+
+def test_what_is_asked_in_words_is_answered_and_no_audit_is_announced_where_none_is(
+    run, monkeypatch
+):
+    announced = []
+
+    class Bar(RoundBar):
+        def __init__(self, title: str, rounds: int | None, after: str) -> None:
+            announced.append(after)
+            super().__init__(title, rounds, after=after)
+
+    monkeypatch.setattr("rescind.reporting.progress.RoundBar", Bar)
+    said = forget(run, "--withdraw", "7", "--method", "FineTuneUnlearn")
+    assert said.exit_code == 0, said.output
+    asked = said.output.index("which unlearner was tried first?")
+    assert "FineTuneUnlearn was requested. It is approximate" in said.output[asked:]
+    assert announced == ["saving"], "too few records to audit"
 
 
 def test_a_page_begins_with_the_number_of_the_request_and_who_answered(run, tmp_path):

@@ -151,3 +151,10 @@ def test_a_run_of_flower_says_where_to_ask(rescind, tmp_path):
     code, said = rescind("recommend", "run", "--user", "7")
     assert code == 2
     assert "rescind flower recommend SILO_FOLDER --user 7" in said
+
+
+def test_an_option_with_a_default_is_not_called_needed():
+    help_of = {p.name: p.help for p in COMMANDS["rescind verify"].params}
+    assert "Default: your own log's" in help_of["log_key"]
+    assert "Needs --log-key" not in help_of["proof"]
+    assert "--log-key" in help_of["proof"], "who needs it is told"

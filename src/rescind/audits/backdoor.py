@@ -86,7 +86,7 @@ def hit_rate(case: Case, fed: Federation, triggers: Tensor, target: int) -> Tens
     cohort = replace(held.cohort(ids), own=lot, train=lot)
     private = fed.now.vault.private
     blank = Private({n: torch.zeros_like(v[ids]) for n, v in private.items()})
-    scores = fed.method.client_scores(fed.now.state.public, blank, cohort).clone()
+    scores = fed.method.checked_scores(fed.now.state.public, blank, cohort).clone()
     return (top_k(scores, lot, LIST) == target).any(1).cpu()
 
 

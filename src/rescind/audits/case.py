@@ -358,7 +358,7 @@ def scores_from_split(fed: Federation, split: str, targets: Targets, holder: Fed
         cohort = replace(held.cohort(chunk), own=seen, train=seen)
         private = fed.now.vault.private
         blank = Private({n: torch.zeros_like(v[chunk]) for n, v in private.items()})
-        scores = method.client_scores(public, blank, cohort).double().cpu()
+        scores = method.checked_scores(public, blank, cohort).double().cpu()
         here = (targets.person >= start) & (targets.person < start + len(chunk))
         out[here] = scores[targets.person[here] - start, targets.records.item[here]]
     return out

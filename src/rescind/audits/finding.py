@@ -72,6 +72,9 @@ UNITS = {
 }
 """What `n` counts, one and many, by check. Others have one number per user: they count people."""
 
+SAID_IN_WORDS = ("exactness", "escalation")
+"""Checks whose answer is a sentence, not a number."""
+
 JUDGING = ("FAIL", "VOID", "INCONCLUSIVE", "PASS", "UNAUDITED")
 """Verdicts that count, in order of priority: one FAIL decides."""
 

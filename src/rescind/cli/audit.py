@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from rescind.cli.forget import requests_of, unlearner
+from rescind.cli.forget import few_people, named_records, requests_of, unlearner
 from rescind.cli.options import ChangeUnlearner, Edges, NodeLabels, Nodes, Run
 from rescind.cli.progress import Countdown, working
 from rescind.cli.stopping import interruptible
@@ -29,6 +29,12 @@ def command(
     ] = None,
     withdraw: Annotated[
         list[str] | None, Option(metavar="USER", help="A user who withdraws with all their data.")
+    ] = None,
+    user: Annotated[
+        list[str] | None, Option(metavar="USER", help="With --item: a few records of this user.")
+    ] = None,
+    item: Annotated[
+        list[str] | None, Option(metavar="ITEM", help="An item of --user; repeatable.")
     ] = None,
     nodes: Nodes = None,
     edges: Edges = None,
@@ -57,7 +63,8 @@ def command(
     from rescind.errors import ConfigError
     from rescind.storage.run_folder import check_finished, working_on
 
-    kind, sources = requests_of(erase, unshare, withdraw, nodes, edges, labels)
+    named = named_records(user, item)
+    kind, sources = requests_of(erase, unshare, withdraw, nodes, edges, labels, named)
     if len(sources) > 1:
         raise ConfigError(
             f"an audit looks at one request; {len(sources)} were given. Audit users who withdraw "
@@ -76,6 +83,13 @@ def command(
     with interruptible("Finished models are kept."), working_on(run):
         before = open_run(run, repeatable=False)
         event = read_request(before, kind, sources[0], Blocklist.read(run))
+        if kind in ("erase", "unshare", "withdraw") and few_people(event):
+            typer.echo(
+                "One user, or a few, cannot get a PASS: what they change is too small to tell. "
+                "This takes minutes and ends INCONCLUSIVE or worse; stop now, or audit many users "
+                "at once, such as --erase draw:0.3.",
+                err=True,
+            )
         lot = committed(run / "audits")  # before the unlearner runs
         with working("audit"):
             after = forgotten(subject, before, event)

@@ -50,8 +50,8 @@ def erase_rows(
     people = f"{len(users)} user" + ("s" if len(users) > 1 else "")
     _announce(name, users, items, people, ask=not yes and sys.stdin.isatty())
     from rescind.forgetting.data_erasure import erase
-    from rescind.forgetting.receipt_words import items_and_rows
     from rescind.forgetting.receipt_check import REQUEST
+    from rescind.forgetting.receipt_words import items_and_rows
 
     done = erase(name, users, items, receipt, case)
     here = Path.cwd()

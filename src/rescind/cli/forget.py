@@ -123,7 +123,7 @@ def command(
     from rescind.errors import ConfigError
     from rescind.storage.run_folder import MOVED, check_finished
 
-    named = _named_records(user, item)
+    named = named_records(user, item)
     kind, sources = requests_of(erase, unshare, withdraw, nodes, edges, labels, named)
     if audits not in ("standard", "full", "none"):
         raise ConfigError(f"--audits is standard, full or none; got '{audits}'.")
@@ -187,7 +187,8 @@ def _answer(
                 "stop now and copy the folder)."
             )
             typer.echo(f"{kind}: {_amount(fed, event, count)}. {emptied}")
-            if audits != "none" and count >= FEWEST and _few_people(event):
+            audited = audits != "none" and count >= FEWEST
+            if audited and few_people(event):
                 typer.echo(
                     "The audit takes minutes, and one user, or a few, mostly stay INCONCLUSIVE: "
                     "what they change is small. To answer without it, stop now and give --audits "
@@ -198,7 +199,7 @@ def _answer(
                 text = event_text(event, fed.labels).encode()
                 write_atomically(request, text, private=True)
             rounds = fed.now.state.round if how is None else None
-            later = "saving" if audits == "none" else "auditing (trains models to compare), saving"
+            later = "auditing (trains models to compare), saving" if audited else "saving"
             bar = RoundBar(f"forgetting ({kind})", rounds, after=later)
             bars.append(stack.enter_context(bar))
 
@@ -229,7 +230,7 @@ def _amount(fed: Federation, event: Event, rows: int) -> str:
     return items_and_rows(rows if named is None else len(named.pairs().unique()), rows)
 
 
-def _few_people(event: Event) -> bool:
+def few_people(event: Event) -> bool:
     """Return whether so few users ask that checks can rarely tell."""
     records = getattr(event, "records", None)
     return records is None or len(records.client.unique()) <= FEW_PEOPLE
@@ -255,7 +256,7 @@ def write_parts(folder: Path, asked: tuple[Event, Labels], key: bytes) -> None:
 
 def _print(done: Answer) -> str:
     """Print what was done, found and written; return the verdict."""
-    from rescind.audits.finding import legend, question
+    from rescind.audits.finding import SAID_IN_WORDS, legend, question
     from rescind.forgetting.forget import IN_BATCHES, TOO_FEW
     from rescind.forgetting.receipt_words import amount, said_of
     from rescind.forgetting.sealing import shown
@@ -278,7 +279,7 @@ def _print(done: Answer) -> str:
         reference = "" if f.reference is None else f"retrain {f.reference:.4f}"
         measured = f"{f.check:<16} {word_of(f.verdict):<13} {value:>8}  {reference:<15}"
         typer.echo(f"  {measured} {question(f.check)}")
-        if f.verdict == "UNAUDITED" and f.note:
+        if f.note and (f.verdict == "UNAUDITED" or f.check in SAID_IN_WORDS):
             typer.echo(f"    {f.note}" + f" {IN_BATCHES}" * f.note.startswith(TOO_FEW))
     for line in legend([receipt.verdict, *(f.verdict for f in receipt.findings)]):
         typer.echo(f"  {said_of(receipt, line)}")
@@ -336,7 +337,7 @@ def requests_of(
     return given[0][0], [source for _, source in given]
 
 
-def _named_records(user: Sequence[str] | None, item: Sequence[str] | None) -> NamedRecords | None:
+def named_records(user: Sequence[str] | None, item: Sequence[str] | None) -> NamedRecords | None:
     """Return the records that --user and --item name; None if neither was given."""
     from rescind.errors import ConfigError
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 
 _EVENT_KEY = "The key of the receipt (receipt.key), which opens its exact numbers."
-SAID_IN_WORDS = ("exactness", "escalation")
-"""Checks whose answer is a sentence, not a number."""
 SILOS = ("silos that confirmed", "silos waited for")
 """Claims of a receipt over silos: who removed the records, and who has not yet."""
 OF_SILOS = "receipts"
@@ -68,7 +66,10 @@ def command(
     ] = None,
     proof: Annotated[
         Path | None,
-        Option(help="The receipt's .tlog-proof: is it in the issuer's log? Needs --log-key."),
+        Option(
+            help="The receipt's .tlog-proof: is it in the issuer's log? Of another issuer, give "
+            "--log-key, too."
+        ),
     ] = None,
     log_key: Annotated[
         str | None,
@@ -90,6 +91,7 @@ def command(
     from rescind.forgetting.verify import verify
     from rescind.privacy import keys
 
+    named = receipt
     if run is not None:
         from rescind.forgetting.succession import RECEIPT, settle
 
@@ -100,14 +102,15 @@ def command(
     if proof is None and (log_key or witness):
         raise ConfigError("--log-key and --witness check a proof. Give it with --proof FILE.")
     if receipt.is_dir():
-        if chain or event or event_key or data or proof or part:
+        if chain or event or event_key or data or proof or part or run:
             raise ConfigError(
                 f"{receipt} is a folder of receipts, which takes --key and --json only. "
                 f"Name one receipt.json for the other options."
             )
         raise typer.Exit(_folder(receipt, _pinned(key or []), as_json))
     earlier = [read_receipt(path) for path in chain] if chain else None
-    request, claims = _request(event, event_key), [*_claims(data), *_part(part)]
+    claims = [*_claims(data, read_receipt(receipt)), *_part(part)]
+    request = _request(event, event_key)
     secret = None if event_key is None else keys.read_secret(event_key)
     found = verify(read_receipt(receipt), _pinned(key or []), earlier, request, claims, secret)
     if proof is not None:
@@ -115,9 +118,12 @@ def command(
             *_logged(read_receipt(receipt), read_receipt(proof), log_key, witness or [])
         )
     if run is not None:
-        from rescind.forgetting.run_receipt import compare
+        from rescind.forgetting.run_receipt import check_newest, compare
 
-        found = found.also(*compare(run))
+        given = None if named is None else read_receipt(named)
+        if given is not None:
+            check_newest(given, run)
+        found = found.also(*compare(run, given=given))
     if as_json:
         typer.echo(json.dumps(_plain(found), indent=2))
     else:
@@ -189,11 +195,13 @@ def _logged(data: bytes, proof: bytes, log_key: str | None, witness: list[str]) 
     return check_proof(data, proof, log, [key_given(one, WITNESS) for one in witness])
 
 
-def _claims(data: Path | None) -> list[Callable[[Receipt], Check]]:
+def _claims(data: Path | None, receipt: bytes) -> list[Callable[[Receipt], Check]]:
     if data is None:
         return []
+    from rescind.forgetting.run_receipt import check_newest
     from rescind.storage.run_folder import model_in
 
+    check_newest(receipt, data)  # before the run is looked for: it may say where the newest one is
     model_in(data)
     from rescind.forgetting.claims import checks_with  # loads torch
 
@@ -268,7 +276,7 @@ def _request(event: Path | None, event_key: Path | None) -> tuple[Event, bytes, 
 
 def _print(found: Verification, path: Path, secret: bytes | None = None) -> None:
     """Print what was checked and what the receipt says. secret: the key that opened it"""
-    from rescind.audits.finding import legend, question
+    from rescind.audits.finding import SAID_IN_WORDS, legend, question
     from rescind.core.claims import CASE, OPERATOR
     from rescind.forgetting import receipt_words as words
     from rescind.forgetting.loan_words import only_the_loan, same_model

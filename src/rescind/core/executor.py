@@ -233,12 +233,12 @@ class InProcess:
             return torch.empty(0, device=cohort.ids.device)
         in_parts = self.device == "cpu" and len(cohort) > few and cohort.graph is None
         if not (in_parts and getattr(metric, "only_lists", False)):
-            return method.client_scores(public, vault.read(cohort.ids), cohort)
+            return method.checked_scores(public, vault.read(cohort.ids), cohort)
 
         def parts() -> Iterator[Tensor]:
             for begin in range(0, len(cohort), few):
                 some = cohort.part(begin, min(begin + few, len(cohort)))
-                yield method.client_scores(public, vault.read(some.ids), some)
+                yield method.checked_scores(public, vault.read(some.ids), some)
                 shown.reach(shown.done + len(some))
 
         return InParts(parts)

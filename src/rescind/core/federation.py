@@ -89,6 +89,7 @@ class Federation:
         A dataset is split 8:1:1 with the seed, a graph as in `data.partition.subgraphs`.
         keep_every: rounds between restore points, from which forgetting can rerun
         """
+        _check_kinds(data, method)
         if not isinstance(data, Holdings):
             labels = data.labels() if labels is None else labels
             data = data.on_devices(seed)
@@ -424,7 +425,7 @@ class Federation:
         item = one.new_tensor(sorted(first))
         time = one.new_tensor([first[i] for i in item.tolist()])
         lot = Lot(torch.zeros_like(item), item, 1, time)
-        scores = m.client_scores(self.now.state.public, Private({}), Cohort(one, items, lot, lot))
+        scores = m.checked_scores(self.now.state.public, Private({}), Cohort(one, items, lot, lot))
         return scores[0].double().index_fill(0, item, -torch.inf)
 
     def _best(self, scores: Tensor, k: int, why: str) -> list[Recommendation]:
@@ -446,6 +447,28 @@ class Federation:
         client = self.labels.client(user, self.world.sizes.clients)
         found = [self.labels.item(i, self.world.sizes.items) for i in items]
         return Records.of([client] * len(found), found)
+
+
+def _check_kinds(data: object, method: object) -> None:
+    """Raise an error that says how to make data and a method, if something else was given."""
+    if not isinstance(data, Holdings) and not hasattr(data, "on_devices"):
+        given = f"the text '{data}'" if isinstance(data, str) else f"a {type(data).__name__}"
+        load = f"rs.load({data!r})" if isinstance(data, str) else "rs.load('ml-100k')"
+        raise ConfigError(
+            f"Federation.start wants a dataset first, got {given}. Make one: {load} loads data by "
+            f"its name, rs.from_frame(frame) takes a frame."
+        )
+    if isinstance(method, Method):
+        return
+    if isinstance(method, type) and issubclass(method, Method):
+        wrong, make = f"the class {method.__name__}", f"{method.__name__}()"
+    elif isinstance(method, str):
+        wrong, make = f"the text '{method}'", f"rs.methods.{method}()"
+    else:
+        wrong, make = f"a {type(method).__module__}.{type(method).__name__}", "rs.methods.Gram()"
+    raise ConfigError(
+        f"Federation.start wants a method, got {wrong}. Give an instance, with its settings: {make}"
+    )
 
 
 def _check_task(method: Method, holdings: Holdings) -> None:

@@ -247,6 +247,17 @@ class Method(Unlearner):
         """Return all scores of a cohort: [C, I] for items, [N, classes] for nodes."""
         return self.task.scores(self.model, public, private.values, cohort)
 
+    def checked_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
+        """Return `client_scores`, whose shape is checked: compiled code reads it without a look."""
+        scores = self.client_scores(public, private, cohort)
+        if cohort.graph is None and scores.shape != (len(cohort), cohort.items):
+            raise BoundaryError(
+                f"{type(self).__name__}.client_scores returned {list(scores.shape)}; expected "
+                f"{[len(cohort), cohort.items]}, a row per client and a column per item. "
+                f"Change that function."
+            )
+        return scores
+
     def client_answer(
         self,
         public: Params,
@@ -257,7 +268,7 @@ class Method(Unlearner):
         ask: Question,
     ) -> Tensor:
         """Return the score or loss of single records, for recommendations and audits. [n]"""
-        scores = self.client_scores(public, private, cohort)
+        scores = self.checked_scores(public, private, cohort)
         return self.task.answer(scores, cohort, owner, item, ask)
 
     @property

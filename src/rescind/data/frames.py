@@ -55,7 +55,7 @@ def from_frame(
         drop_bad_rows, tell,
     )  # fmt: skip
     dataset = replace_fields(given, terms=terms, source="" if not keep else given.source)
-    return store(name, dataset, "a frame") if keep else dataset
+    return store(name, dataset, "a frame", tell=tell) if keep else dataset
 
 
 def _arrow(frame: Any) -> Any:

@@ -25,7 +25,7 @@ from rescind.data.import_columns import Columns, Wanted
 from rescind.data.import_order import sorted_rows
 from rescind.data.import_problems import EMPTY, Problems, unreadable
 from rescind.data.import_tables import Table
-from rescind.data.import_words import column, setting
+from rescind.data.import_words import column, columns_of, setting
 from rescind.errors import ConfigError, DataError, suggest
 
 log = logging.getLogger(__name__)
@@ -48,20 +48,19 @@ _KINDS = {"user": "i", "item": "i", "rating": "f", "time": "q", "split": "b"}
 
 
 _MAY_BE_ABSENT = ("rating", "time", "split")
+NEEDED = ("user", "item")
+"""Columns that every table of interactions has."""
 
 
 def find_columns(
     table: Table, given: dict[str, str], header: bool, ignore: Collection[str] = ()
 ) -> dict[str, int]:
     """Return the index of each known column."""
-    unknown = sorted(set(given) - set(COLUMN_NAMES))
-    if unknown:
-        raise ConfigError(f"columns has '{unknown[0]}'; allowed are {', '.join(COLUMN_NAMES)}.")
     if not header and not given:
         given = dict(zip(("user", "item", "rating", "time"), table.header, strict=False))
     positions: dict[str, int] = {}
     ignored = ignoring(table.header, ignore)
-    for role in ("user", "item"):
+    for role in NEEDED:
         if given.get(role) in ignore:
             raise ConfigError(f"the column '{given[role]}' is the {role}: it cannot be ignored.")
     given = {role: name for role, name in given.items() if name not in ignore}
@@ -77,18 +76,12 @@ def find_columns(
                 f"{table.file}, line 1, column {wanted[1] + 1}: more than one column could be the "
                 f"{role} ({names}). Choose one with {column(role)}."
             )
-        if not wanted and (role in given or role in ("user", "item")):
-            asked = f"'{given[role]}' for the {role}" if role in given else f"for the {role}"
-            data = f", or pass {setting('header', False)} if the first line is data"
-            other = other_separator(table.header)
-            split = f" If its cells are separated by {other!r}, pass {setting('separator', other)}."
-            raise DataError(
-                f"{table.file}, line 1, column 1: there is no column {asked}. The columns are "
-                f"{', '.join(table.header)}. Choose one with {column(role)}"
-                f"{data if table.unit == 'line' else ''}.{split if other else ''}"
-            )
         if wanted:
             positions[role] = wanted[0]
+    missing = [r for r in COLUMN_NAMES if r not in positions and (r in given or r in NEEDED)]
+    if missing:
+        raise _no_columns(table, missing, given)
+    _check_different(table, positions)
     return positions
 
 
@@ -96,6 +89,34 @@ def other_separator(header: Sequence[str]) -> str:
     """Return what seems to stand between the cells of a header that was read as one; or ""."""
     only = header[0] if len(header) == 1 else ""
     return next((one for one in (";", "\t", "|", ",") if one in only), "")
+
+
+def _no_columns(table: Table, missing: Sequence[str], given: Mapping[str, str]) -> DataError:
+    """Return the error that names all missing columns at once."""
+    asked = [f"'{given[r]}' for the {r}" if r in given else f"for the {r}" for r in missing]
+    data = f", or pass {setting('header', False)} if the first line is data"
+    other = other_separator(table.header)
+    split = f" If its cells are separated by {other!r}, pass {setting('separator', other)}."
+    choose = f"{'one' if len(missing) == 1 else 'them'} with "
+    choose += columns_of(dict.fromkeys(missing, "COLUMN"))
+    return DataError(
+        f"{table.file}, line 1, column 1: there is no column {', and none '.join(asked)}. The "
+        f"columns are {', '.join(table.header)}. Choose {choose}"
+        f"{data if table.unit == 'line' else ''}.{split if other else ''}"
+    )
+
+
+def _check_different(table: Table, positions: Mapping[str, int]) -> None:
+    """Raise an error if one column is read as two things."""
+    first: dict[int, str] = {}
+    for role, at in positions.items():
+        if at in first:
+            raise ConfigError(
+                f"{table.file}: the column '{table.header[at]}' is both the {first[at]} and the "
+                f"{role}. The columns are {', '.join(table.header)}. Choose another with "
+                f"{column(role)}."
+            )
+        first[at] = role
 
 
 def read_table(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -34,4 +34,11 @@ def setting(name: str, value: Any) -> str:
 
 def column(role: str, name: str = "COLUMN") -> str:
     """Return how to name the column of a role: `columns={'user': 'who'}`, or `--user who`."""
-    return setting(role, name) if _IN_COMMAND.get() else setting("columns", {role: name})
+    return columns_of({role: name})
+
+
+def columns_of(names: Mapping[str, str]) -> str:
+    """Return how to name the columns of several roles."""
+    if not _IN_COMMAND.get():
+        return setting("columns", dict(names))
+    return " ".join(setting(role, name) for role, name in names.items())

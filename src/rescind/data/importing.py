@@ -30,9 +30,9 @@ from rescind.data.import_facts import (
     tell_unused,
     with_facts,
 )
-from rescind.data.import_reading import Tell, find_columns, read_table
+from rescind.data.import_reading import COLUMN_NAMES, Tell, find_columns, read_table
 from rescind.data.import_tables import Table, open_table
-from rescind.data.import_words import setting
+from rescind.data.import_words import column, setting
 from rescind.data.joining import joined
 from rescind.data.obtain import cache_folder
 from rescind.errors import ConfigError, DataError, suggest
@@ -40,6 +40,8 @@ from rescind.privacy.keys import erasure_key
 
 log = logging.getLogger(__name__)
 
+DAY = 86_400
+"""Seconds."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
@@ -118,7 +120,7 @@ def import_file(
         "ignore": sorted(ignore),
     }
     named = replace_fields(dataset, terms=terms)
-    stored = store(name, named, Path(path).name, read_as=read_as)
+    stored = store(name, named, Path(path).name, read_as=read_as, tell=tell)
     for other, rows in erased_elsewhere(stored).items():
         tell(
             f"{rows:,} {'row' if rows == 1 else 'rows'} of this file had been erased from "
@@ -136,6 +138,9 @@ def dataset_of(
     """Read a table as a dataset, with what it says about items. least: rows it must have"""
     if time_unit not in ("s", "ms"):
         raise ConfigError(f"the time unit is '{time_unit}'; allowed are s and ms.")
+    known = (*COLUMN_NAMES, *FACTS)
+    if unknown := sorted(set(columns) - set(known)):
+        raise ConfigError(f"columns has '{unknown[0]}'; allowed are {', '.join(known)}.")
     table = opened()
     facts = {role: columns.pop(role) for role in FACTS if role in columns}
     positions = find_columns(table, columns, header, ignore)
@@ -146,12 +151,25 @@ def dataset_of(
             f"{table.file}, {table.unit} {rows + 1}, column 1: the file has {rows} interactions; "
             f"at least {least} are needed" + (", to train and to test." if least == 2 else ".")
         )
+    if least > 1 and not table.in_order:
+        _doubt_times(stored, table.header[positions.get("time", 0)], tell)
     about = find_facts(table, facts, ignore)
     found = facts_in(opened, positions["item"], about, None if facts else tell)
     if header and least > 1:  # a first import; what is appended has the same columns
         used = {*positions.values(), *(at for places in about.values() for at in places)}
         tell_unused(table, used, ignore, tell)
     return about_items(_dataset(stored, name, ""), found)
+
+
+def _doubt_times(stored: Canonical, name: str, tell: Tell) -> None:
+    """Tell if no time is later than the first day of 1970: such numbers are seldom times."""
+    times = stored.column("timestamp")
+    if times is not None and 0 < int(times.max()) < DAY:
+        tell(
+            f"column '{name}' was read as times, but all of them lie in the first day of 1970: are "
+            f"they seconds since then? If they are no times, pass {setting('ignore', [name])}; for "
+            f"dates or Unix times, name another column with {column('time')}"
+        )
 
 
 def append_file(name: str, path: str | Path, **settings: Any) -> Appended:
@@ -231,12 +249,20 @@ def store(
     file: str,
     appended: Sequence[str] = (),
     read_as: Mapping[str, Any] | None = None,
+    tell: Tell | None = None,
 ) -> Dataset:
     """Store an import without rows that were erased before; return what is stored.
 
     appended: marks of files that were added later    read_as: how its file was read, for those
+    tell: gets a line if rows stay out
     """
     left = Blocklist.of_dataset(name).left_of(dataset)
+    if tell is not None and (out := len(dataset) - len(left)):
+        are = "1 row is" if out == 1 else f"{out:,} rows are"
+        tell(
+            f"{are} kept out: of people who left, or erased before. Somebody who returns is let in "
+            f"with `rescind data admit`"
+        )
     about = {"file": file, "appended": list(appended), "read_as": dict(read_as or {})}
     write(name, left, about, dataset.has_time)
     return left

@@ -247,6 +247,11 @@ class Ranker(Settings, ABC):
         book = self._ledger
         if user is not None:
             user = plain_id(user, "user")
+            if not len(self):
+                raise DataError(
+                    f"there is no user {user!r} among 0 users: this {type(self).__name__} is not "
+                    f"fitted, or has forgotten everything. Call fit(frame) first."
+                )
             book.find(user, "user")
             own = book.owned_by([user])[user]
         else:

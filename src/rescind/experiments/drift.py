@@ -86,7 +86,7 @@ def scores_of(fed: Federation, ids: Tensor) -> Tensor:
     executor, vault = fed.executor, fed.now.vault
     assert isinstance(executor, InProcess), "drift can only be measured in a simulation"
     cohort = executor.cohort(fed.method, vault, ids)
-    return fed.method.client_scores(fed.now.state.public, vault.read(ids), cohort)
+    return fed.method.checked_scores(fed.now.state.public, vault.read(ids), cohort)
 
 
 def moved_ranks(before: Federation, after: Federation) -> dict[str, float]:

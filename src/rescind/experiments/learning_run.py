@@ -27,8 +27,8 @@ from rescind.data.blocklist import Blocklist, place
 from rescind.data.partition import louvain, subgraphs
 from rescind.data.sequences import in_order, next_item
 from rescind.data.simulated_lending import GROUPS, draw_groups, draw_share, groups_of
-from rescind.errors import BoundaryError, DataError
-from rescind.experiments.needs import Sizes, must_fit
+from rescind.errors import BoundaryError, ConfigError, DataError
+from rescind.experiments.needs import Sizes, must_fit, must_have_order
 from rescind.experiments.recipe import Cell, DataSettings, Recipe
 from rescind.experiments.results import append_line
 from rescind.forgetting.succession import rerunning
@@ -195,6 +195,7 @@ def start(
         held = subgraphs(dataset, part, clients=cell.data.clients, seed=seed)
         held = withheld.without_erased(held) if withheld else held
         return Federation.start(held, cell.method, seed, executor, keep_every=keep)
+    must_have_order(cell.method, dataset)
     fed = Federation.start(dataset, cell.method, seed, executor, keep_every=keep)
     if cell.sharing is None:
         return fed
@@ -259,6 +260,7 @@ def _run_cell(
         log.info("going on after round %d", found.now.state.round)
     seen = Last(until)
     trained, stopped = _train(cell, fed, seen, meter, (meter, seen, checkpoints, *watch))
+    _check_summed(cell, meter)
     facts = _facts(cell, dataset, trained, seen.until, meter)
     facts |= cell.as_used(trained.method)
     facts["privacy"]["stopped"] = stopped
@@ -269,6 +271,16 @@ def _run_cell(
     write_facts(folder, facts)
     tidy(folder)
     return Result(trained, facts, folder)
+
+
+def _check_summed(cell: Cell, meter: Meter) -> None:
+    """Raise an error if updates came and none of them was summed: the model is as it began."""
+    if meter.refused and not meter.client_rounds:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in meter.refused.items())
+        raise ConfigError(
+            f"every update of {type(cell.method).__name__} was refused ({reasons}), so nothing was "
+            f"learnt and no result is written. Change what its client_train returns, or its rate."
+        )
 
 
 def restored(fed: Federation, at: Resumed) -> Federation:

@@ -105,8 +105,8 @@ def locate(name: str) -> Path:
 
     A name is looked up in ./recipes first, then in the recipes that come with rescind.
     """
-    given, file = Path(name), f"{name}.toml"
-    tried = dict.fromkeys([given, given.with_suffix(".toml"), RECIPES / file, packaged() / file])
+    given, file = Path(name), f"{name}.toml"  # added to the name, whose own dots stay: a.v2.toml
+    tried = dict.fromkeys([given, Path(file), RECIPES / file, packaged() / file])
     for path in tried:
         if path.is_file() and path.suffix == ".toml":
             return path
@@ -118,10 +118,20 @@ def locate(name: str) -> Path:
             f"'{name}' is a dataset, not a recipe. Run on it: rescind run --data {name}"
         )
     if given.suffix == ".toml":  # a file was meant: the names of our recipes are of no use
-        near = suggest(given.stem, [path.stem for path in given.parent.glob("*.toml")])
-        here = "" if near.endswith("nothing.") else f" {near}"
+        here = _beside(given.stem, [path.stem for path in given.parent.glob("*.toml")])
         raise ConfigError(f"there is no file {given}.{here} Recipes of a name: rescind run --help")
+    if given.suffix:
+        here = _beside(given.name, [path.name for path in given.parent.glob("*.toml")])
+        raise ConfigError(
+            f"there is no recipe '{name}' (looked for {looked}). The name of a recipe's file ends "
+            f"in .toml.{here}"
+        )
     raise ConfigError(f"there is no recipe '{name}' (looked for {looked}). {suggest(name, known)}")
+
+
+def _beside(given: str, there: list[str]) -> str:
+    """Return a hint to the files of a folder; '' if it has none."""
+    return f" {suggest(given, there)}" if there else ""
 
 
 def _datasets() -> list[str]:

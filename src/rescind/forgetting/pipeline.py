@@ -24,7 +24,7 @@ ADDITIVE = "rescind.methods.additive."
 """The package of the additive learners whose subtraction the platform vouches for."""
 
 
-@dataclass
+@dataclass(repr=False)
 class CostMeter:
     """Counts the cost of unlearning; a callback for rounds."""
 
@@ -33,6 +33,13 @@ class CostMeter:
     participants: set[int] = field(default_factory=set)
     wall: float = 0.0
     cpu: float = 0.0
+
+    def __repr__(self) -> str:
+        return (  # people are counted, not listed: there may be a million
+            f"CostMeter(rounds={self.rounds}, client_rounds={self.client_rounds}, "
+            f"participants={len(self.participants)} people, wall={self.wall:.3g}, "
+            f"cpu={self.cpu:.3g})"
+        )
 
     def __call__(self, result: RoundResult) -> None:
         self.rounds += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from rescind.forgetting.receipt import Receipt, canonical, digest, parse, run_ke
 from rescind.forgetting.sealing import fits
 from rescind.forgetting.succession import RECEIPT
 from rescind.forgetting.verify import Check
-from rescind.storage.run_folder import read_facts
+from rescind.storage.run_folder import newest, read_facts
 
 if TYPE_CHECKING:  # a list for one user is compared, too, and made without torch
     from rescind.core.federation import Federation
@@ -41,16 +42,47 @@ def facts_about(receipt: Receipt, fed: Federation) -> dict[str, str]:
     return {"digest": digest(canonical(receipt)), **vars(Found.of(fed))}
 
 
-def compare(run: Path, there: Found | None = None) -> list[Check]:
+def check_newest(given: bytes, run: Path) -> None:
+    """Raise `DataError` if a receipt is older than what a run holds now.
+
+    It may be valid all the same, but a later request has changed the model and the data since.
+    """
+    now = newest(run)
+    if not (now / RECEIPT).is_file():
+        return
+    before = {}
+    for path in now.parent.glob(f"*/{RECEIPT}"):
+        with suppress(DataError):  # the folder of another run, with a file of its own
+            data = path.read_bytes()
+            before[digest(data)] = parse(data).previous
+    at, seen = before.get(digest((now / RECEIPT).read_bytes()), ""), set[str]()
+    while at and at not in seen:
+        if at == digest(given):
+            raise DataError(
+                f"this receipt is older than what {now} holds: a later request was answered there. "
+                f"Only the newest receipt, {now / RECEIPT}, can be compared with a run and its "
+                f"data. Verify this one without --run and --data."
+            )
+        seen.add(at)
+        at = before.get(at, "")
+
+
+def compare(run: Path, there: Found | None = None, given: bytes | None = None) -> list[Check]:
     """Compare the receipt of a run with its model, its data and its ids.
 
     there: what its files hold; None: the whole federation is loaded
+    given: the receipt that somebody holds; it must be the run's own. None: that is compared
     """
     facts: dict[str, Any] = read_facts(run) or {}
     known = facts.get("receipt")
+    own = (run / RECEIPT).read_bytes() if (run / RECEIPT).is_file() else b""
+    data = own if given is None else given
+    if known is None and not own and given is not None:
+        return [Check(False, f"{run} answered no request, so this receipt is not about it")]
+    if given is not None and digest(given) != (known["digest"] if known else digest(own)):
+        return [Check(False, f"it is not the receipt of {run}: that run has its own, {RECEIPT}")]
     if known is None:
         return [Check(True, "an older version made this run; nothing to compare it with", True)]
-    data = (run / RECEIPT).read_bytes() if (run / RECEIPT).is_file() else b""
     same = digest(data) == known["digest"]
     checks = [Check(same, "the receipt is that of this run" if same else "it is not its receipt")]
     if same:

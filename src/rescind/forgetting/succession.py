@@ -157,8 +157,9 @@ def _keep_last(run: Path) -> None:
         write_atomically(run / LAST, last)
     if newest != run and has_model(newest):
         log.warning(
-            "%s is an earlier model, with its records; later requests do not reach it. "
-            "Delete it when this run is done and its receipts are handed over.", newest
+            "%s stays: the earlier model, without what was forgotten, and the data of everybody "
+            "else. Later requests do not reach it. Delete it when this run is done and its "
+            "receipts are handed over.", newest
         )  # fmt: skip
 
 

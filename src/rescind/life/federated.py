@@ -93,7 +93,7 @@ class Federated(Entry):
         for begin in range(0, len(users), few):
             cohort = cohort_of(users[begin : begin + few], histories[begin : begin + few], items)
             private = fed.now.vault.read(cohort.ids)
-            scored = fed.method.client_scores(fed.now.state.public, private, cohort)
+            scored = fed.method.checked_scores(fed.now.state.public, private, cohort)
             parts.append(self.unknown(scored, cohort).double().numpy())
         return np.concatenate(parts) if parts else np.zeros((0, items))
 

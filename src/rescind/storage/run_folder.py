@@ -24,11 +24,16 @@ FOR_WORKERS = "rescind-audit-"
 """Prefix of folders with a federation and a request for the workers of an audit."""
 
 
+def newest(run: Path) -> Path:
+    """Return the run that stands now instead of this one, or the run itself."""
+    while (run / MOVED).is_file():
+        run = Path(os.path.normpath(run / json.loads((run / MOVED).read_text())["to"]))
+    return run
+
+
 def _replaced_by(run: Path) -> str:
     """Return a hint to the run that stands now instead of this one; '' if none replaced it."""
-    now = run
-    while (now / MOVED).is_file():
-        now = Path(os.path.normpath(now / json.loads((now / MOVED).read_text())["to"]))
+    now = newest(run)
     if now == run:
         return ""
     return f"A request was answered there: give the same command with {now}, the run without it."
@@ -62,12 +67,19 @@ def check_finished(run: Path) -> None:
         return
     if answered := _replaced_by(run):
         raise DataError(f"{run} was emptied. {answered}")
-    inside = sorted(str(p.parent) for p in run.glob("**/run.json") if p.parent != run)[:3]
-    hint = f"Finished runs inside it: {', '.join(inside)}." if inside else ""
     raise DataError(
         f"{run} holds no finished run. "
-        + (hint or "Give the folder that `rescind run` names after 'Written', or runs/demo.")
+        + (
+            _inside(run)
+            or "Give the folder that `rescind run` names after 'Written', or runs/demo."
+        )
     )
+
+
+def _inside(run: Path) -> str:
+    """Return a hint to runs further down; '' if there are none."""
+    inside = sorted(str(p.parent) for p in run.glob("**/run.json") if p.parent != run)[:3]
+    return f"Finished runs inside it: {', '.join(inside)}." if inside else ""
 
 
 def model_in(run: Path) -> Path:
@@ -79,7 +91,7 @@ def model_in(run: Path) -> Path:
         hint = _replaced_by(folder) or _replaced_by(folder.parent)
         raise DataError(
             f"{folder} holds no saved federation ({HEAD} is missing). "
-            + (hint or "Give the folder of a finished run.")
+            + (hint or _inside(run) or "Give the folder of a finished run.")
         )
     return folder
 
