@@ -40,6 +40,11 @@ WAITING = 2048
 Say = Callable[[str], None]
 
 
+def say_now(text: str) -> None:
+    """Print a line at once: into a pipe or a journal Python would keep it until the end."""
+    print(text, flush=True)
+
+
 @dataclass(frozen=True)
 class Doorway:
     """Where a service listens. Closed by default: any other address needs a reason."""
@@ -187,7 +192,7 @@ def run(
     options: Options,
     database: str | None = None,
     keys_mirror: Path | None = None,
-    say: Say = print,
+    say: Say = say_now,
 ) -> None:
     """Open the ledger, fill it if asked to, and serve until a signal comes."""
     wanted.check()
