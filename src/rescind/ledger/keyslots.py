@@ -236,7 +236,7 @@ class KeySlots:
             elif _check(place, slot[:40], CHECK) != slot[40:]:
                 self._mend(place)
             else:
-                (slot_id,) = struct.unpack("<Q", slot[:8])
+                slot_id = _id_of(slot)
                 self._places[slot_id], self._keys[slot_id] = place, slot[8:40]
         self._free.reverse()
         if SECRET not in self._keys and any(data[SLOT * FIRST :]) and self.head != Head():
@@ -321,6 +321,21 @@ def head_of(path: Path) -> Head:
     except FileNotFoundError:
         return Head()
     return _newest(_heads(data))
+
+
+def ids_in(path: Path) -> set[int]:
+    """Return the ids of the keys of boxes in a file, without opening it for writing."""
+    data = path.read_bytes() if path.exists() else b""
+    whole = (
+        slot
+        for place, slot in enumerate(_slots(data))
+        if place >= FIRST and slot != FREE and _check(place, slot[:40], CHECK) == slot[40:]
+    )
+    return {slot_id for slot in whole if (slot_id := _id_of(slot)) >= RESERVED}
+
+
+def _id_of(slot: bytes) -> int:
+    return int.from_bytes(slot[:8], "little")
 
 
 def _newest(heads: list[Head | None]) -> Head:
