@@ -171,7 +171,10 @@ def test_a_mirror_that_was_not_named_is_told_by_its_path(tmp_path: Path) -> None
         opened(state)
     ledger = opened(state, keys_mirror=mirror)
     assert lent(ledger, person) == [1, 2]
+    assert "keys.bin was not there: it was copied from the mirror." in str(ledger.report)
+    assert "new keys" not in str(ledger.report)
     ledger.close()
+    assert "keys.bin" not in str(opened_report(state)), "control: it is there again"
     assert (state / "keys.bin").read_bytes() == mirror.read_bytes()
 
 

@@ -76,7 +76,9 @@ class KeySlots:
         """Open or make the file, and lock it. mirror: a second copy on another disk"""
         self.path, self.torn = path, 0
         self.fresh = not path.exists()
-        """Whether the file was not there: then no box of an older ledger opens."""
+        """Whether the file was not there: then only a mirror opens boxes of an older ledger."""
+        self.copied = False
+        """Whether the keys of the mirror were taken, because the first copy had none."""
         self._files = [_opened(one) for one in (path, mirror) if one is not None]
         self._places: dict[int, int] = {}
         self._keys: dict[int, bytes] = {}
@@ -263,7 +265,8 @@ class KeySlots:
                 f"the mirror {mirror} is newer than {self.path}, which is an old copy. "
                 f"Put the mirror in its place: cp {mirror} {self.path}"
             )
-        whole = first if any(first) else second
+        self.copied = any(second) and not any(first)
+        whole = second if self.copied else first
         for file, found in zip(self._files, (first, second), strict=True):
             if found != whole:
                 os.pwrite(file, whole, 0)

@@ -62,12 +62,16 @@ class Report:
     accounts_dropped: int
     """Accounts whose key is gone: they left after this ledger was copied, or the keys are lost."""
     keys_were_missing: bool
+    keys_copied: bool = False
+    """Whether the mirror's keys were taken for those that were missing."""
     kept_parts_dropped: int = 0
     """People whose browser helps with what it keeps, and whose part has no key any more."""
 
     def __str__(self) -> str:
         text = f"{self.loans:,} loans of {self.people:,} people opened."
-        if self.keys_were_missing:
+        if self.keys_copied:
+            text += " keys.bin was not there: it was copied from the mirror."
+        elif self.keys_were_missing:
             text += " keys.bin was not there: new keys were made."
         if self.people_dropped or self.accounts_dropped:
             text += (
@@ -279,6 +283,7 @@ def _recover(parts: Parts) -> Report:
         loans_dropped=lent_lost,
         accounts_dropped=ended,
         keys_were_missing=keys.fresh and bool(batch),
+        keys_copied=keys.copied,
         kept_parts_dropped=len(unopened),
     )
 
