@@ -79,6 +79,15 @@ class Store:
                 raise known from None
             raise
 
+    def answers(self) -> bool:
+        """Return whether the database answers a question now."""
+        try:
+            with self.reading() as connection:
+                connection.execute(text("SELECT 1"))
+        except (Busy, DiskFull, DBAPIError):
+            return False
+        return True
+
     @contextmanager
     def faults_told(self) -> Iterator[None]:
         """Turn errors of the database into a sentence, where nothing is served yet."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 
 from rescind.ledger.batch import Answer, Items, Once, Operation
+from rescind.ledger.errors import Busy
 from rescind.ledger.public_log import PublicLog
 from rescind.service.arriving import Arriving
 from rescind.service.callers import Callers
@@ -88,10 +89,13 @@ class Service:
         }
 
     def readiness(self) -> dict[str, bool]:
-        """Return what must be true before people are sent here."""
+        """Return what must be true before people are sent here. It asks the database."""
         writer = self.ledger.writer
+        # A database that was away is asked anew: nobody is sent here who would find it back.
+        full = writer.fault is not None and not isinstance(writer.fault, Busy)
+        able = writer.running and not full and not self.ending
         return {
-            "can_write": writer.running and writer.fault is None and not self.ending,
+            "can_write": able and self.ledger.store.answers(),
             "keys_open": len(self.ledger.keys) > 0,
             "sum_built": self.ledger.live is not None,  # the port opens after these two
             "release_loaded": self.ledger.releases is not None,
