@@ -223,6 +223,8 @@ def run(
                 say(f"removed {one.kind} {one.name} ({count}).")
             say("getting ready; the first start on a machine compiles, which takes a minute.")
             warm_up(ledger)
+            if note := release_missing(ledger):
+                say(note)
             settings = door.settings(listening.getsockname()[1], wanted.business)
             _serve(ledger, settings, door, wanted, listening, say)
         finally:
@@ -296,6 +298,17 @@ def _serve(
     with suppress(KeyboardInterrupt):  # the server has ended in order when this comes
         server.run(sockets=[listening])
     say("ended: everything that was acknowledged is on the disk.")
+
+
+def release_missing(ledger: Ledger) -> str | None:
+    """Return what to tell if people lend and no release is served, as after a restore."""
+    if ledger.releases.current is not None or not ledger.reading.overview()["lenders"]:
+        return None
+    return (
+        "note: no release is served (none was made yet, or a restore went back behind it), so "
+        "every list shows popular items until the next one is due. Make one now: Release now on "
+        "the operator's page, or POST /v1/operator/releases with a token of the scope release."
+    )
 
 
 def name_differs(name: str, settings: Settings) -> str | None:
