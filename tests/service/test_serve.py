@@ -14,7 +14,9 @@ from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pytest
+from typer.testing import CliRunner
 
+from rescind.cli import app
 from rescind.errors import ConfigError, DataError
 from rescind.service.running import Doorway, Wanted, name_differs, run
 
@@ -145,6 +147,23 @@ def follow_the_page(folder: Path, **env: str) -> str:
 def rescind(*words: str, state: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "rescind.cli", *words, "--state", str(state)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "scope"),
+    [
+        (["tokens", "list"], "tokens"),
+        (["tokens", "revoke", "x"], "tokens"),
+        (["requests", "extend", "x", "--days=1", "--reason=x"], "extend"),
+    ],
+)
+def test_a_command_without_a_token_names_the_scope_that_it_needs(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], scope: str
+) -> None:
+    monkeypatch.delenv("RESCIND_TOKEN", raising=False)
+    told = CliRunner().invoke(app, [*words, "--url", "http://localhost:1"])
+    assert isinstance(told.exception, ConfigError)
+    assert f"rescind tokens make {scope}." in str(told.exception)
 
 
 def test_what_it_says_is_in_a_pipe_at_once(tmp_path: Path) -> None:

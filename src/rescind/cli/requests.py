@@ -135,7 +135,7 @@ def extend(
         from urllib.parse import quote
 
         path = f"/v1/operator/requests/{quote(request, safe='')}/extend"
-        due = call(url, "POST", path, {"days": days, "reason": reason})["expected_by"]
+        due = call(url, "POST", path, "extend", {"days": days, "reason": reason})["expected_by"]
     else:
         from rescind.ledger.requests import extend as extend_here
 
