@@ -52,7 +52,7 @@ def show(
             f"{row.expected_by:%Y-%m-%d %H:%M} {state_now}{urgent}"
         )
     typer.echo('Next: rescind requests extend REQUEST --days 14 --reason "..."')
-    typer.echo(f"While it is served, also --url http://localhost:8000, and a token in {TOKEN}.")
+    typer.echo(f"While it is served, also --url and its address, and a token in {TOKEN}.")
 
 
 def _plain(row: Any) -> dict[str, Any]:
