@@ -20,7 +20,7 @@ from typing import Any
 from ledgers import Loans, kept, opened
 from rescind.ledger.kept_part import name_of
 from rescind.ledger.options import Options
-from rescind.ledger.start import named_slots
+from rescind.ledger.tables import named_slots
 
 CHILD = Path(__file__).with_name("ledger_child.py")
 ITEMS = 20

@@ -34,7 +34,7 @@ from rescind.ledger.lending import Lend
 from rescind.ledger.migrate import migrate
 from rescind.ledger.options import Options
 from rescind.ledger.quarantine import Quarantine
-from rescind.ledger.start import named_slots
+from rescind.ledger.tables import named_slots
 from rescind.methods.additive._live_release import Form
 from rescind.methods.additive._live_sum import weight_of
 

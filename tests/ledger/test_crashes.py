@@ -12,7 +12,7 @@ from ledger_killing import Server, killed
 from ledgers import kept, lent, opened
 from rescind.ledger import failpoints
 from rescind.ledger.options import Options
-from rescind.ledger.start import named_slots
+from rescind.ledger.tables import named_slots
 
 SOURCES = Path(failpoints.__file__).parent
 TESTS = Path(__file__).parents[1]

@@ -19,7 +19,7 @@ from rescind.ledger import keyslots, writer
 from rescind.ledger.book import Ledger
 from rescind.ledger.errors import DiskFull
 from rescind.ledger.lending import Lend, TakeBack
-from rescind.ledger.start import named_slots
+from rescind.ledger.tables import named_slots
 from rescind.ledger.writer import EXIT
 
 CHANGES = 7

@@ -21,7 +21,7 @@ from ledgers import CATALOGUE, START, difference, done, kept, lent, repeating
 from rescind.errors import ConsentError
 from rescind.ledger.book import Ledger
 from rescind.ledger.lending import Join, Lend, TakeBack
-from rescind.ledger.start import named_slots
+from rescind.ledger.tables import named_slots
 from rescind.methods.additive._live_sum import added_up
 
 ITEMS = st.lists(st.integers(0, len(CATALOGUE) - 1), min_size=1, max_size=6, unique=True)

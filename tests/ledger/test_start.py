@@ -13,11 +13,14 @@ from sqlalchemy import text
 
 from ledgers import CATALOGUE, START, digest_of, done, joined, lent, opened, take_back
 from rescind.errors import ConfigError
+from rescind.ledger.backup import back_up, plan
 from rescind.ledger.catalogue import Catalogue
 from rescind.ledger.errors import CannotStart, NotThere, OlderLedger
+from rescind.ledger.keyslots import KeySlots
 from rescind.ledger.lending import Lend
+from rescind.ledger.lost_keys import mirror_left_out
 from rescind.ledger.options import Options
-from rescind.ledger.start import named_slots
+from rescind.ledger.tables import named_slots
 
 
 def crash_copy(state: Path, target: Path) -> Path:
@@ -124,13 +127,66 @@ def test_another_history_of_the_same_length_is_refused(tmp_path: Path) -> None:
         opened(tmp_path / "2")
 
 
-def test_without_its_keys_it_says_what_is_lost_and_serves_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("instead", ["no file", "an empty file", "keys of a new service"])
+def test_a_ledger_without_its_keys_is_refused_and_opens_when_they_are_back(
+    tmp_path: Path, instead: str
+) -> None:
+    state, away = tmp_path / "state", tmp_path / "away.bin"
+    ledger = opened(state)
+    person = joined(ledger, 1, 2, 3)
+    ledger.close()
+    (state / "keys.bin").rename(away)
+    if instead == "an empty file":
+        (state / "keys.bin").touch(mode=0o600)
+    elif instead == "keys of a new service":
+        KeySlots(state / "keys.bin").close()
+    found = [path.name for path in state.iterdir()]
+    for _ in range(2):  # what a refusal leaves behind is refused, too
+        with pytest.raises(CannotStart, match=r"--keys-mirror FILE.*--accept-lost-keys"):
+            opened(state)
+    if instead == "no file":
+        assert "keys.bin" not in [path.name for path in state.iterdir()]
+        backup = tmp_path / "backup.db"
+        back_up(state, backup)
+        with pytest.raises(CannotStart, match="nothing of a ledger opens"):
+            plan(state, backup, None, None)
+        assert "keys.bin" not in [path.name for path in state.iterdir()]
+    assert set(found) <= {path.name for path in state.iterdir()}
+    away.rename(state / "keys.bin")
+    ledger = opened(state)
+    assert lent(ledger, person) == [1, 2, 3]
+    ledger.close()
+
+
+def test_a_mirror_that_was_not_named_is_told_by_its_path(tmp_path: Path) -> None:
+    state, mirror = tmp_path / "state", tmp_path / "other disk" / "mirror.bin"
+    mirror.parent.mkdir()
+    ledger = opened(state, keys_mirror=mirror)
+    person = joined(ledger, 1, 2)
+    ledger.close()
+    assert mirror_left_out(state, mirror) is None
+    assert str(mirror) in (mirror_left_out(state, None) or "")
+    (state / "keys.bin").unlink()
+    with pytest.raises(CannotStart, match=f"--keys-mirror '{mirror}'"):
+        opened(state)
+    ledger = opened(state, keys_mirror=mirror)
+    assert lent(ledger, person) == [1, 2]
+    assert "keys.bin was not there: it was copied from the mirror." in str(ledger.report)
+    assert "new keys" not in str(ledger.report)
+    ledger.close()
+    assert "keys.bin" not in str(opened_report(state)), "control: it is there again"
+    assert (state / "keys.bin").read_bytes() == mirror.read_bytes()
+
+
+def test_without_its_keys_it_says_what_is_lost_and_serves_on_if_that_is_accepted(
+    tmp_path: Path,
+) -> None:
     ledger = opened(tmp_path)
     people = [joined(ledger, 1, 2, 3), joined(ledger, 4)]
     joined(ledger)
     ledger.close()
     (tmp_path / "keys.bin").unlink()
-    ledger = opened(tmp_path)
+    ledger = opened(tmp_path, options=Options(accept_lost_keys=True))
     said = str(ledger.report)
     assert "4 loans of 2 people cannot be opened" in said
     assert "3 accounts ended" in said

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from sqlalchemy import insert, text
+from sqlalchemy import Connection, Transaction, insert, text
+from sqlalchemy.exc import DBAPIError
 
 from ledgers import CATALOGUE, done, joined, lent, opened, take_back, ticking
 from rescind.errors import ConfigError, ConsentError, DataError
@@ -17,7 +19,7 @@ from rescind.forgetting.sealing import sealed
 from rescind.ledger import tables
 from rescind.ledger.batch import Answer, Batch, Once
 from rescind.ledger.book import Ledger
-from rescind.ledger.errors import Closing, KeyReused, NotThere, StillRunning, VersionConflict
+from rescind.ledger.errors import Busy, Closing, KeyReused, NotThere, StillRunning, VersionConflict
 from rescind.ledger.lending import Join, Lend, TakeBack, statement
 from rescind.proof.tlog import root_of
 
@@ -322,3 +324,93 @@ def test_a_text_that_a_database_cannot_keep_is_refused_before_it_is_written(ledg
     with pytest.raises(ConfigError, match="NUL"):
         done(ledger, Note({"na\0me": []}))
     assert done(ledger, Join()).status == 201  # the ledger goes on
+
+
+class Cut(Exception):
+    """An error of a driver whose connection broke."""
+
+
+class Away:
+    """Cuts a ledger off from its database, as a stopped PostgreSQL does, until it is back."""
+
+    def __init__(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._store, self._patch = ledger.store, monkeypatch
+        self._writer = ledger.store.writer
+        monkeypatch.setattr(ledger.store, "known", self._known)
+
+    def _known(self, error: DBAPIError) -> Busy | None:
+        return Busy("the database is away") if isinstance(error.orig, Cut) else None
+
+    def cut(self, *_: object) -> None:
+        """Fail as a statement does when its connection broke, and let no other be made."""
+        self._patch.setattr(self._store, "writer", self._refused)
+        raise DBAPIError("", None, Cut(), connection_invalidated=True)
+
+    def back(self) -> None:
+        self._patch.setattr(self._store, "writer", self._writer)
+
+    def _refused(self) -> Connection:
+        raise Busy("the database is away")
+
+
+def test_a_database_that_goes_before_the_commit_refuses_at_once(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    person, away = joined(ledger, 1), Away(ledger, monkeypatch)
+    with monkeypatch.context() as broken:
+        broken.setattr("rescind.ledger.batch.Batch.flush", away.cut)
+        with pytest.raises(Busy):
+            done(ledger, Lend(person, (2,)), KEY)
+    with pytest.raises(Busy):
+        done(ledger, Lend(person, (2,)), KEY)
+    away.back()
+    done(ledger, Lend(person, (2,)), KEY)
+    assert lent(ledger, person) == [1, 2]
+    assert ledger.writer.fault is None
+
+
+@pytest.mark.parametrize("took_effect", [False, True])
+def test_a_database_that_goes_in_the_commit_refuses_until_it_is_known_what_became_of_it(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, took_effect: bool
+) -> None:
+    person, away = joined(ledger, 1), Away(ledger, monkeypatch)
+    real = Transaction.commit
+
+    def commit(transaction: Transaction) -> None:
+        if took_effect:
+            real(transaction)
+        away.cut()
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Transaction, "commit", commit)
+        with pytest.raises(Busy):
+            done(ledger, Lend(person, (2,)), KEY)
+    for _ in range(2):  # the same key, too, is told to come again
+        with pytest.raises(Busy):
+            done(ledger, Lend(person, (2,)), KEY)
+    away.back()
+    answer = None
+    while answer is None:
+        with suppress(Busy):
+            answer = done(ledger, Lend(person, (2,)), KEY)
+    assert answer.replayed is took_effect, "it was done once, whichever it was"
+    assert lent(ledger, person) == [1, 2]
+    assert ledger.live.loans[person] == (1, 2)
+
+
+def test_a_service_ends_while_its_database_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = opened(tmp_path)
+    person = joined(ledger, 1)
+    with monkeypatch.context() as meanwhile:
+        away = Away(ledger, meanwhile)
+        with monkeypatch.context() as broken:
+            broken.setattr(Transaction, "commit", away.cut)
+            with pytest.raises(Busy):
+                done(ledger, Lend(person, (2,)), KEY)
+        ledger.close()
+    again = opened(tmp_path)
+    assert again.live.loans == {person: (1,)}
+    assert done(again, Lend(person, (2,)), KEY).body["changed"] == 1
+    again.close()

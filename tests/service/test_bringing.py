@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -65,6 +67,23 @@ def test_each_user_finds_their_loans_and_makes_a_passkey(tmp_path: Path, mine: P
         assert house.caller().sign_in(device).status_code == 200, "from now on with the passkey"
         assert claim(house, code_of(mine, "c3"))[0] == 404, "a code works once"
         assert claim(house, code_of(mine, "c4"))[0] == 200, "control: another one is good"
+
+
+def test_somebody_who_never_comes_is_taken_out_by_their_code(tmp_path: Path, mine: Path) -> None:
+    said = brought(tmp_path / "state", mine)[-1]
+    assert "keep the file, sealed, until all are used" in said
+    assert "delete" not in said
+    page = (Path(__file__).parents[2] / "docs" / "service.md").read_text("utf-8")
+    lines = re.findall(r'```bash title="leave.sh"\n(.*?)```', page, re.S)[0].splitlines()
+    with opened(tmp_path / "state", items=0) as house:
+        browser = house.caller()
+        for line, sent in zip(
+            lines, ({"code": code_of(mine, "c3")}, {"kind": "leave"}), strict=True
+        ):
+            assert json.dumps(sent).split(":")[0] in line.replace("\\", "")
+            path = re.findall(r'"\$BASE(/[^"]+)"$', line)[0]
+            assert browser.post(path, sent).status_code in (200, 202)
+        assert house.ledger.reading.overview()["people"] == 6
 
 
 def test_the_service_keeps_no_id_of_theirs(tmp_path: Path, mine: Path) -> None:

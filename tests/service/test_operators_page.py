@@ -6,6 +6,8 @@ import os
 import struct
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,12 +18,14 @@ from doors import House, opened
 from rescind.errors import ConfigError, DataError
 from rescind.ledger import tables
 from rescind.ledger.accounts import NewSession
+from rescind.ledger.backup import back_up, restore
 from rescind.ledger.batch import Answer, Batch
-from rescind.ledger.errors import DiskFull
+from rescind.ledger.errors import Busy, DiskFull
 from rescind.ledger.removal import Remove
 from rescind.service import chores
 from rescind.service.callers import new_secret
 from rescind.service.policy import SCOPES, Role
+from rescind.service.running import release_missing
 
 
 def test_only_open_requests_are_listed_if_asked(house: House) -> None:
@@ -148,6 +152,51 @@ def test_a_service_that_cannot_write_says_so_until_it_can(
         assert person.get("/v1/me/loans").status_code == 200  # it goes on reading
     assert person.post("/v1/me/loans", {"items": ["item-2"]}).status_code == 201
     assert ask.get("/readyz").status_code == 200
+
+
+def test_a_database_that_is_away_is_told_before_anybody_writes(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    person, ask = house.person((1,)), house.caller()
+
+    @contextmanager
+    def away() -> Iterator[None]:
+        raise Busy("the database is away")
+        yield
+
+    assert "rescind_lenders 1.0" in ask.get("/metrics").text
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(house.ledger.store, "reading", away)
+        late, told = ask.get("/readyz"), ask.get("/metrics")
+        assert (late.status_code, late.json()["can_write"]) == (503, False)
+        assert told.status_code == 200
+        assert "rescind_refusing_changes 1.0" in told.text
+        assert "rescind_lenders" not in told.text, "what it was before is not what it is"
+        assert person.get("/v1/me/loans").status_code == 503, "control"
+    house.ledger.writer.fault = Busy("the last batch was refused")
+    assert ask.get("/readyz").status_code == 200, "it is back, though nobody wrote since"
+    assert "rescind_lenders 1.0" in ask.get("/metrics").text
+
+
+def test_a_restore_behind_the_release_is_told_until_another_is_made(tmp_path: Path) -> None:
+    state, backup = tmp_path / "state", tmp_path / "backup.db"
+    with opened(state) as house:
+        assert release_missing(house.ledger) is None, "control: nobody lends yet"
+        for _ in range(6):
+            house.person((1, 2, 3))
+        url = house.ledger.store.url
+        database = None if house.ledger.store.sqlite else url.render_as_string(False)
+        back_up(state, backup, database)
+        house.release(house.operator())
+        assert release_missing(house.ledger) is None
+        assert house.caller().get("/readyz").json()["release_loaded"] is True
+    restore(state, backup, None, database)
+    with opened(state) as house:
+        assert "no release is served" in (release_missing(house.ledger) or "")
+        told = house.caller().get("/readyz")
+        assert (told.status_code, told.json()["release_loaded"]) == (200, False)
+        house.release(house.operator())
+        assert house.caller().get("/readyz").json()["release_loaded"] is True
 
 
 def test_old_logs_are_deleted_and_new_ones_stay(tmp_path: Path) -> None:

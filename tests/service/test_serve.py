@@ -9,11 +9,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pytest
+from typer.testing import CliRunner
 
+from rescind.cli import app
 from rescind.errors import ConfigError, DataError
 from rescind.service.running import Doorway, Wanted, name_differs, run
 
@@ -146,13 +149,53 @@ def rescind(*words: str, state: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.parametrize(
+    ("words", "scope"),
+    [
+        (["tokens", "list"], "tokens"),
+        (["tokens", "revoke", "x"], "tokens"),
+        (["requests", "extend", "x", "--days=1", "--reason=x"], "extend"),
+    ],
+)
+def test_a_command_without_a_token_names_the_scope_that_it_needs(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], scope: str
+) -> None:
+    monkeypatch.delenv("RESCIND_TOKEN", raising=False)
+    told = CliRunner().invoke(app, [*words, "--url", "http://localhost:1"])
+    assert isinstance(told.exception, ConfigError)
+    assert f"rescind tokens make {scope}." in str(told.exception)
+
+
+def test_what_it_says_is_in_a_pipe_at_once(tmp_path: Path) -> None:
+    """As under systemd: no terminal, and nothing in the environment that turns buffers off."""
+    items = tmp_path / "films.csv"
+    items.write_text("id,title\n1,Brazil\n2,Sneakers\n")
+    words = ["serve", "--items", str(items), "--state", str(tmp_path / "state"), "--port", "0"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rescind.cli", *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    assert process.stdout is not None
+    too_late = threading.Timer(60, process.kill)
+    too_late.start()
+    try:
+        assert "0 loans of 0 people opened" in process.stdout.readline()
+        assert process.poll() is None, "control: it still runs"
+    finally:
+        too_late.cancel()
+        process.kill()
+        process.wait()
+
+
 @pytest.mark.service
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
 def test_a_real_process_is_filled_signs_in_and_ends_in_order(tmp_path: Path, end) -> None:
     state = tmp_path / "state"
     env = os.environ | {"RESCIND_DATA": str(tmp_path / "none"), "OMP_NUM_THREADS": "1"}
     words = ["serve", "--demo", "synthetic", "--state", str(state), "--port", "0"]
-    command = [sys.executable, "-u", "-m", "rescind.cli", *words]
+    command = [sys.executable, "-m", "rescind.cli", *words]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
     assert process.stdout is not None
     said = ""

@@ -471,6 +471,8 @@ def test_doctor_names_what_is_there_and_what_is_missing(rescind):
         "what is missing is told, nothing else"
     )
     assert "ok      extra [service]" in told
+    ray = importlib.util.find_spec("ray") is not None
+    assert ("ok      extra [simulation]" in told) == ray, "Flower alone simulates nothing"
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,11 @@ TOKEN = "RESCIND_TOKEN"
 URL = f"Address of a running service. Its token is read from {TOKEN}."
 
 
-def call(url: str, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-    """Send one request and return what it answers; raise `ConfigError` with its own words."""
+def call(url: str, method: str, path: str, scope: str, body: dict[str, Any] | None = None) -> Any:
+    """Send one request and return what it answers; raise `ConfigError` with its own words.
+
+    scope: what the token must be allowed to do, to say so where there is none
+    """
     import secrets
     from urllib.error import HTTPError, URLError
     from urllib.request import Request, urlopen
@@ -21,8 +24,8 @@ def call(url: str, method: str, path: str, body: dict[str, Any] | None = None) -
     token = os.environ.get(TOKEN)
     if not token:
         raise ConfigError(
-            f"{TOKEN} is not set. Make one while the service is stopped: rescind tokens make "
-            f"read,extend. Or on the operator's page."
+            f"{TOKEN} is not set. This needs a token with the scope {scope}. Make one while the "
+            f"service is stopped: rescind tokens make {scope}. Or on the operator's page."
         )
     sent = None if body is None else json.dumps(body).encode()
     headers = {

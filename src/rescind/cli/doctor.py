@@ -21,6 +21,10 @@ _OF_EXTRA = re.compile(r"([\w.-]+).*;\s*extra == \"([\w-]+)\"")
 """A line of a package's metadata about what an extra needs: a package, and the extra."""
 
 
+BY_ANOTHER = {"simulation": ("ray",)}
+"""Packages that an extra is there for, and that another package's extra brings."""
+
+
 def command(
     as_json: Json = False,
     licences: Annotated[
@@ -77,6 +81,8 @@ def examine() -> dict[str, Any]:
     for line in metadata.requires("rescind") or ():
         if found := _OF_EXTRA.match(line):
             extras.setdefault(found[2], {})[found[1]] = version(found[1])
+    for extra, names in BY_ANOTHER.items():
+        extras.setdefault(extra, {}).update({name: version(name) for name in names})
     place = data_folder()
     return {
         "rescind": __version__,

@@ -52,7 +52,7 @@ def show(
             f"{row.expected_by:%Y-%m-%d %H:%M} {state_now}{urgent}"
         )
     typer.echo('Next: rescind requests extend REQUEST --days 14 --reason "..."')
-    typer.echo(f"While it is served, also --url http://localhost:8000, and a token in {TOKEN}.")
+    typer.echo(f"While it is served, also --url and its address, and a token in {TOKEN}.")
 
 
 def _plain(row: Any) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def extend(
         from urllib.parse import quote
 
         path = f"/v1/operator/requests/{quote(request, safe='')}/extend"
-        due = call(url, "POST", path, {"days": days, "reason": reason})["expected_by"]
+        due = call(url, "POST", path, "extend", {"days": days, "reason": reason})["expected_by"]
     else:
         from rescind.ledger.requests import extend as extend_here
 

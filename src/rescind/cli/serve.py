@@ -31,6 +31,12 @@ def command(
         str | None, Option(metavar="URL", help="PostgreSQL. Default: SQLite in the folder.")
     ] = None,
     keys_mirror: Annotated[Path | None, Option(help="A second copy of the keys.")] = None,
+    accept_lost_keys: Annotated[
+        bool,
+        Option(
+            "--accept-lost-keys", help="Go on without keys.bin: every loan is dropped for good."
+        ),
+    ] = False,
     instant: Annotated[
         bool, Option("--instant", help="Changes show at once: demonstrations, trusted groups.")
     ] = False,
@@ -132,5 +138,6 @@ def command(
         noise_changes=noise_changes,
         noise_delta=noise_delta,
         cosign_wait=cosign_wait,
+        accept_lost_keys=accept_lost_keys,
     )
     run(state, door, wanted, options, database, keys_mirror)

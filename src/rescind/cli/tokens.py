@@ -53,7 +53,7 @@ def show(url: There = None, state: State = Path("runs/service"), database: Datab
     rescind tokens list --url http://localhost:8000
     """
     if url is not None:
-        rows = call(url, "GET", "/v1/operator/tokens")["tokens"]
+        rows = call(url, "GET", "/v1/operator/tokens", "tokens")["tokens"]
     else:
         from rescind.ledger.requests import tokens
 
@@ -85,7 +85,7 @@ def revoke(
     if url is not None:
         from urllib.parse import quote
 
-        call(url, "DELETE", f"/v1/operator/tokens/{quote(token, safe='')}")
+        call(url, "DELETE", f"/v1/operator/tokens/{quote(token, safe='')}", "tokens")
     else:
         from rescind.ledger.accounts import RevokeToken
         from rescind.ledger.requests import opened_alone

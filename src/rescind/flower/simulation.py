@@ -14,7 +14,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from rescind.core.executor import InProcess
-from rescind.errors import ConfigError
+from rescind.errors import ConfigError, how_to_install
 from rescind.flower.deploy import QUIET
 from rescind.flower.run_request import RunRequest
 from rescind.flower.server.serve import serve
@@ -28,7 +28,7 @@ from rescind.flower.wire.messages import Letter
 def simulate(asked: RunRequest, cpus: float = 1.0) -> None:
     """Run a cell over simulated silos. cpus: CPU cores per silo"""
     if importlib.util.find_spec("ray") is None:
-        raise ConfigError("Ray is not installed. See docs/deploy.md.")
+        raise ConfigError(f"Ray is not installed. Run: {how_to_install('simulation')}")
     from flwr.simulation import run_simulation
 
     os.environ.update(QUIET)

@@ -21,10 +21,11 @@ from rescind.errors import ConfigError, DataError
 from rescind.ledger import tables
 from rescind.ledger.keyslots import FILE as KEYS
 from rescind.ledger.keyslots import Head, KeySlots
+from rescind.ledger.lost_keys import check_not_missing
 from rescind.ledger.migrate import migrate, newest
 from rescind.ledger.place import FILE, check_not_elsewhere, check_there, remember
 from rescind.ledger.reading import OPEN
-from rescind.ledger.start import named_slots, open_boxes, read_tree
+from rescind.ledger.start import open_boxes, read_tree
 from rescind.ledger.store import Store, last_batch, last_batch_if_any, reading, reading_any
 from rescind.proof.tlog import Tree
 
@@ -134,7 +135,7 @@ def plan(state: Path, backup: Path | None, keys_mirror: Path | None, database: s
         if backup is None:
             _refuse_empty(keys, source)
         loans, lost = open_boxes(keys, source)
-        named = named_slots(source)
+        named = tables.named_slots(source)
         tree = _tree(source)
         return Plan(
             entries=len(tree),
@@ -251,6 +252,7 @@ def _keys(state: Path, mirror: Path | None) -> Iterator[KeySlots]:
     if not state.is_dir():
         raise DataError(f"{state} is not a folder. Name the state folder of a service.")
     with locked(state):
+        check_not_missing(state, mirror)
         keys = KeySlots(state / KEYS, mirror)
         try:
             yield keys

@@ -76,7 +76,9 @@ class KeySlots:
         """Open or make the file, and lock it. mirror: a second copy on another disk"""
         self.path, self.torn = path, 0
         self.fresh = not path.exists()
-        """Whether the file was not there: then no box of an older ledger opens."""
+        """Whether the file was not there: then only a mirror opens boxes of an older ledger."""
+        self.copied = False
+        """Whether the keys of the mirror were taken, because the first copy had none."""
         self._files = [_opened(one) for one in (path, mirror) if one is not None]
         self._places: dict[int, int] = {}
         self._keys: dict[int, bytes] = {}
@@ -236,7 +238,7 @@ class KeySlots:
             elif _check(place, slot[:40], CHECK) != slot[40:]:
                 self._mend(place)
             else:
-                (slot_id,) = struct.unpack("<Q", slot[:8])
+                slot_id = _id_of(slot)
                 self._places[slot_id], self._keys[slot_id] = place, slot[8:40]
         self._free.reverse()
         if SECRET not in self._keys and any(data[SLOT * FIRST :]) and self.head != Head():
@@ -263,7 +265,8 @@ class KeySlots:
                 f"the mirror {mirror} is newer than {self.path}, which is an old copy. "
                 f"Put the mirror in its place: cp {mirror} {self.path}"
             )
-        whole = first if any(first) else second
+        self.copied = any(second) and not any(first)
+        whole = second if self.copied else first
         for file, found in zip(self._files, (first, second), strict=True):
             if found != whole:
                 os.pwrite(file, whole, 0)
@@ -321,6 +324,21 @@ def head_of(path: Path) -> Head:
     except FileNotFoundError:
         return Head()
     return _newest(_heads(data))
+
+
+def ids_in(path: Path) -> set[int]:
+    """Return the ids of the keys of boxes in a file, without opening it for writing."""
+    data = path.read_bytes() if path.exists() else b""
+    whole = (
+        slot
+        for place, slot in enumerate(_slots(data))
+        if place >= FIRST and slot != FREE and _check(place, slot[:40], CHECK) == slot[40:]
+    )
+    return {slot_id for slot in whole if (slot_id := _id_of(slot)) >= RESERVED}
+
+
+def _id_of(slot: bytes) -> int:
+    return int.from_bytes(slot[:8], "little")
 
 
 def _newest(heads: list[Head | None]) -> Head:

@@ -37,6 +37,8 @@ class Options:
     """Days until a request must be fulfilled."""
     cosign_wait: float = 30.0
     """Seconds that a receipt's proof waits for witnesses."""
+    accept_lost_keys: bool = False
+    """Whether a start goes on without the keys of its ledger: every loan is dropped then."""
     sweep: bool = True
     """Whether a start destroys keys without a box. False is for the test that shows why."""
 

@@ -34,6 +34,7 @@ from rescind.ledger.kept_part import drop_kept_parts, open_kept_parts
 from rescind.ledger.keyslots import FILE as KEYS
 from rescind.ledger.keyslots import Head, KeySlots, about, head_of
 from rescind.ledger.lending import LEFT, forget_person
+from rescind.ledger.lost_keys import check_keys, remember_mirror
 from rescind.ledger.migrate import migrate
 from rescind.ledger.options import Options
 from rescind.ledger.parts import Parts
@@ -61,12 +62,16 @@ class Report:
     accounts_dropped: int
     """Accounts whose key is gone: they left after this ledger was copied, or the keys are lost."""
     keys_were_missing: bool
+    keys_copied: bool = False
+    """Whether the mirror's keys were taken for those that were missing."""
     kept_parts_dropped: int = 0
     """People whose browser helps with what it keeps, and whose part has no key any more."""
 
     def __str__(self) -> str:
         text = f"{self.loans:,} loans of {self.people:,} people opened."
-        if self.keys_were_missing:
+        if self.keys_copied:
+            text += " keys.bin was not there: it was copied from the mirror."
+        elif self.keys_were_missing:
             text += " keys.bin was not there: new keys were made."
         if self.people_dropped or self.accounts_dropped:
             text += (
@@ -105,12 +110,14 @@ def prepared(
             tree = read_tree(connection)
             check_fits(_head(state, keys_mirror), connection, tree)
         migrate(connection)
+        check_keys(state, keys_mirror, connection, options.accept_lost_keys)
         _sync_names(state, store)
         keys = KeySlots(state / KEYS, keys_mirror)
         undo.callback(keys.close)
         with compared_with_note(state, database):
             items = _catalogue(state, catalogue, connection)
         remember(state, database)  # it is the ledger of these keys
+        remember_mirror(state, keys_mirror)
         parts = Parts(state, items, options, keys, store, tree, live(len(items)), clock, entropy)
         report = _recover(parts)
         _check_log(connection, tree)
@@ -153,17 +160,9 @@ def swap_in_use() -> bool:
         return False
 
 
-def named_slots(connection: Connection) -> set[int]:
-    """Return the ids of all keys that a box in the ledger needs."""
-    found: set[int] = set()
-    for column in tables.slot_columns():
-        found.update(connection.scalars(select(column).where(column.is_not(None))))
-    return found
-
-
 def sweep(keys: KeySlots, connection: Connection) -> int:
     """Destroy keys without a box, which completes erasures that were interrupted."""
-    left = keys.without_box(named_slots(connection))
+    left = keys.without_box(tables.named_slots(connection))
     for slot_id in left:
         keys.destroy(slot_id)
     keys.sync()
@@ -284,6 +283,7 @@ def _recover(parts: Parts) -> Report:
         loans_dropped=lent_lost,
         accounts_dropped=ended,
         keys_were_missing=keys.fresh and bool(batch),
+        keys_copied=keys.copied,
         kept_parts_dropped=len(unopened),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,8 @@ _FULL = "the disk of the ledger is full: nothing was written. Send it again when
 _AWAY = "the database is away: nothing was acknowledged. Send it again in a moment."
 TIMEOUT = 5
 """Seconds to wait for another process: one that reads the file, or one that was just killed."""
-PATIENCE = 60.0
-"""Seconds to wait for PostgreSQL to come back before the process gives up."""
+RETRY = 0.1
+"""Seconds between two tries to reach PostgreSQL again."""
 
 
 class Store:
@@ -79,6 +79,15 @@ class Store:
                 raise known from None
             raise
 
+    def answers(self) -> bool:
+        """Return whether the database answers a question now."""
+        try:
+            with self.reading() as connection:
+                connection.execute(text("SELECT 1"))
+        except (Busy, DiskFull, DBAPIError):
+            return False
+        return True
+
     @contextmanager
     def faults_told(self) -> Iterator[None]:
         """Turn errors of the database into a sentence, where nothing is served yet."""
@@ -100,25 +109,29 @@ class Store:
         away = error.connection_invalidated or lost or str(state)[:2] in ("08", "57")
         return Busy(_AWAY) if away else None
 
-    def batch_after(self, error: DBAPIError) -> int:
-        """Wait until the database is back; return the number of the last batch it holds.
-
-        Whether a commit took effect is not known when the connection broke in it. A connection that
-        broke among many rows does not always say that it is broken, so it is not used again.
-        """
+    def forget_broken(self) -> None:
+        """Use the connection that writes no more: one that broke among many rows may not say so."""
         with suppress(SQLAlchemyError):
             self._forget_connection()
-        end = time.monotonic() + PATIENCE
+
+    def batch_after(self, meanwhile: Callable[[Busy], None]) -> int:
+        """Wait until the database is back; return the number of the last batch it holds.
+
+        Whether a commit took effect is not known when the connection broke in it.
+        meanwhile: is called at every try that failed; what it raises ends the waiting
+        """
+        self.forget_broken()
         while True:
             try:
                 with self.writer().begin():
                     return last_batch(self.writer())
             except (Busy, DBAPIError) as again:
-                if isinstance(again, DBAPIError) and not self.known(again):
+                away = self.known(again) if isinstance(again, DBAPIError) else again
+                if not isinstance(away, Busy):
                     raise
-                if time.monotonic() > end:
-                    raise error from None
-                time.sleep(0.1)
+            self.forget_broken()
+            meanwhile(away)
+            time.sleep(RETRY)
 
     def checkpoint(self, least: int = WAL_PAGES) -> None:
         """Move the write-ahead log of SQLite into the database once it has `least` pages.

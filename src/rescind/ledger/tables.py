@@ -17,6 +17,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Connection,
     Float,
     Integer,
     LargeBinary,
@@ -25,6 +26,7 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     case,
+    select,
 )
 from sqlalchemy.types import TypeEngine
 
@@ -305,6 +307,7 @@ PATHS = {
     "keys.bin": "slots are overwritten in place, then synced; never archived",
     "catalogue.json": "kept: items and titles, public",
     "database.txt": "kept: the address of PostgreSQL, no password",
+    "keys-mirror.txt": "kept: the path of the keys' second copy",
     "ledger.db": "by the rules of the columns: ciphertext and numbers",
     "ledger.db-wal": "as ledger.db; emptied at every checkpoint",
     "ledger.db-shm": "as ledger.db; an index of the file beside it",
@@ -330,6 +333,14 @@ def slot_columns() -> Iterator[Column]:
     """Yield the columns that hold ids of key slots."""
     for table in metadata.tables.values():
         yield from (column for column in table.columns if column.info.get("slot"))
+
+
+def named_slots(connection: Connection) -> set[int]:
+    """Return the ids of all keys that a box in the ledger needs."""
+    found: set[int] = set()
+    for column in slot_columns():
+        found.update(connection.scalars(select(column).where(column.is_not(None))))
+    return found
 
 
 def data_map() -> dict[str, dict[str, str]]:

@@ -75,6 +75,10 @@ class _Job:
     refusal: BaseException | None = None
 
 
+class _Ended(Exception):
+    """The service ends while it is not known whether the last commit took effect."""
+
+
 class Writer:
     """Owns the writing connection and `keys.bin` while a ledger is open."""
 
@@ -154,6 +158,8 @@ class Writer:
                     self._expired = now
                     self._carry([_Job(Expire())])
             self._stop_clean()
+        except _Ended:
+            return  # old and new keys are both there: a start finds out which are needed
         except BaseException as error:  # the thread is the service: without it nothing is durable
             self._end(f"{type(error).__name__}: {error}")
 
@@ -204,7 +210,7 @@ class Writer:
             transaction = connection.begin()
         except DBAPIError as error:
             raise self._meaning(error) from error
-        batch = self._new_batch(connection)
+        batch, committing = self._new_batch(connection), False
         try:
             if not self._write(batch, jobs):
                 transaction.rollback()
@@ -214,11 +220,12 @@ class Writer:
             self._synced()
             reach("keys synced")
             reach("inside commit")
+            committing = True
             transaction.commit()
         except (DBAPIError, DiskFull) as error:
             with suppress(DBAPIError):
                 transaction.rollback()
-            if not self._took_effect(error):
+            if not self._took_effect(error, committing, jobs):
                 # First: after a failed sync the commit may be on the disk, and needs its keys.
                 meaning = self._meaning(error)
                 self._undo(batch)
@@ -290,11 +297,35 @@ class Writer:
         except OSError as error:
             self._end(f"the keys could not be synced: {error.strerror}")
 
-    def _took_effect(self, error: BaseException) -> bool:
-        """Return whether a commit that ended with an error is in the database after all."""
+    def _took_effect(self, error: BaseException, committing: bool, jobs: list[_Job]) -> bool:
+        """Return whether a batch that ended with an error is in the database after all.
+
+        If it broke in the commit, that is not known until the database is back. Until then nothing
+        else is written, and everybody is told to come again.
+        """
         if not isinstance(error, DBAPIError) or not isinstance(self._store.known(error), Busy):
             return False
-        return self._store.batch_after(error) == self.batch + 1
+        if not committing:
+            self._store.forget_broken()
+            return False
+
+        def refuse(away: Busy) -> None:
+            self.fault = away
+            self._tell_early(jobs, away)
+            with suppress(queue.Empty):
+                while (job := self._queue.get_nowait()) is not None:
+                    self._tell_early([job], away)
+                raise _Ended
+
+        return self._store.batch_after(refuse) == self.batch + 1
+
+    def _tell_early(self, jobs: list[_Job], away: Busy) -> None:
+        """Tell callers to come again, while it is not known what became of their batch."""
+        for job in jobs:
+            own, job.refusal = job.refusal, job.refusal or away
+            self._tell([job])
+            job.refusal = own
+            job.tell = job.lookup = None  # told; its key may come again, and be under way anew
 
     def _meaning(self, error: BaseException) -> BaseException:
         """Return what the callers are told, or end the process."""

@@ -67,5 +67,6 @@ def bring(ledger: Ledger, users: People, codes: Path, say: Say = print) -> None:
     ledger.releases.make(ledger)
     say(
         f"{len(users.loans):,} users lend {sum(map(len, users.loans)):,} records. Their codes are "
-        f"in {codes}: send each user theirs, then delete the file."
+        f"in {codes}: send each user theirs, and keep the file, sealed, until all are used. Only "
+        f"their code takes out somebody who never comes (docs/service.md)."
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 
 from rescind.ledger.batch import Answer, Items, Once, Operation
+from rescind.ledger.errors import Busy
 from rescind.ledger.public_log import PublicLog
 from rescind.service.arriving import Arriving
 from rescind.service.callers import Callers
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 LOCAL = frozenset({"127.0.0.1", "::1"})
 INSTANT = "Changes show at once here, so somebody who asks before and after can tell what left."
 INSECURE = "This service is reached without encryption: others on the way can read everything."
+OPTIONAL = "release_loaded"
 READABLE = "Whoever runs this service can read what is lent while it is lent."
 
 
@@ -88,13 +90,19 @@ class Service:
         }
 
     def readiness(self) -> dict[str, bool]:
-        """Return what must be true before people are sent here."""
+        """Return what must be true before people are sent here. It asks the database.
+
+        Without a release people are served all the same (`OPTIONAL`): lists are the popular items.
+        """
         writer = self.ledger.writer
+        # A database that was away is asked anew: nobody is sent here who would find it back.
+        full = writer.fault is not None and not isinstance(writer.fault, Busy)
+        able = writer.running and not full and not self.ending
         return {
-            "can_write": writer.running and writer.fault is None and not self.ending,
+            "can_write": able and self.ledger.store.answers(),
             "keys_open": len(self.ledger.keys) > 0,
             "sum_built": self.ledger.live is not None,  # the port opens after these two
-            "release_loaded": self.ledger.releases is not None,
+            "release_loaded": self.ledger.releases.current is not None,
         }
 
     def changed(self, person: bytes, what: str, answer: Answer) -> None:

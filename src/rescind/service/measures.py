@@ -27,7 +27,7 @@ MEANS = {
     "release": "Number of the release in service, 0 before the first.",
     "people_until_release": "People who still have to change something until a release is due.",
     "listeners": "Browsers that listen to events now.",
-    "refusing_changes": "1 if changes are refused, as when the disk is full; else 0.",
+    "refusing_changes": "1 if changes are refused: the disk is full, or the database away.",
 }
 """What each number about the ledger counts; a number without a line here is refused."""
 
@@ -65,7 +65,12 @@ class Measures:
         known[1].observe(seconds)
 
     def text(self, now: Mapping[str, float]) -> bytes:
-        """Return all measures, with these numbers about the ledger as they are now."""
+        """Return all measures, with these numbers about the ledger as they are now.
+
+        A number that is not given is left out: one of before would pass for one of now.
+        """
+        for name in self._gauges.keys() - now.keys():
+            self.registry.unregister(self._gauges.pop(name))
         for name, value in now.items():
             if name not in self._gauges:
                 self._gauges[name] = Gauge(f"rescind_{name}", MEANS[name], registry=self.registry)

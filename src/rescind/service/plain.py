@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 from starlette.responses import Response
 
 from rescind.ledger import fulfilment
+from rescind.ledger.errors import Busy
 from rescind.service import bodies, pages, recommending
 from rescind.service.answers import reply
-from rescind.service.context import Service
+from rescind.service.context import OPTIONAL, Service
 from rescind.service.doors import Doors, TheService
 
 router = Doors()
@@ -43,28 +45,35 @@ async def healthz() -> Response:
 
 
 @router.at("GET /readyz", bodies.Anything, more={503: {"model": bodies.Anything}})
-async def readyz(service: TheService) -> Response:
+def readyz(service: TheService) -> Response:
     """Tell whether people can be sent here: it can write, keys are open, the sum is built."""
     checks = service.readiness()
-    ready = all(checks.values())
+    ready = all(holds for name, holds in checks.items() if name != OPTIONAL)
     return reply({"ready": ready, **checks}, 200 if ready else 503)
 
 
 @router.at("GET /metrics", media="text/plain")
 def metrics(service: TheService) -> Response:
     """Count for Prometheus. From this machine, or with a token of the scope `metrics`."""
+    counts: dict[str, Any] = {"listeners": service.events.listeners}
+    with suppress(Busy):  # the database is away: what only it knows is left out
+        counts |= _of_the_ledger(service)
+    counts["refusing_changes"] = not service.readiness()["can_write"]
+    text = service.measures.text({name: float(value) for name, value in counts.items()})
+    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _of_the_ledger(service: Service) -> dict[str, Any]:
+    """Return the numbers that the database is asked for."""
     counts: dict[str, Any] = dict(service.ledger.reading.overview())
     counts |= _waiting(service, counts.pop("open"))
     release, due = recommending.served(service), service.due()
     counts["release"] = release.number if release else 0
     counts["people_until_release"] = due.people_left if due else 0
-    counts["listeners"] = service.events.listeners
     open_now = service.ledger.reading.open_requests()
     for alarm, which in fulfilment.alarms(open_now, service.ledger.clock()).items():
         counts[f"requests_{alarm}"] = len(which)
-    counts["refusing_changes"] = not service.readiness()["can_write"]
-    text = service.measures.text({name: float(value) for name, value in counts.items()})
-    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+    return counts
 
 
 def _waiting(service: Service, number: int) -> dict[str, float]:

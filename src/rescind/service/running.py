@@ -17,6 +17,7 @@ from rescind.errors import ConfigError, DataError
 from rescind.ledger.book import Ledger
 from rescind.ledger.catalogue import FILE as CATALOGUE
 from rescind.ledger.catalogue import Catalogue
+from rescind.ledger.lost_keys import mirror_left_out
 from rescind.ledger.options import Options
 from rescind.ledger.removal import Remove
 from rescind.ledger.start import swap_in_use
@@ -38,6 +39,11 @@ DEMO_SCOPES = "read,release"
 STOP_SECONDS = 10
 WAITING = 2048
 Say = Callable[[str], None]
+
+
+def say_now(text: str) -> None:
+    """Print a line at once: into a pipe or a journal Python would keep it until the end."""
+    print(text, flush=True)
 
 
 @dataclass(frozen=True)
@@ -187,7 +193,7 @@ def run(
     options: Options,
     database: str | None = None,
     keys_mirror: Path | None = None,
-    say: Say = print,
+    say: Say = say_now,
 ) -> None:
     """Open the ledger, fill it if asked to, and serve until a signal comes."""
     wanted.check()
@@ -204,6 +210,8 @@ def run(
         )
         try:
             say(str(ledger.report))
+            if note := mirror_left_out(state, keys_mirror):
+                say(note)
             if swap_in_use():
                 say("note: swap is on, so memory with loans may be written to a disk. Turn it off.")
             if people is not None and wanted.codes:
@@ -215,6 +223,8 @@ def run(
                 say(f"removed {one.kind} {one.name} ({count}).")
             say("getting ready; the first start on a machine compiles, which takes a minute.")
             warm_up(ledger)
+            if note := release_missing(ledger):
+                say(note)
             settings = door.settings(listening.getsockname()[1], wanted.business)
             _serve(ledger, settings, door, wanted, listening, say)
         finally:
@@ -288,6 +298,17 @@ def _serve(
     with suppress(KeyboardInterrupt):  # the server has ended in order when this comes
         server.run(sockets=[listening])
     say("ended: everything that was acknowledged is on the disk.")
+
+
+def release_missing(ledger: Ledger) -> str | None:
+    """Return what to tell if people lend and no release is served, as after a restore."""
+    if ledger.releases.current is not None or not ledger.reading.overview()["lenders"]:
+        return None
+    return (
+        "note: no release is served (none was made yet, or a restore went back behind it), so "
+        "every list shows popular items until the next one is due. Make one now: Release now on "
+        "the operator's page, or POST /v1/operator/releases with a token of the scope release."
+    )
 
 
 def name_differs(name: str, settings: Settings) -> str | None:

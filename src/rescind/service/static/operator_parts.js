@@ -8,9 +8,7 @@ const TONES = { PASS: 'good', FAIL: 'bad', VOID: 'bad', INCONCLUSIVE: 'open', UN
 const STATES = { learning: 'open', ready: 'good', failed: 'bad' }
 const KINDS = { unshare: 'take back', erase: 'erase', leave: 'leave', access: 'access' }
 const QUALITY = 'validation NDCG@20'
-const READY = {
-  can_write: 'can write', keys_open: 'keys open', sum_built: 'sum built', release_loaded: 'release loaded'
-}
+const READY = { can_write: 'can write', keys_open: 'keys open', sum_built: 'sum built' }
 
 /** @param {{word: string, tone?: string}} props */
 export const Badge = ({ word, tone = '' }) => html`<span class=${`badge ${tone}`}>${word}</span>`
@@ -42,9 +40,10 @@ export function Table ({ label, head, rows, empty }) {
 
 /** Whether it is healthy, in words. @returns {{word: string, tone: string}} */
 export function health (overview) {
-  const missing = Object.entries(overview.ready).filter(([, holds]) => !holds)
+  const { release_loaded: served, ...needed } = overview.ready
+  const missing = Object.entries(needed).filter(([, holds]) => !holds)
   if (missing.length) return { word: `not ready: ${missing.map(([name]) => READY[name] ?? name).join(', ')}`, tone: 'bad' }
-  return { word: 'healthy', tone: 'good' }
+  return served ? { word: 'healthy', tone: 'good' } : { word: 'healthy, no release yet', tone: 'open' }
 }
 
 export function Health ({ overview }) {
