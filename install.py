@@ -9,9 +9,12 @@ none of pip's settings, so they are handed over; where one has no equal in uv, p
 from __future__ import annotations
 
 import ast
+import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
+from importlib import metadata
 
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
 # Versions are looked for in all places, as pip does it.
@@ -51,6 +54,16 @@ def handed_over(said: str) -> list[str] | None:
     return [f"{PLACES[key]}={place}" for key, places in found.items() for place in places.split()]
 
 
+def kept_in_place(words: list[str]) -> list[str]:
+    """Return the words with --editable where this Python uses a clone in place: it stays so."""
+    stated = None
+    with suppress(metadata.PackageNotFoundError):
+        stated = metadata.distribution("rescind").read_text("direct_url.json")
+    in_place = json.loads(stated or "{}").get("dir_info", {}).get("editable", False)
+    here = len(words) == 1 and words[0].startswith(".")
+    return ["--editable", *words] if in_place and here else words
+
+
 def with_uv(words: list[str]) -> bool:
     """Install with uv; return whether that was possible."""
     asked = subprocess.run([*PIP, "config", "list"], capture_output=True, text=True, check=False)
@@ -76,6 +89,7 @@ def with_pip(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    if not with_uv(sys.argv[1:]):
+    wanted = kept_in_place(sys.argv[1:])
+    if not with_uv(wanted):
         print("uv cannot install it here: pip does, which takes minutes", flush=True)
-        sys.exit(with_pip(sys.argv[1:]))
+        sys.exit(with_pip(wanted))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -64,3 +64,13 @@ def test_without_uv_pip_installs_with_the_same_versions(install, monkeypatch):
     assert command[-2:] == ["--editable", "."]
     assert variables["PIP_CONSTRAINT"] == variables["PIP_BUILD_CONSTRAINT"] == "constraints.txt"
     assert [c for c, _ in asked if c[1:3] == ["-m", "uv"]] == []
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_clone_that_is_used_in_place_stays_so(install, monkeypatch, in_place):
+    stated = f'{{"url": "file:///clone", "dir_info": {{"editable": {str(in_place).lower()}}}}}'
+    found = SimpleNamespace(read_text=lambda _: stated)
+    monkeypatch.setattr(install.metadata, "distribution", lambda _: found)
+    more = ["--editable"] if in_place else []
+    assert install.kept_in_place([".[postgres]"]) == [*more, ".[postgres]"]
+    assert install.kept_in_place(["--editable", ".[dev]"]) == ["--editable", ".[dev]"]

@@ -178,3 +178,13 @@ def test_backup_and_restore_by_command(tmp_path: Path) -> None:
     ledger = opened(state)
     assert ledger.live.loans == {}
     ledger.close()
+
+
+def test_compiled_code_holds_rows_of_numbers_and_no_loans(tmp_path: Path) -> None:
+    looked = Canary("a plain row", numbers=(1, 2, 3))
+    row = b"".join(n.to_bytes(4, "little") for n in looked.numbers)
+    (tmp_path / "compiled").mkdir()
+    (tmp_path / "compiled" / "loop.nbc").write_bytes(row)
+    assert scan([tmp_path], [looked]).found == []
+    (tmp_path / "compiled" / "loans.bin").write_bytes(row)
+    assert scan([tmp_path], [looked]).found, "control: any other file there is looked into"

@@ -199,6 +199,11 @@ def test_a_restore_behind_the_release_is_told_until_another_is_made(tmp_path: Pa
         assert house.caller().get("/readyz").json()["release_loaded"] is True
 
 
+def test_a_chore_that_waits_says_why_and_names_nobody() -> None:
+    assert chores.waits_for(Busy("of somebody")) == "the database is away"
+    assert chores.waits_for(DataError("of somebody")) == "a chore was refused (DataError)"
+
+
 def test_old_logs_are_deleted_and_new_ones_stay(tmp_path: Path) -> None:
     old, new = tmp_path / "a.log", tmp_path / "b.log"
     for path in (old, new):

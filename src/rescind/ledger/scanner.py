@@ -167,13 +167,18 @@ def _found(places: Iterable[tuple[str, bytes]], canaries: Sequence[Canary]) -> l
     found = []
     for place, whole in places:
         for where, data in _layers(place, whole, DEEPEST):
-            lowered, pages = data.lower(), _is_index(place, data)
+            lowered, no_rows = data.lower(), _is_index(place, data) or _is_code(place)
             for name, form, what in needles:
-                if pages and form in PACKED:
+                if no_rows and form in PACKED:
                     continue
                 if what in (lowered if form == "hexadecimal" else data):
                     found.append(Found(where, name, form))
     return found
+
+
+def _is_code(place: str) -> bool:
+    """Whether this is code that numba compiled for a service: it has rows such as 1, 2, 3."""
+    return "/compiled/" in place and place.endswith((".nbi", ".nbc"))
 
 
 def _is_index(place: str, data: bytes) -> bool:

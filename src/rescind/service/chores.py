@@ -13,6 +13,7 @@ from sqlalchemy import select
 
 from rescind.errors import RescindError
 from rescind.ledger import agency, tables
+from rescind.ledger.errors import Busy, Closing, DiskFull
 from rescind.service import callbacks, learning, statuses
 
 if TYPE_CHECKING:
@@ -42,10 +43,16 @@ async def _every(seconds: float, call: Callable[[], Any]) -> None:
         try:
             await asyncio.to_thread(call)
         except RescindError as error:  # full disk, ending: it comes again
-            LOG.warning("a chore was refused: %s", type(error).__name__)
+            LOG.warning("%s; what is due is tried again.", waits_for(error))
         except Exception as error:
             LOG.error("a chore failed: %s", type(error).__name__)
         await asyncio.sleep(seconds)
+
+
+def waits_for(error: RescindError) -> str:
+    """Return why a chore has to wait, in words that hold no id."""
+    known = {Busy: "the database is away", DiskFull: "the disk is full", Closing: "it is ending"}
+    return known.get(type(error), f"a chore was refused ({type(error).__name__})")
 
 
 def make_roster(service: Service) -> bool:
