@@ -228,7 +228,8 @@ def test_erased_rows_that_come_back_under_another_name_are_told(table: Path) -> 
     assert told == [], "control: nobody was erased yet"
     erase_imported("mine", [CANARY])
     import_file(table, "mine", replace=True, tell=told.append)
-    assert told == [], "control: under its own name they stay away"
+    assert [text for text in told if "13 rows are kept out" not in text] == [], "control: they stay"
+    told.clear()
     other = import_file(table, "other", tell=told.append)
     assert len(other) == 361
     (said,) = told
