@@ -134,11 +134,13 @@ def command(
 def _folder(folder: Path, pinned: dict[str, str], as_json: bool) -> int:
     """Verify all receipts below a folder, say which ones fork, and return the exit code."""
     from rescind.errors import DataError
+    from rescind.forgetting.receipt_check import REQUEST
     from rescind.forgetting.verify import verify_all
 
     paths = sorted(
         path for path in folder.rglob("*.json")
-        if "receipt" in path.name or path.resolve().parent.name == OF_SILOS
+        if not path.name.endswith(REQUEST)  # receipt.request.json: what a receipt is about
+        and ("receipt" in path.name or path.resolve().parent.name == OF_SILOS)
     )  # fmt: skip
     if not paths:
         raise DataError(
