@@ -154,6 +154,13 @@ REPETITIONS = (
     "life/test_nodes.py::test_doing_nothing_is_at_the_distance_of_doing_nothing",
     "life/test_nodes.py::test_an_edge_that_stays_is_seen",
     "proof/test_stories.py::test_what_cannot_be_checked_is_told_with_code_1_or_2",
+    "service/test_generations.py::test_a_chosen_generation_serves_until_somebody_takes_something_back",
+    "life/test_nodes.py::test_exact_rows_are_equal_after_each_step[GraphFedSGD + retraining]",
+    "flower/test_rosters.py::test_a_run_publishes_its_roster_after_training_and_after_forgetting",
+    "test_every_method.py::test_8_after_forgetting_nothing_is_left_and_the_receipt_verifies[unshare-",
+    "test_any_request_is_answered_and_leaves_no_trace[the same person twice-",
+    "core/test_history.py::test_every_method_forgets_exactly[unshare-",
+    "core/test_boundary.py::test_a_world_at_the_edge_trains_and_is_measured[one_item_shared",
 )
 KEPT = ("[FedShare]", "[Gram]", "[FineTune]", "[F3CRec]", "replace-server.safetensors-0-before]")
 """Of these, the cases that run every time."""

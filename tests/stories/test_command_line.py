@@ -314,7 +314,7 @@ def test_updates_that_were_all_refused_are_told(rescind, recipe):
     words = ["run", str(recipe), "--cell", "FedAvg", "--set", "method.rate=1e30"]
     code, _, err = rescind(*words, "--set", "seed=0", "--out", "a")
     assert code == 2, "nothing was learnt, so there is no result"
-    assert "refused updates" in err
+    assert "nothing was learnt and no result is written" in err
     assert "norm above" in err
 
 
