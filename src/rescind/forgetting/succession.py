@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rescind.core.files import in_use, locked, make_folder, sweep, sync_folder, write_atomically
 from rescind.errors import DataError
@@ -31,6 +31,8 @@ from rescind.storage.run_folder import (
     UNSIGNED,
     has_model,
     read_facts,
+    read_note,
+    successor,
     write_facts,
 )  # fmt: skip
 
@@ -91,13 +93,12 @@ def settle(run: Path) -> Path | None:
     """
     unsigned = run / UNSIGNED
     if unsigned.is_dir():
-        old = run / str(_read(unsigned / OLD)["run"])
+        old = run / str(read_note(unsigned / OLD)["run"])
         with locked(old if old.is_dir() else run):
             _finish(old, run)
-    if not (run / MOVED).is_file():
+    if (new := successor(run)) is None:
         _sweep(run)
         return None
-    new = Path(os.path.normpath(run / str(_read(run / MOVED)["to"])))
     if not new.is_dir():  # nothing was committed, or somebody moved the new run
         if has_model(run) and not in_use(run):
             with locked(run):
@@ -146,10 +147,7 @@ def last_receipt(run: Path) -> bytes | None:
 def _keep_last(run: Path) -> None:
     """Keep what runs have that replaced the one here: the newest receipt, and who left since."""
     newest = run
-    while (newest / MOVED).is_file():
-        new = Path(os.path.normpath(newest / str(_read(newest / MOVED)["to"])))
-        if not new.is_dir():
-            break
+    while (new := successor(newest)) is not None and new.is_dir():
         newest = new
         _leave_out(run, newest)
     last = last_receipt(newest)
@@ -165,7 +163,7 @@ def _keep_last(run: Path) -> None:
 
 def moved_request(run: Path) -> str:
     """Return the keyed digest of the request that replaced a run; '' if none did."""
-    return str(_read(run / MOVED).get("request", "")) if (run / MOVED).is_file() else ""
+    return str(read_note(run / MOVED).get("request", "")) if (run / MOVED).is_file() else ""
 
 
 def _finish(run: Path, new: Path) -> None:
@@ -214,7 +212,7 @@ def _replaced(run: Path) -> Iterator[Path]:
     """Yield the runs that this one replaced, one after another, where they still lie empty."""
     seen = {run}
     while (run / BEFORE).is_file():
-        run = Path(os.path.normpath(run / str(_read(run / BEFORE)["run"])))
+        run = Path(os.path.normpath(run / str(read_note(run / BEFORE)["run"])))
         if run in seen or not (run / MOVED).is_file():  # moved away, or trained again by now
             return
         seen.add(run)
@@ -259,11 +257,3 @@ def _sweep(run: Path) -> None:
     if any(path.is_dir() for path in left) and not in_use(run):
         for path in left:
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return table
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read ({error}). Restore it from a copy.") from None

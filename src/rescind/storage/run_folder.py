@@ -24,10 +24,26 @@ FOR_WORKERS = "rescind-audit-"
 """Prefix of folders with a federation and a request for the workers of an audit."""
 
 
+def successor(run: Path) -> Path | None:
+    """Return the run that replaced this one after a request, there or not; None if none did."""
+    if not (run / MOVED).is_file():
+        return None
+    return Path(os.path.normpath(run / str(read_note(run / MOVED)["to"])))
+
+
+def read_note(path: Path) -> dict[str, Any]:
+    """Read what runs note about each other: which one replaced which, by which request."""
+    try:
+        table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return table
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read ({error}). Restore it from a copy.") from None
+
+
 def newest(run: Path) -> Path:
     """Return the run that stands now instead of this one, or the run itself."""
-    while (run / MOVED).is_file():
-        run = Path(os.path.normpath(run / json.loads((run / MOVED).read_text())["to"]))
+    while (new := successor(run)) is not None:
+        run = new
     return run
 
 

@@ -151,7 +151,8 @@ def check_difference(
     present = of_keys(there)
     asked = of_keys(chosen) & present  # others add nothing
     listed = read_list(path.parent)
-    away = np.array([not here[n] and not listed.has_withdrawn(key) for n, key in enumerate(keys)])
+    away = ~here
+    away[away] = [not listed.has_withdrawn(keys[n]) for n in np.flatnonzero(away)]
     earlier &= of_keys(members) | away
     then_asked, then_present = earlier[:, 0], earlier[:, 1]
     differ = then_asked ^ asked  # [n, keys]
