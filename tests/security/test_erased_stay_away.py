@@ -19,7 +19,7 @@ from rescind.core.clock import Clock
 from rescind.data import load
 from rescind.data.blocklist import FILE, Blocklist, place
 from rescind.data.erasing import erase_imported, items_of, stored_rows
-from rescind.data.importing import import_file, imported_folder
+from rescind.data.importing import append_file, import_file, imported_folder
 from rescind.errors import ConfigError, DataError
 from rescind.experiments.forget_run import answer
 from rescind.experiments.learning_run import obtained, run_cell
@@ -239,11 +239,24 @@ def test_erased_rows_that_come_back_under_another_name_are_told(table: Path) -> 
     place("broken").write_text("[")
     assert len(import_file(table, "third", tell=told.append)) == 361, "no list of another stops it"
     assert len(told) == 2
+    told.clear()
+    (table.parent / "week.csv").write_text(f"user,item\n{CANARY},{ONLY_THEIRS}\n")
+    append_file("before", table.parent / "week.csv", tell=told.append)
+    (said,) = told
+    assert said.startswith("1 row of this file had been erased from 'mine', and 'before' has")
 
 
 def test_one_row_can_be_erased(table: Path) -> None:
     with pytest.raises(DataError, match="leave --item out"):
         erase_imported("mine", ["person-4"], [ONLY_THEIRS])
+    theirs = items_of("mine", "person-4")[0]
+    for users, items, whose in (
+        (["person-4"], [theirs, ONLY_THEIRS], f"item '{ONLY_THEIRS}'"),
+        (["person-4", CANARY], [ONLY_THEIRS], "user 'person-4'"),
+    ):
+        with pytest.raises(DataError, match=f"no such rows of {whose}"):
+            erase_imported("mine", users, items)
+    assert len(load("mine")) == 361, "all or nothing"
     done = erase_imported("mine", [CANARY], [ONLY_THEIRS])
     assert len(done.rows) == 1
     assert CANARY in load("mine").users
@@ -404,11 +417,11 @@ def test_an_item_that_somebody_had_twice_is_one_item_and_two_rows(
     [
         (["--user", CANARY], "--withdraw USER for each run"),
         (
-            ["--user", CANARY, "--item", ONLY_THEIRS, "--item", "film-9"],
-            f"--user {CANARY} --item {ONLY_THEIRS} --item film-9 for each run",
+            ["--user", CANARY, "--item", ONLY_THEIRS, "--item", "film-5"],
+            f"--user {CANARY} --item {ONLY_THEIRS} --item film-5 for each run",
         ),
         (
-            ["--user", CANARY, "--user", "person-4", "--item", ONLY_THEIRS],
+            ["--user", CANARY, "--user", "person-4", "--item", "film-5"],
             "--erase FILE (a CSV with the columns user,item) for each run",
         ),
     ],

@@ -278,7 +278,7 @@ def _request(event: Path | None, event_key: Path | None) -> tuple[Event, bytes, 
 
 def _print(found: Verification, path: Path, secret: bytes | None = None) -> None:
     """Print what was checked and what the receipt says. secret: the key that opened it"""
-    from rescind.audits.finding import SAID_IN_WORDS, legend, question
+    from rescind.audits.finding import SAID_IN_WORDS, counted, legend, question
     from rescind.core.claims import CASE, OPERATOR
     from rescind.forgetting import receipt_words as words
     from rescind.forgetting.loan_words import only_the_loan, same_model
@@ -307,8 +307,9 @@ def _print(found: Verification, path: Path, secret: bytes | None = None) -> None
         if not (text := str(receipt.claims.get(name, BOUND))).startswith(BOUND):
             typer.echo(f"  {name}: {_shown(text)}")
     for one in receipt.findings:
+        number = counted(one)
         asks = f" {_shown(one.check):16} {question(one.check)}".rstrip()
-        typer.echo(f"    {word_of(one.verdict):12}{asks}" + (f" (n = {one.n:,})" if one.n else ""))
+        typer.echo(f"    {word_of(one.verdict):12}{asks}" + (f" ({number})" if number else ""))
         if one.note and (one.verdict == "UNAUDITED" or one.check in SAID_IN_WORDS):
             typer.echo(f"    {'':12} {_shown(one.note)}")
     for line in legend(one.verdict for one in receipt.findings if one.verdict != receipt.verdict):

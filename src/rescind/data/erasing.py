@@ -61,11 +61,19 @@ def choose(name: str, users: Sequence[str], items: Sequence[str] = ()) -> Erasin
             if one not in known:
                 raise DataError(f"{unknown_id(name, kind, one)} Nothing was erased.")
     gone = _of(dataset, users, items)
-    if not gone.any():
+    found = {*dataset.users[dataset.user[gone]]}, {*dataset.items[dataset.item[gone]]}
+    # All or nothing: nobody is told "deleted" of something that they never had.
+    missing = [
+        f"{kind} '{one}'"
+        for kind, asked, there in zip(("user", "item"), (users, items), found, strict=True)
+        for one in asked
+        if one not in there
+    ]
+    if missing:
         raise DataError(
-            f"these users have no such rows in '{name}'. Nothing was erased. Look up which "
-            f"items are theirs (rescind data show {name} --user USER), or erase all their rows: "
-            f"leave --item out."
+            f"'{name}' has no such rows of {missing[0]} in this request. Nothing was erased. Look "
+            f"up which items are theirs (rescind data show {name} --user USER), or erase all their "
+            f"rows: leave --item out."
         )
     return Erasing(name, dataset, dataset.select(gone), without_rows(dataset, gone))
 

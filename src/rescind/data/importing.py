@@ -121,14 +121,20 @@ def import_file(
     }
     named = replace_fields(dataset, terms=terms)
     stored = store(name, named, Path(path).name, read_as=read_as, tell=tell)
-    for other, rows in erased_elsewhere(stored).items():
+    _tell_erased_elsewhere(stored, tell)
+    return stored
+
+
+def _tell_erased_elsewhere(rows: Dataset, tell: Tell) -> None:
+    """Tell if rows of a file that were taken in had been erased under another name."""
+    name = rows.name
+    for other, count in erased_elsewhere(rows).items():
         tell(
-            f"{rows:,} {'row' if rows == 1 else 'rows'} of this file had been erased from "
+            f"{count:,} {'row' if count == 1 else 'rows'} of this file had been erased from "
             f"'{other}', and '{name}' has them: what is erased stays away under its own name only. "
             f"If these are the same people, erase them here, too: rescind data erase {name} "
             f"--user USER."
         )
-    return stored
 
 
 def dataset_of(
@@ -202,6 +208,7 @@ def append_file(name: str, path: str | Path, **settings: Any) -> Appended:
         admitted = Blocklist.of_dataset(name).left_of(new).compact()
         both = joined(old, admitted)
         stored = store(name, both, about["file"], (*about["appended"], mark), before)
+    _tell_erased_elsewhere(admitted, settings.get("tell", log.warning))
     return Appended(stored, len(admitted), len(new) - len(admitted))
 
 

@@ -161,8 +161,7 @@ def withheld_from(dataset: AnyData, folder: Path | None = None) -> Blocklist:
     found = own | Blocklist.of_dataset(dataset.name) if known else own
     if found != own:
         log.warning(
-            "users erased rows of '%s' on this machine: they are left out. The list is %s; to undo "
-            "a trial, delete it",
+            "users erased rows of '%s' on this machine: they are left out (the list: %s)",
             dataset.name, place(dataset.name),
         )  # fmt: skip
     return found

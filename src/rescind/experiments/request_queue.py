@@ -67,6 +67,7 @@ class Pass:
 
     answered: tuple[str, ...]
     refused: tuple[str, ...]
+    """Those that cannot be answered, in each call until somebody mends or removes the file."""
     failed: tuple[str, ...]
     """Answered, but the audit was FAIL or VOID."""
     late: dict[str, str]
@@ -96,7 +97,7 @@ def work_through(folder: Path, run: Path, audits: Audits = "standard", workers: 
         asked, wrong = read_all(folder, now or datetime.now(UTC))
         asked, taken = _not_taken(folder, asked)
         for path, why in [(x.path, x.why) for x in wrong] + [(x.path, _TAKEN) for x in taken]:
-            refused += _refuse(folder, path, why)
+            refused.append(_refuse(folder, path, why))
         for one in sorted(asked, key=lambda one: (one.due, one.name))[:most]:
             try:
                 if not _about(folder, one.name).is_file():
@@ -104,7 +105,7 @@ def work_through(folder: Path, run: Path, audits: Audits = "standard", workers: 
                 answered[one.name] = _complete(folder, one, now or datetime.now(UTC))
             except RescindError as error:
                 _exact_request(folder, one.name).unlink(missing_ok=True)
-                refused += _refuse(folder, one.path, str(error))
+                refused.append(_refuse(folder, one.path, str(error)))
         asked, wrong = read_all(folder, now or datetime.now(UTC))
         left = (*asked, *wrong)
     failed = tuple(name for name, about in answered.items() if about["verdict"] in FAILED)
@@ -274,18 +275,18 @@ def _keep_once(place: Path, run: Path) -> None:
         (run / KEY).unlink()
 
 
-def _refuse(folder: Path, path: Path, why: str) -> list[str]:
-    """Note why a request cannot be answered; return its name if this is new."""
+def _refuse(folder: Path, path: Path, why: str) -> str:
+    """Note why a request cannot be answered, once; return its name."""
     note, name, content = note_about(folder, path), name_of(path), b""
     with suppress(OSError):  # a folder, or it may not be read
         content = path.read_bytes()
     file = blake2b(content, key=erasure_key(), digest_size=32).hexdigest()
     told = {"request": name, "why": why, "file": file}
     if note.is_file() and json.loads(note.read_text(encoding="utf-8")).get("file") == file:
-        return []
+        return name
     write_atomically(note, json.dumps(told, indent=2).encode(), private=True)
     _log(folder, {"event": "refused", "request": name})  # `why` may name a user
-    return [name]
+    return name
 
 
 def _log(folder: Path, line: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ import { ago, count, moment, size, span, until } from './times.js'
 
 const TONES = { PASS: 'good', FAIL: 'bad', VOID: 'bad', INCONCLUSIVE: 'open', UNAUDITED: 'open' }
 const STATES = { learning: 'open', ready: 'good', failed: 'bad' }
-const KINDS = { unshare: 'take back', erase: 'erase', leave: 'leave', access: 'access' }
+const KINDS = { unshare: 'stop lending', erase: 'erase', leave: 'leave', access: 'access' }
 const QUALITY = 'validation NDCG@20'
 const READY = { can_write: 'can write', keys_open: 'keys open', sum_built: 'sum built' }
 
