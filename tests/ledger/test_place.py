@@ -55,16 +55,24 @@ def left_in(state: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in state.iterdir()}
 
 
-@pytest.fixture
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def left_behind(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder as a ledger in PostgreSQL leaves it: keys and catalogue; and a backup beside it."""
-    state = tmp_path / "state"
-    ledger = opened(state)
+    place = tmp_path_factory.mktemp("left")
+    ledger = opened(place / "state")
     person = joined(ledger, 1, 2)
-    back_up(state, tmp_path / "copy.db")
+    back_up(place / "state", place / "copy.db")
     done(ledger, take_back(person, "erase"))
     ledger.close()
-    (state / "ledger.db").unlink()
+    (place / "state" / "ledger.db").unlink()
+    return place
+
+
+@pytest.fixture
+def elsewhere(left_behind: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a copy of that folder."""
+    shutil.copytree(left_behind, tmp_path, dirs_exist_ok=True)
+    state = tmp_path / "state"
     # The lines of a roster are not what is tried here.
     shown = SimpleNamespace(log=SimpleNamespace(note=""))
     monkeypatch.setattr("rescind.proof.roster.Public.read", lambda folder: shown)

@@ -246,7 +246,7 @@ def test_a_receipt_names_the_silo_that_is_waited_for(verb: str, tmp_path: Path) 
     assert first.done.level == "L0"
     assert first.claims["silos waited for"] == str(GONE)
     assert any(f"silos {GONE}" in sentence for sentence in first.not_covered)
-    with pytest.raises(ConfigError, match=r"silos \[1\] have not confirmed.*--resume"):
+    with pytest.raises(ConfigError, match=r"not confirmed yet by silo 1: .*--resume"):
         served(tmp_path, None, requests=())
     facts = served(tmp_path, None, resume=True)
     (one,) = facts["forgot"]

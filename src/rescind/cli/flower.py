@@ -246,7 +246,7 @@ def run(
     deploy, link = deployment(server, kit, insecure)
     from rescind.errors import DataError
     from rescind.flower.recipe_cell import one_cell
-    from rescind.flower.run_request import LOG, RunRequest
+    from rescind.flower.run_request import LOG, RunRequest, silo_names
     from rescind.flower.server.rosters import check_possible
     from rescind.flower.waiting import newer, wait_for
 
@@ -287,11 +287,12 @@ def run(
         typer.echo(f"{one['event']} was refused: {one['why']}", err=True)
     typer.echo(f"{shown} (round {facts['round']}, {facts['silos']['messages']} messages)")
     if facts["silos"]["refused"]:
-        typer.echo(f"  not accepted: {facts['silos']['refused']}", err=True)
-    if facts["silos"]["waiting"]:
-        waiting = facts["silos"]["waiting"]
+        counts = ", ".join(f"{n} x {why}" for why, n in facts["silos"]["refused"].items())
+        typer.echo(f"  not accepted: {counts}", err=True)
+    if waiting := facts["silos"]["waiting"]:
         typer.echo(
-            f"  silos {waiting} have not confirmed yet. Start them, then: --resume", err=True
+            f"  not confirmed yet by {silo_names(waiting)}. Start what is away, then: --resume",
+            err=True,
         )
     typer.echo(f"Written: {done} and {out}/model/")
     if published := facts.get("roster"):

@@ -11,7 +11,16 @@ from rescind.methods.additive._solve import seconds_to_solve
 from rescind.methods.additive.gram import DENSE_ITEMS
 from rescind.storage.kinds import METHODS
 
-COMPARED = ("Popularity", "Gram", "KernelGram", "LocalGram", "SeqGram", "LocalSeqGram", "FedAvg", "FedShare")
+COMPARED = (
+    "Popularity",
+    "Gram",
+    "KernelGram",
+    "LocalGram",
+    "SeqGram",
+    "LocalSeqGram",
+    "FedAvg",
+    "FedShare",
+)
 """Methods whose memory is told before a run."""
 ORDERED = ("SeqGram", "LocalSeqGram")
 """Those that learn what comes after what, so that data without times says nothing to them."""

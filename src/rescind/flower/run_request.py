@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 SILO = "silo"
@@ -67,3 +68,9 @@ class RunRequest:
             for one in fields["requests"]
         )
         return cls(**{**fields, "changes": tuple(fields["changes"]), "requests": requests})
+
+
+def silo_names(silos: Iterable[int]) -> str:
+    """Return silos as people read them: "silo 1", "silos 0, 2"."""
+    numbers = sorted(silos)
+    return f"silo{'' if len(numbers) == 1 else 's'} {', '.join(map(str, numbers))}"

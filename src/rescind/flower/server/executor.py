@@ -25,6 +25,7 @@ from rescind.core.tasks import Metric, Question
 from rescind.core.update import Sum
 from rescind.errors import ConfigError, DataError
 from rescind.experiments.streams import Announcement
+from rescind.flower.run_request import silo_names
 from rescind.flower.server.combine import accepted, accepted_measures, check_trim
 from rescind.flower.server.remote_holdings import (
     RemoteHoldings,
@@ -244,7 +245,7 @@ class FlowerExecutor:
         if requests and not replies:
             raise DataError(f"no silo could be measured: {why}. Restart the silos and try again.")
         if why:
-            log.warning("measured without silos %s: %s", sorted(why), why)
+            log.warning("measured without %s: %s", silo_names(why), "; ".join({*why.values()}))
         asked = {s: int((ids % held.silos == s).sum()) for s in replies}
         most = {silo: n * int(held.heaviest[silo]) for silo, n in asked.items()}
         total, bad = accepted_measures(replies, metric, held.items, most)

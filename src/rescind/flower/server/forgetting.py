@@ -27,7 +27,7 @@ from rescind.errors import ConfigError, ConsentError, DataError
 from rescind.experiments.recipe import Cell
 from rescind.experiments.stream_run import measured_again
 from rescind.experiments.unlearning_run import events as requests
-from rescind.flower.run_request import NamedRequest, RunRequest
+from rescind.flower.run_request import NamedRequest, RunRequest, silo_names
 from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.journal import Journal
 from rescind.flower.server.naming import UnknownError, digest_of, event_of, numbers
@@ -84,15 +84,15 @@ class ForgetProgressFiles:
         path = self.folder / WAITING
         if path.is_file():
             raise ConfigError(
-                f"silos {path.read_text(encoding='utf-8')} have not confirmed a request of the run "
-                f"in {self.folder.parent} yet. Start them and repeat its command with --resume, or "
+                f"not confirmed yet by {path.read_text(encoding='utf-8')}: a request of the run in "
+                f"{self.folder.parent}. Start them and repeat its command with --resume, or "
                 f"choose another --out."
             )
 
     def finish(self, waiting: Sequence[int]) -> None:
         """Note which silos have not confirmed yet: the run can be resumed for them."""
         if waiting:
-            files.write_atomically(self.folder / WAITING, str(list(waiting)).encode())
+            files.write_atomically(self.folder / WAITING, silo_names(waiting).encode())
         else:
             (self.folder / WAITING).unlink(missing_ok=True)
 

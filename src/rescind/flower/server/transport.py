@@ -17,6 +17,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from rescind.errors import DataError, RescindError
+from rescind.flower.run_request import silo_names
 from rescind.flower.server.journal import Answers, Journal
 from rescind.flower.wire.messages import Letter, unpack_error
 from rescind.flower.wire.schema import reply_flaw
@@ -81,8 +82,8 @@ class Transport:
                 return replies
             if missing != told:
                 told = missing
-                named = f"silo{'s' * (len(told) > 1)} {', '.join(map(str, told))}"
-                log.info("waiting for %s, until %s (--wait)", named, end.strftime("%H:%M:%S"))
+                until_then = end.strftime("%H:%M:%S")
+                log.info("waiting for %s, until %s (--wait)", silo_names(told), until_then)
             if time.monotonic() >= until:
                 if least is not None and len(replies) >= least:
                     return replies
