@@ -16,6 +16,7 @@ from rescind.cli import main as entry
 from rescind.cli import progress
 from rescind.cli.forget import unlearner
 from rescind.core import doing
+from rescind.core.records import Erase
 from rescind.errors import ConfigError
 from rescind.experiments.forget_run import answer
 from rescind.experiments.learning_run import run_cell
@@ -242,7 +243,25 @@ def test_an_audit_of_one_user_says_first_that_it_cannot_pass(run, audit, monkeyp
     assert ("cannot get a PASS" in err) is few
 
 
-def test_an_audit_takes_a_few_records_of_one_user_as_forget_does(run, audit):
+def test_an_audit_takes_a_few_records_of_one_user_as_forget_does(run, audit, monkeypatch):
+    asked = []
+    report = Report("INCONCLUSIVE", (Finding("Q1 population", "POWERLESS", 0.5),), {})
+
+    def noted(before, after, event, **_):
+        asked.append(event)
+        return report
+
+    monkeypatch.setattr("rescind.forgetting.examine.examine", noted)
+    fed = load_federation(run / "model")
+    record = fed.world.shared
+    user, item = fed.labels.user_id(int(record.client[0])), fed.labels.item_id(int(record.item[0]))
+    assert audit(run, "--user", user, "--item", item)[0] == 0
+    (event,) = asked
+    assert isinstance(event, Erase)
+    assert (event.records.client.tolist(), event.records.item.tolist()) == (
+        [int(record.client[0])],
+        [int(record.item[0])],
+    )
     code, _, err = audit(run, "--user", "7")
     assert code == 2
     assert "--user and --item name a few records of one user" in err
