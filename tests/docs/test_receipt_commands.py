@@ -141,20 +141,24 @@ def test_every_way_to_check_a_receipt_works_as_printed(
 
 def test_the_commands_on_the_page_of_a_receipt_work_as_printed(folder: Path) -> None:
     good("rescind forget runs/demo --user c03 --item p09 --request request.json --parts parts")
-    for name in ("receipt.json", "receipt.key", "receipt.html"):
+    for name in ("receipt.json", "receipt.key", "receipt.html", "receipt.tlog-proof"):
         shutil.copy(f"runs/demo-forgot-1/{name}", name)
+    of_log = good("rescind log key").split()[0]
     shutil.copy("parts/c03.json", "MY-PART.json")
     printed = re.findall(r"<pre[^>]*>(.*?)</pre>", Path("receipt.html").read_text("utf-8"), re.S)
     lines = html.unescape(re.sub(r"<[^>]+>", "", printed[0])).replace("\\\n", " ").splitlines()
     commands = [
-        line.replace("KEY-FROM-THE-OPERATORS-WEB-PAGE", str(keys.own_public_key()))
+        line.replace("KEY-FROM-THE-OPERATORS-WEB-PAGE", str(keys.own_public_key())).replace(
+            "KEY-OF-THEIR-LOG", of_log
+        )
         for line in lines
         if line.startswith("rescind")
     ]
-    assert len(commands) == 3
+    assert len(commands) == 4
     said = "".join(map(good, commands))
     assert "it is about exactly the given Erase request" in said
     assert "Erase of 1 item of user 'c03' is part of what it is about" in said
+    assert "is entry" in said
     table = json.loads(Path("request.json").read_text("utf-8"))
     assert (table["user"], table["item"]) == (["c03"], ["p09"]), "as the user knows them"
     for older in ({}, {"rating": [8]}):  # versions 0.1 and 0.2 wrote such files
@@ -199,6 +203,11 @@ def test_an_officer_answers_as_printed_and_can_read_it_on_a_phone(folder: Path) 
         good(re.sub("|".join(names), lambda found: names[found[0]], line))
     for page in ("runs/demo-forgot-1/receipt.html", "receipt-117.html"):
         assert "Request DSR 117 was answered on 20" in Path(page).read_text("utf-8")
+    ask("asked.csv", "c05,p09", "c07,p21")
+    assert len(answer) == 4, "a command was added: try it here"
+    good(answer[2].replace("RUN", "runs/demo-forgot-1"))
+    told = {path.name for path in Path("parts-118").iterdir()}
+    assert told == {"c05.json", "c07.json", "receipt.html"}
     shown = [b.text for b in blocks("docs/officer.md") if b.language == "bash"]
     for line in "\n".join(shown).splitlines():
         assert line.startswith("#") or "#" not in line, "a comment at the end is cut off"

@@ -179,6 +179,12 @@ def test_the_script_of_the_page_holds_for_the_first_receipts_of_a_log(
     done = checked()
     assert done.returncode == 0, done.stderr
     assert "In the log, and seen by the witness" in done.stdout
+    names["WITNESS_KEY"] = ""
+    alone = checked()
+    assert (alone.returncode, alone.stdout.splitlines()[-1]) == (
+        0,
+        "In the log. No witness was asked.",
+    )
     receipt.write_bytes(receipt.read_bytes().replace(b"L3", b"L2"))
     refused = checked()
     assert refused.returncode != 0, "control: a changed receipt"

@@ -248,6 +248,8 @@ def test_a_leaver_sees_their_line_revoked_and_its_seed_is_gone(operator: Operato
     operator.publishes(fed)
     mine = lines_of(fed, 4, operator.seeds)
     assert [own_line(one) for one in mine] == [one["line"] for one in mine]
+    for one in mine:
+        assert one["ids"] == [fed.labels.item_id(item) for item in one["items"]]
     assert all("counted since" in history(operator.log, one["line"]) for one in mine)
     other = {**mine[0], "items": mine[0]["items"][1:]}
     assert own_line(other) != mine[0]["line"]

@@ -246,6 +246,25 @@ def test_erased_rows_that_come_back_under_another_name_are_told(table: Path) -> 
     assert said.startswith("1 row of this file had been erased from 'mine', and 'before' has")
 
 
+def test_other_runs_that_still_have_the_user_are_named(table: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        run_cell(CELL, tmp_path / "runs" / name / "seed-0")
+    runs = tmp_path / "runs"
+
+    def forgotten(run: Path) -> str:
+        words = ["forget", str(run), "--withdraw", CANARY, "--audits", "none"]
+        told = CliRunner().invoke(app, words)
+        assert told.exit_code == 0, told.output
+        return told.output
+
+    first = forgotten(runs / "one" / "seed-0")
+    assert f"Answer there, too: {runs}/two/seed-0\n" in first
+    left = json.loads((runs / "one" / "seed-0-forgot-1" / "receipt.json").read_text())
+    assert any("Other models that were trained on 'mine'" in said for said in left["not_covered"])
+    (runs / "two" / "run.json").write_text("{")  # of somebody else: it stops nothing
+    assert "Answer there" not in forgotten(runs / "two" / "seed-0"), "nobody is left to tell"
+
+
 def test_one_row_can_be_erased(table: Path) -> None:
     with pytest.raises(DataError, match="leave --item out"):
         erase_imported("mine", ["person-4"], [ONLY_THEIRS])
@@ -312,15 +331,18 @@ def test_the_command_writes_a_receipt(
     assert CANARY not in told
     lines = told.replace("\\\n", " ")
     commands = re.findall(r"rescind verify receipt-mine.json --.*?(?=\n|</code>)", lines)
-    assert len(commands) == 3
+    assert len(commands) == 4
     said_by = []
+    of_log = rescind("log", "key")[1].split()[0]
     for command in commands:
         words = command.replace("KEY-FROM-THE-OPERATORS-WEB-PAGE", str(own_public_key())).split()
+        words = [of_log if word == "KEY-OF-THEIR-LOG" else word for word in words]
         code, said = rescind(*words[1:])
         assert code == 0, said
         said_by.append(said)
     assert "it is about exactly the given Erase request" in said_by[1]
-    assert "Erase of 13 records" in said_by[2], "the last command opens the exact numbers"
+    assert "Erase of 13 records" in said_by[2], "this command opens the exact numbers"
+    assert "is entry" in said_by[3], "and it is in the log"
     table = json.loads(asked.read_text())
     assert {*table["user"]} == {CANARY}, "as they know themselves"
     assert ONLY_THEIRS in table["item"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -90,7 +91,8 @@ def test_a_person_who_leaves_is_in_no_file_and_does_not_come_back(run, tmp_path)
     assert holding(tmp_path / "run-forgot-1", CANARY) == []
     left = ["moved.json", "report.html", "run.json", "withheld.json"]
     assert sorted(p.name for p in run.iterdir()) == left
-    assert "run-forgot-1" in (run / "report.html").read_text(), "the way on"
+    (way_on,) = re.findall('<a href="(.*?)"', (run / "report.html").read_text())
+    assert (run / way_on).resolve() == tmp_path / "run-forgot-1" / "receipt.html"
     assert "model" not in json.loads((run / "run.json").read_text()), "it is sealed in the receipt"
     client = 3
     assert not bool((done.fed.now.vault.holdings.records.client == client).any())

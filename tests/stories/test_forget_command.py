@@ -16,6 +16,7 @@ from rescind.experiments.learning_run import run_cell
 from rescind.experiments.recipe import Cell, DataSettings, RunSettings, SharingSettings
 from rescind.forgetting import forget as forgetting
 from rescind.forgetting import receipt
+from rescind.forgetting.receipt_html import FOR_STRANGERS, NOT_TO_SEND
 from rescind.methods.sharing.fedshare import FedShare
 from rescind.models.lightgcn import LightGCN
 from rescind.reporting.progress import RoundBar
@@ -118,6 +119,28 @@ def test_advice_to_the_operator_is_printed_and_not_sent_to_a_person(run, tmp_pat
     assert "too few records" in sent
     assert "batches" not in sent
     assert "no-op" not in sent
+
+
+def test_the_exact_request_of_one_person_is_never_replaced_by_that_of_another(run, tmp_path):
+    path, parts = tmp_path / "request.json", tmp_path / "parts"
+    quick = ("--audits", "none", "--request", str(path), "--parts", str(parts))
+    said = forget(run, "--withdraw", "7", *quick)
+    assert said.exit_code == 0, said.output
+    assert f"Written: the exact request, {path}" in said.output
+    mine, part = path.read_bytes(), (parts / "7.json").read_bytes()
+    next_run = tmp_path / "run-forgot-1"
+    for more in (quick[:4], ("--audits", "none", "--parts", str(parts))):
+        refused = forget(next_run, "--withdraw", "8", *more)
+        assert isinstance(refused.exception, ConfigError)
+        assert "Nothing was forgotten." in str(refused.exception)
+    assert "8" in members(next_run)
+    assert (path.read_bytes(), (parts / "7.json").read_bytes()) == (mine, part)
+    again = forget(run, "--withdraw", "7", *quick[:4])
+    assert again.exit_code == 0, "the same command again: the file is that of the request"
+    path.unlink()
+    late = forget(run, "--withdraw", "7", *quick[:4])
+    assert isinstance(late.exception, ConfigError), "it cannot be made again, so this is told"
+    assert "answered before, and nothing of it was kept" in str(late.exception)
 
 
 @pytest.mark.parametrize("case", ["two\nlines", "x" * 251, " "])
@@ -234,6 +257,10 @@ def test_one_of_many_verifies_her_own_part(run, tmp_path):
     assert said.exit_code == 0, said.output
     mine = tmp_path / "parts" / "7.json"
     assert mine.stat().st_mode & 0o077 == 0, "for its owner only"
+    sent, kept = tmp_path / "parts" / "receipt.html", tmp_path / "run-forgot-1" / "receipt.html"
+    assert FOR_STRANGERS in sent.read_text()
+    assert NOT_TO_SEND not in sent.read_text()
+    assert NOT_TO_SEND in kept.read_text(), "control: the one with the numbers of all"
     verify = ["verify", str(tmp_path / "run-forgot-1" / "receipt.json"), "--part"]
     good = CliRunner().invoke(app, [*verify, str(mine)])
     assert good.exit_code == 0, good.output

@@ -431,13 +431,21 @@ def test_what_cannot_be_answered_is_refused_and_the_others_are_not(queue):
     ask(folder, "both", withdraw="3", erase={})
     ask(folder, "when", withdraw="3", due="soon")
     (folder / "broken.json").write_text("{")
+    (folder / "word.json").write_text("{\u201cwithdraw\u201d: \u201c3\u201d}")
+    ask(folder, "two", withdraw=["3", "4"])
     ask(folder, "good", withdraw="3")
+    mark = (folder / "good.json").read_text()
+    (folder / "good.json").write_text(mark, encoding="utf-8-sig")  # as editors of Windows do
     done = work_through(folder, run, "none")
     assert done.answered == ("good",)
     assert not list((folder / "answered").glob(".*")), "nothing of a refused request"
-    assert sorted(done.refused) == ["both", "broken", "nobody", "when"]
-    told = json.loads((folder / "refused" / "when.json").read_text())["why"]
-    assert "'soon' is not a date" in told
+    assert sorted(done.refused) == ["both", "broken", "nobody", "two", "when", "word"]
+    for name, why in (
+        ("when", "'soon' is not a date"),
+        ("word", "it has curly quotes"),
+        ("two", "names 2 users. Write a file for each"),
+    ):
+        assert why in json.loads((folder / "refused" / f"{name}.json").read_text())["why"]
     assert work_through(folder, run, "none").refused == done.refused, "until somebody mends them"
     ask(folder, "good", withdraw="5")
     again = work_through(folder, run, "none").refused

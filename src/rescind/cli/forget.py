@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rescind.core.run_state import RoundResult
     from rescind.experiments.forget_run import Answer
     from rescind.experiments.read_request import Kind, NamedRecords, Source
+    from rescind.forgetting.forget import Evidence
 
 FEW_PEOPLE = 10
 """Up to so many users mostly change less than chance does, so an audit cannot tell."""
@@ -91,16 +92,18 @@ def command(
         Path | None,
         Option(
             metavar="FOLDER",
-            help="Write each user's part of the request, with which they can check the receipt: "
-            "rescind verify receipt.json --part FILE. Send each to its user only.",
+            help="Write each user's part of the request into an empty folder. With it they can "
+            "check the receipt: rescind verify receipt.json --part FILE. Send each to its user "
+            "only.",
         ),
     ] = None,
     request: Annotated[
         Path | None,
         Option(
             metavar="FILE",
-            help="Write the exact request to FILE. The requester can check the receipt with "
-            "rescind verify --event FILE --event-key receipt.key. Send both, then delete them.",
+            help="Write the exact request to FILE, which must be new. The requester can check the "
+            "receipt with rescind verify --event FILE --event-key receipt.key. Send both, then "
+            "delete them.",
         ),
     ] = None,
     case: Annotated[
@@ -154,7 +157,7 @@ def command(
             everywhere,
             case or "",
         )
-        verdicts.append(_print(done))
+        verdicts.append(_print(done, kind, source))
         run = done.folder
     if any(verdict in FAILED for verdict in verdicts):
         raise typer.Exit(1)
@@ -168,7 +171,6 @@ def _answer(
     """Answer one request, with a bar. request, parts: where to write them for the requesters"""
     from contextlib import ExitStack
 
-    from rescind.core.files import write_atomically
     from rescind.errors import ConfigError
     from rescind.experiments.forget_run import answer
     from rescind.forgetting.forget import FEWEST
@@ -182,6 +184,11 @@ def _answer(
     with interruptible(kept, go_on), ExitStack() as stack:
 
         def on_start(fed: Federation, event: Event, count: int) -> None:
+            if parts is not None and parts.is_dir() and any(parts.iterdir()):
+                raise ConfigError(
+                    f"{parts} is not empty: it may hold parts of another request. Choose another "
+                    f"folder with --parts. Nothing was forgotten."
+                )
             emptied = (
                 "The old run is emptied when the new one is complete (to keep a model from before, "
                 "stop now and copy the folder)."
@@ -196,8 +203,7 @@ def _answer(
                 )
             asked.append((event, fed.labels))
             if request is not None:
-                text = event_text(event, fed.labels).encode()
-                write_atomically(request, text, private=True)
+                _keep_request(request, event_text(event, fed.labels))
             rounds = fed.now.state.round if how is None else None
             later = "auditing (trains models to compare), saving" if audited else "saving"
             bar = RoundBar(f"forgetting ({kind})", rounds, after=later)
@@ -211,14 +217,45 @@ def _answer(
             watch=(on_round,), on_retrain=count, on_start=on_start, away=away,
             everywhere=everywhere, case=case,
         )  # fmt: skip
+    if not asked and (parts is not None or not (request is None or _is_about(request, done))):
+        raise ConfigError(
+            f"this request was answered before, and nothing of it was kept, so neither the request "
+            f"nor its parts can be written now. Its receipt and key are in {done.folder}."
+        )
     if parts is not None:
-        if not asked:
-            raise ConfigError(
-                f"this request was answered before, and nothing of it was kept, so no parts can "
-                f"be made now. Its receipt and key are in {done.folder}."
-            )
-        write_parts(parts, asked[0], done.evidence.key)
+        write_parts(parts, asked[0], done.evidence)
+    if request is not None:
+        typer.echo(f"Written: the exact request, {request} (for the requester only)")
     return done
+
+
+def _keep_request(path: Path, text: str) -> None:
+    """Write the exact request; never over that of somebody else, which could not be made again."""
+    from rescind.core.files import write_atomically
+    from rescind.errors import ConfigError
+
+    if path.is_file() and path.read_bytes() == text.encode():
+        return  # of the same command, which was interrupted
+    if path.exists():
+        raise ConfigError(
+            f"{path} exists already, and is not this request. Choose another name with --request, "
+            f"such as {path.with_stem(path.stem + '-2')}. Nothing was forgotten."
+        )
+    write_atomically(path, text.encode(), private=True)
+
+
+def _is_about(path: Path, done: Answer) -> bool:
+    """Return whether a file is the request of an answer that was given before."""
+    from rescind.errors import RescindError
+    from rescind.storage.events import read_event
+
+    if not path.is_file():
+        return False
+    try:
+        event = read_event(path.read_text(encoding="utf-8"))
+    except (RescindError, UnicodeDecodeError):
+        return False
+    return event.digest(done.evidence.key) == done.evidence.receipt.asked.digest
 
 
 def _amount(fed: Federation, event: Event, rows: int) -> str:
@@ -236,25 +273,34 @@ def few_people(event: Event) -> bool:
     return records is None or len(records.client.unique()) <= FEW_PEOPLE
 
 
-def write_parts(folder: Path, asked: tuple[Event, Labels], key: bytes) -> None:
-    """Write a proof for each user of a request, named by original id. key: the receipt's"""
+def write_parts(folder: Path, asked: tuple[Event, Labels], evidence: Evidence) -> None:
+    """Write a proof for each user of a request, named by original id, and a page for all of them.
+
+    The page is that for strangers: it says how to check, and has no exact numbers.
+    """
     from urllib.parse import quote
 
     from rescind.core.files import make_folder, write_atomically
     from rescind.forgetting.parts import proof_text, proofs
+    from rescind.forgetting.receipt_html import page
+    from rescind.forgetting.succession import PAGE
 
     event, labels = asked
     make_folder(folder)
     count = 0
-    for client, proof in proofs(event, key, labels):
+    for client, proof in proofs(event, evidence.key, labels):
         user = labels.user_id(client)
         path = folder / f"{quote(user, safe='')}.json"
         write_atomically(path, proof_text(proof, user, labels).encode(), private=True)
         count += 1
-    typer.echo(f"Written: parts in {folder}, each for one user only (users: {count})")
+    write_atomically(folder / PAGE, page(evidence.receipt).encode())
+    typer.echo(
+        f"Written: parts in {folder}, each for one user only (users: {count}), and for all of them "
+        f"{folder / PAGE}, a page without exact numbers"
+    )
 
 
-def _print(done: Answer) -> str:
+def _print(done: Answer, kind: Kind, source: Source) -> str:
     """Print what was done, found and written; return the verdict."""
     from rescind.audits.finding import SAID_IN_WORDS, legend, question
     from rescind.forgetting.forget import IN_BATCHES, TOO_FEW
@@ -262,7 +308,7 @@ def _print(done: Answer) -> str:
     from rescind.forgetting.sealing import shown
     from rescind.forgetting.succession import RECEIPT
     from rescind.reporting.html import word_of
-    from rescind.storage.run_folder import read_facts
+    from rescind.storage.run_folder import others_with, read_facts
 
     receipt = done.evidence.exact
     asked, how_done = receipt.asked, receipt.done
@@ -283,7 +329,8 @@ def _print(done: Answer) -> str:
             typer.echo(f"    {f.note}" + f" {IN_BATCHES}" * f.note.startswith(TOO_FEW))
     for line in legend([receipt.verdict, *(f.verdict for f in receipt.findings)]):
         typer.echo(f"  {said_of(receipt, line)}")
-    privacy = (read_facts(done.folder) or {}).get("privacy") or {}
+    facts = read_facts(done.folder) or {}
+    privacy = facts.get("privacy") or {}
     if privacy.get("epsilon") is not None and "participations" in privacy:
         typer.echo(
             f"  privacy: epsilon {privacy['epsilon']:.3g} at delta {privacy['delta']:g} for all "
@@ -297,10 +344,15 @@ def _print(done: Answer) -> str:
     else:
         typer.echo(
             f"For nobody else: {done.key_file}, and receipt.html (numbers of all). Each user gets "
-            f"receipt.json and their own part (--parts FOLDER writes them)."
+            f"receipt.json, their own part and the page beside the parts (--parts FOLDER)."
         )
     if done.later_runs:
         typer.echo(done.later_runs)
+    user = source if kind == "withdraw" else getattr(source, "user", None)
+    private = facts.get("data", {}).get("source") == "imported"
+    if private and user is not None and (others := others_with(done.folder, str(user))):
+        names = ", ".join(map(str, others[:5])) + ", ..." * (len(others) > 5)
+        typer.echo(f"Other runs on this data still have this user. Answer there, too: {names}")
     _tell_proof(done.folder / RECEIPT)
     return receipt.verdict
 

@@ -166,7 +166,11 @@ def mine(
     if not lines:
         raise DataError(f"user '{user}' has no line. Publish first: rescind roster publish {run}.")
     write_atomically(out, (json.dumps(lines, indent=1) + "\n").encode(), private=True)
-    typer.echo(f"{len(lines)} lines. For user '{user}' only: {out} (it holds their items)")
+    items = sum(len(one["items"]) for one in lines)
+    typer.echo(
+        f"{len(lines)} lines with {items:,} items that the sum counts; what is kept for tests is "
+        f"in none. For user '{user}' only: {out}"
+    )
     typer.echo(f"Next: rescind roster check PUBLIC --log-key KEY --mine {out}")
 
 

@@ -77,7 +77,7 @@ def page(
         f"trained; the server saw what was lent, and sums of the rest. The signed receipt lies "
         f"next to this page.",
     )
-    out.parts.append('<p><a href="receipt.html">Read the receipt</a>, and how to check it.</p>')
+    out.link("Read the receipt, and how to check it", "receipt.html")
     out.parts.append(steps(exact))
     out.heading("What this does not cover")
     out.listing(exact.not_covered)

@@ -224,8 +224,8 @@ def _later_runs(facts: dict[str, Any], event: Event | None, listed: bool) -> str
         return _later_loans(name, listed) if _of_people(facts) else ""
     if listed:
         return (
-            f"From now on every load and every run of '{name}' on this machine leaves these rows "
-            f"out (list: {place(name)}). Results from before are of other data."
+            f"From now on every load and every new run of '{name}' on this machine leaves these "
+            f"rows out (list: {place(name)}). Results from before are of other data."
         )
     if not _of_people(facts):
         return ""
@@ -262,7 +262,9 @@ def _copies(facts: dict[str, Any], event: Event, listed: bool) -> list[str]:
     if data["source"] == "imported":
         return [
             f"The imported copy of '{data['name']}': its rows {later}, and `rescind data erase` "
-            f"deletes them. The file it was imported from."
+            f"deletes them. The file it was imported from.",
+            f"Other models that were trained on '{data['name']}' before: each is answered by "
+            f"itself.",
         ]
     return [f"The published files of '{data['name']}' on this machine: their rows {later}."]
 

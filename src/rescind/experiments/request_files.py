@@ -18,6 +18,7 @@ ANSWERED, REFUSED, LOG = "answered", "refused", "log.jsonl"
 _SUFFIX = ".json"
 _KEYS = ("withdraw", "erase", "received", "due")
 _EXAMPLE = '{"withdraw": "7"} or {"erase": {"user": "7", "items": ["50"]}}'
+_CURLY = "\u201c\u201d\u201e\u00ab\u00bb"
 Times = tuple[datetime, datetime]
 """When a request came, and when it is due."""
 
@@ -100,11 +101,15 @@ def read_all(folder: Path, now: datetime) -> tuple[list[Asked], list[Unreadable]
 
 
 def _json(path: Path) -> Any:
+    text = ""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8-sig")  # editors of Windows put a mark at the start
+        return json.loads(text)
     except (OSError, ValueError, RecursionError) as error:
+        curly = any(quote in text for quote in _CURLY)
+        why = "it has curly quotes, as text programs write them" if curly else error
         move = "" if path.suffix == _SUFFIX else " If it is no request, move it elsewhere."
-        raise DataError(f"{path} is not JSON ({error}). Write {_EXAMPLE}.{move}") from None
+        raise DataError(f"{path} is not JSON ({why}). Write {_EXAMPLE}.{move}") from None
 
 
 def _read(path: Path, table: Any, now: datetime) -> Asked:
@@ -124,7 +129,7 @@ def _read(path: Path, table: Any, now: datetime) -> Asked:
         raise DataError(f"{path} must have one of withdraw and erase. Write {_EXAMPLE}.")
     if kinds == ["withdraw"]:
         kind: Kind = "withdraw"
-        source: Source = str(table["withdraw"])
+        source: Source = _one_id(path, table["withdraw"])
     else:
         kind, source = "erase", _records(path, table["erase"])
     received, due = _received(path, table, now), _due(path, table)
@@ -135,8 +140,15 @@ def _records(path: Path, given: Any) -> NamedRecords:
     if isinstance(given, dict):
         _check_words(path, given, ("user", "items"))
         if given.get("user") and given.get("items") and isinstance(given["items"], list):
-            return NamedRecords(str(given["user"]), tuple(map(str, given["items"])))
+            return NamedRecords(_one_id(path, given["user"]), tuple(map(str, given["items"])))
     raise DataError(f"{path}: erase needs a user and a list of items. Write {_EXAMPLE}.")
+
+
+def _one_id(path: Path, given: Any) -> str:
+    """Return the original id of one user: each gets a receipt of their own."""
+    if isinstance(given, list | dict):
+        raise DataError(f"{path} names {len(given)} users. Write a file for each: {_EXAMPLE}.")
+    return str(given)
 
 
 def _check_words(path: Path, given: dict[str, Any], allowed: tuple[str, ...]) -> None:

@@ -24,6 +24,7 @@ READ_THIS = (
     "changed, or signed with another key; every other message is about the tools or about KEY."
 )
 THEIR_KEY = "KEY-FROM-THE-OPERATORS-WEB-PAGE"
+THEIR_LOG_KEY = "KEY-OF-THEIR-LOG"
 REQUEST = ".request.json"
 """End of the name of the exact request about imported rows, beside its receipt."""
 
@@ -34,6 +35,7 @@ def how_to_check(out: Page, receipt: Receipt, name: str, alone: bool) -> None:
     name: of the file, without .json    alone: whether the page is that of one person
     """
     file, own, second, commands = quote(f"{name}.json"), *_of_ones_own(receipt, name, alone)
+    proof = quote(f"{name}.tlog-proof")
     out.heading("Check it yourself")
     out.text(f"This page is not signed; the signed receipt is {file}. You need three things:")
     out.listing(
@@ -52,13 +54,17 @@ def how_to_check(out: Page, receipt: Receipt, name: str, alone: bool) -> None:
             f"The key that the operator gave you with the one here: `{receipt.public_key}`",
             "The signature with the file: `rescind verify` must say VALID.",
             f"{second}: the second command below.",
+            f"If you got `{proof}`: that the receipt stands in the operator's log, the last "
+            f"command. The log has a key of its own, which they publish, too.",
             "This page with the file: verdict, level and date must be those that the command "
             f"prints, and the SHA-256 of {file} must be `{_bare(receipt)}`.",
         ],
         ordered=True,
     )
     out.code(  # a key from this page would only show that the page agrees with itself
-        f"rescind verify {file} --key {THEIR_KEY}\n{commands}"
+        f"rescind verify {file} --key {THEIR_KEY}\n{commands}\n"
+        f"# is it in the operator's log?\n"
+        f"rescind verify {file} --proof {proof} --log-key {THEIR_LOG_KEY} --key {THEIR_KEY}"
     )
     with out.folded("Without our software", "a shell and openssl"):
         told = f"{READ_THIS} Last compare the `sha256sum` with the one above."

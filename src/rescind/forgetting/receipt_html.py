@@ -43,7 +43,7 @@ FOR_THE_REQUESTER = (
 NOT_TO_SEND = "Do not send this page"
 FOR_NOBODY = (
     f"{NOT_TO_SEND}: it has the exact numbers of {{people}} together. Each of them gets "
-    "the signed file and, of a run, their own part of the request."
+    "the signed file and, of a run, their own part of the request and the page beside the parts."
 )
 SAME_MODEL = "The model is the same as before, bit for bit."
 FOR_STRANGERS = "Numbers are bands. The exact ones are sealed: the requester's key opens them."

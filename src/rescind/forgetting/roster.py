@@ -249,5 +249,8 @@ def lines_of(fed: Federation, client: int, seeds: Seeds) -> list[dict[str, Any]]
         if part.client == client and tag in seeds.lines:
             seed, line = seeds.lines[tag]
             about = {"block": part.block, "weight": part.weight, "counted": counted}
-            found.append({"line": line, "seed": seed.hex(), **about, "items": part.items.tolist()})
+            items = part.items.tolist()
+            names = [fed.labels.item_id(item) for item in items]  # `items` are the run's numbers
+            lines = {"line": line, "seed": seed.hex(), **about, "items": items, "ids": names}
+            found.append(lines)
     return found

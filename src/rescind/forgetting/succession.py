@@ -243,11 +243,11 @@ def _moved_page(run: Path, new: Path) -> str:
     out = Page(f"{run.name}: a request was answered")
     out.text(
         f"Records of this run were erased, or are no longer lent. Its model, its report and "
-        f"everything else that was made with them were deleted. The new run is {new.name}; its "
-        f"receipt.html shows what was requested, done and measured."
+        f"everything else that was made with them were deleted. The new run is {new.name}."
     )
+    out.link("What was requested, done and measured", f"{os.path.relpath(new, run)}/{PAGE}")
     out.text("Kept here: the settings and the results of the old run (run.json).")
-    out.code(f"rescind verify {new.name}/{RECEIPT}")
+    out.code(f"rescind verify {new}/{RECEIPT}")
     return out.html()
 
 

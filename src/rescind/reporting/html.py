@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from html import escape
 from pathlib import Path
+from urllib.parse import quote
 
 LOOK = Path(__file__).with_name("look.css")
 """The stylesheet of everything that people read; the service serves the same file."""
@@ -66,6 +67,11 @@ class Page:
         """Add a paragraph; what stands between `backticks` is code."""
         mark = ' class="note"' if note else ""
         self.parts.append(f"<p{mark}>{_marked(text)}</p>")
+        return self
+
+    def link(self, text: str, to: str) -> Page:
+        """Add a line that leads to another page. to: its path, relative to this one"""
+        self.parts.append(f'<p><a href="{escape(quote(to))}">{escape(text)}</a></p>')
         return self
 
     def summary(

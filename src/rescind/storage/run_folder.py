@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,36 @@ def _replaced_by(run: Path) -> str:
     if now == run:
         return ""
     return f"A request was answered there: give the same command with {now}, the run without it."
+
+
+def others_with(run: Path, user: str) -> list[Path]:
+    """Return runs in the same place that learnt from the same data and still know a user.
+
+    A recipe puts its runs two folders below its own (RECIPE/METHOD/seed-0), a single run one.
+    """
+    place = run.parent
+    for above in list(run.parents)[1:3]:
+        if above.resolve() in (Path.cwd(), Path.home(), Path(above.resolve().anchor)):
+            break
+        place = above
+    data = _data_of(run)
+    near = [
+        path.parent for depth in ("*", "*/*", "*/*/*") for path in place.glob(f"{depth}/run.json")
+    ]
+    others = (one for one in sorted(near) if one.resolve() != run.resolve() and has_model(one))
+    return [one for one in others if _data_of(one) == data and _knows(one, user)]
+
+
+def _data_of(run: Path) -> str:
+    with suppress(DataError):
+        return str(((read_facts(run) or {}).get("data") or {}).get("name"))
+    return ""
+
+
+def _knows(run: Path, user: str) -> bool:
+    """Return whether the names that a saved run keeps have this one."""
+    name = json.dumps(user).encode()
+    return any(name in path.read_bytes() for path in run.glob("model/labels/*.json"))
 
 
 def has_model(run: Path) -> bool:
