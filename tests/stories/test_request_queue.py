@@ -22,6 +22,7 @@ from rescind.data.importing import import_file, imported_folder
 from rescind.errors import DataError
 from rescind.experiments import request_queue
 from rescind.experiments.cell import Cell, DataSettings, RunSettings
+from rescind.experiments.forget_run import answer
 from rescind.experiments.learning_run import run_cell
 from rescind.experiments.request_files import month_after
 from rescind.experiments.request_queue import current, log_lines, metrics_text, work_through
@@ -120,6 +121,28 @@ def test_a_request_that_was_answered_is_told_again_without_its_key(queue, monkey
         assert ("For the requester only" in said) == key_is_there
         assert ("key is not here any more" in said) != key_is_there
         run.with_name("run-forgot-1").joinpath("receipt.key").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("named", ["run", "run-forgot-1", "run-forgot-2"])
+def test_what_was_answered_by_hand_gets_that_answer_whichever_run_is_named(
+    queue, named, monkeypatch, capsys
+):
+    folder, run = queue
+    answer(run, "withdraw", "3", audits="none")
+    answer(run.with_name("run-forgot-1"), "withdraw", "4", audits="none")
+    ask(folder, "anna", withdraw="3")
+    by_hand = (run.with_name("run-forgot-1") / "receipt.json").read_bytes()
+    words = ["requests", "run", str(folder), "--run", str(run.with_name(named))]
+    monkeypatch.setattr("sys.argv", ["rescind", *words, "--audits", "none"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert not end.value.code
+    assert "answered before, by rescind forget" in capsys.readouterr().out
+    assert (folder / "answered" / "anna" / "receipt.json").read_bytes() == by_hand
+    assert not run.with_name("run-forgot-3").exists()
+    ask(folder, "ben", withdraw="5")
+    assert work_through(folder, run.with_name(named), "none").before == (), "control"
+    assert (folder / "answered" / "ben" / "request.json").is_file()
 
 
 def test_given_twice_it_does_nothing_more(queue):

@@ -103,6 +103,11 @@ def run_queue(
     overdue = [one.name for one in done.waiting if one.due < now]
     for name in done.answered:
         typer.echo(f"answered: {name}; for the user: {folder}/answered/{name}/")
+        if name in done.before:
+            typer.echo(
+                "  answered before, by rescind forget: the receipt is that one, and the exact "
+                "request was not kept"
+            )
         if name in done.rows:
             typer.echo(f"  imported rows: {done.rows[name]}")
     for name in done.refused:

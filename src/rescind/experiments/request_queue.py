@@ -50,7 +50,15 @@ from rescind.forgetting.data_erasure import erase, finish
 from rescind.forgetting.forget import Audits
 from rescind.forgetting.receipt import parse
 from rescind.forgetting.receipt_html import page
-from rescind.forgetting.succession import KEY, PAGE, PROOF, RECEIPT, moved_request, settle
+from rescind.forgetting.succession import (
+    KEY,
+    PAGE,
+    PROOF,
+    RECEIPT,
+    moved_request,
+    replaced,
+    settle,
+)  # fmt: skip
 from rescind.privacy.keys import erasure_key
 from rescind.storage.events import event_text
 from rescind.storage.run_folder import MOVED, check_finished, read_facts
@@ -72,6 +80,8 @@ class Pass:
     """Answered, but the audit was FAIL or VOID."""
     late: dict[str, str]
     """By how much a request was answered after its deadline, by its name."""
+    before: tuple[str, ...]
+    """Answered before by `rescind forget`: the same answer; its exact request was not kept."""
     rows: dict[str, str]
     """What became of the imported rows of an answered request, by its name."""
     waiting: tuple[Waiting, ...]
@@ -110,8 +120,9 @@ def work_through(folder: Path, run: Path, audits: Audits = "standard", workers: 
         left = (*asked, *wrong)
     failed = tuple(name for name, about in answered.items() if about["verdict"] in FAILED)
     rows = {name: about["rows"] for name, about in answered.items() if about.get("rows")}
+    before = tuple(name for name, about in answered.items() if about.get("before"))
     late = {name: _lateness(about) for name, about in answered.items() if about["late"]}
-    return Pass(tuple(answered), tuple(refused), failed, late, rows, left, current(run))
+    return Pass(tuple(answered), tuple(refused), failed, late, before, rows, left, current(run))
 
 
 def _lateness(about: dict[str, Any]) -> str:
@@ -170,7 +181,7 @@ def _answer(folder: Path, run: Path, one: Asked, audits: Audits, workers: int) -
         text = event_text(event, fed.labels).encode()
         write_atomically(_exact_request(folder, one.name), text, private=True)
 
-    for link in links(run):
+    for link in links([run, *replaced(run)][-1]):  # whichever run of the chain was named
         last = link
         if one.digest == moved_request(link):
             break
@@ -212,7 +223,8 @@ def _hand_over(folder: Path, one: Asked, done: Answer) -> None:
         if (done.folder / name).is_file():
             shutil.copy2(done.folder / name, hidden / name)
     exact = _exact_request(folder, one.name)
-    if exact.is_file():  # not if rescind forget answered it before the queue did
+    about["before"] = not exact.is_file()  # rescind forget answered it before the queue did
+    if exact.is_file():
         shutil.copy2(exact, hidden / REQUEST)
     write_atomically(hidden / ABOUT, json.dumps(about, indent=2).encode())
     os.replace(hidden, place)

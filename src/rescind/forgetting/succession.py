@@ -191,7 +191,7 @@ def _purge_folder(run: Path, new: Path) -> None:
     """Delete everything of the old run but its results and the name of the new run."""
     # A rerun into the old folder must leave the records out, too, and into all before it.
     write_atomically(run / WITHHELD, (new / WITHHELD).read_bytes())
-    for earlier in _replaced(run):
+    for earlier in replaced(run):
         _leave_out(earlier, new)
     facts = read_facts(run) or {}
     facts.pop("model", None)  # its digest would help to test guesses
@@ -208,7 +208,7 @@ def _purge_folder(run: Path, new: Path) -> None:
     sync_folder(run)
 
 
-def _replaced(run: Path) -> Iterator[Path]:
+def replaced(run: Path) -> Iterator[Path]:
     """Yield the runs that this one replaced, one after another, where they still lie empty."""
     seen = {run}
     while (run / BEFORE).is_file():
