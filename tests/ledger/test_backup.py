@@ -12,7 +12,7 @@ from ledgers import done, joined, lent, opened, take_back
 from rescind.errors import ConfigError, DataError
 from rescind.ledger.accounts import MakeToken, RevokeToken, token_name
 from rescind.ledger.backup import Undone, back_up, plan, restore
-from rescind.ledger.errors import NotThere, OlderLedger
+from rescind.ledger.errors import CannotStart, NotThere, OlderLedger
 from rescind.ledger.lending import Lend
 
 
@@ -49,6 +49,24 @@ def test_a_backup_of_a_running_ledger_can_be_put_back(tmp_path: Path) -> None:
     done(ledger, Lend(changes, (7,)))
     ledger.close()
     opened(state).close()
+
+
+def test_going_back_takes_the_mirror_of_the_keys_along(tmp_path: Path) -> None:
+    state, backup, mirror = tmp_path / "state", tmp_path / "backup.db", tmp_path / "mirror.bin"
+    ledger = opened(state, keys_mirror=mirror)
+    stays = joined(ledger, 1, 2)
+    back_up(state, backup)
+    joined(ledger, 3)
+    ledger.close()
+    mirror.rename(tmp_path / "away.bin")
+    with pytest.raises(CannotStart, match=r"mirror.bin is not there.*Nothing was done"):
+        restore(state, backup)
+    (tmp_path / "away.bin").rename(mirror)
+    restore(state, backup)  # nobody names the mirror
+    assert (state / "keys.bin").read_bytes() == mirror.read_bytes()
+    ledger = opened(state, keys_mirror=mirror)
+    assert lent(ledger, stays) == [1, 2]
+    ledger.close()
 
 
 def test_going_back_says_which_answers_it_undoes(tmp_path: Path) -> None:

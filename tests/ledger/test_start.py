@@ -18,7 +18,7 @@ from rescind.ledger.catalogue import Catalogue
 from rescind.ledger.errors import CannotStart, NotThere, OlderLedger
 from rescind.ledger.keyslots import KeySlots
 from rescind.ledger.lending import Lend
-from rescind.ledger.lost_keys import mirror_left_out
+from rescind.ledger.lost_keys import mirror_missing, mirror_of
 from rescind.ledger.options import Options
 from rescind.ledger.tables import named_slots
 
@@ -158,24 +158,61 @@ def test_a_ledger_without_its_keys_is_refused_and_opens_when_they_are_back(
     ledger.close()
 
 
-def test_a_mirror_that_was_not_named_is_told_by_its_path(tmp_path: Path) -> None:
+def test_a_mirror_that_was_named_once_is_used_by_later_starts(tmp_path: Path) -> None:
     state, mirror = tmp_path / "state", tmp_path / "other disk" / "mirror.bin"
     mirror.parent.mkdir()
     ledger = opened(state, keys_mirror=mirror)
     person = joined(ledger, 1, 2)
     ledger.close()
-    assert mirror_left_out(state, mirror) is None
-    assert str(mirror) in (mirror_left_out(state, None) or "")
+    ledger = opened(state)  # whoever forgets it must not get one that falls behind
+    newer = joined(ledger, 3)
+    ledger.close()
+    assert (state / "keys.bin").read_bytes() == mirror.read_bytes()
     (state / "keys.bin").unlink()
-    with pytest.raises(CannotStart, match=f"--keys-mirror '{mirror}'"):
-        opened(state)
-    ledger = opened(state, keys_mirror=mirror)
-    assert lent(ledger, person) == [1, 2]
+    ledger = opened(state)
+    assert (lent(ledger, person), lent(ledger, newer)) == ([1, 2], [3])
     assert "keys.bin was not there: it was copied from the mirror." in str(ledger.report)
     assert "new keys" not in str(ledger.report)
     ledger.close()
     assert "keys.bin" not in str(opened_report(state)), "control: it is there again"
-    assert (state / "keys.bin").read_bytes() == mirror.read_bytes()
+    assert mirror_missing(state, mirror_of(state, None)) is None
+    mirror.rename(tmp_path / "away.bin")
+    assert str(mirror) in (mirror_missing(state, mirror_of(state, None)) or "")
+    opened(state).close()
+    assert not mirror.exists(), "nothing is made where its disk should be"
+    (state / "keys.bin").unlink()
+    with pytest.raises(CannotStart, match=f"or that of their mirror, {mirror}"):
+        opened(state)
+
+
+@pytest.mark.parametrize("which", ["an old mirror", "an old copy of keys.bin"])
+def test_keys_that_are_behind_their_ledger_are_refused_until_that_is_accepted(
+    tmp_path: Path, which: str
+) -> None:
+    state, old = tmp_path / "state", tmp_path / "old.bin"
+    ledger = opened(state)
+    person = joined(ledger, 1, 2)
+    ledger.close()
+    shutil.copy(state / "keys.bin", old)
+    ledger = opened(state)
+    newer = joined(ledger, 3)
+    ledger.close()
+    right = tmp_path / "right.bin"
+    (state / "keys.bin").rename(right)
+    mirror = old if which == "an old mirror" else None
+    if mirror is None:
+        shutil.copy(old, state / "keys.bin")
+    with pytest.raises(CannotStart, match=r"is an old copy of the keys.* has 2 boxes"):
+        opened(state, keys_mirror=mirror)
+    shutil.copy(right, state / "keys.bin")
+    ledger = opened(state)
+    assert (lent(ledger, person), lent(ledger, newer)) == ([1, 2], [3]), "nothing was lost"
+    ledger.close()
+    shutil.copy(old, state / "keys.bin")
+    ledger = opened(state, options=Options(accept_lost_keys=True))
+    assert lent(ledger, person) == [1, 2], "control: only what the keys do not open is dropped"
+    assert "1 loans of 1 people cannot be opened" in str(ledger.report)
+    ledger.close()
 
 
 def test_without_its_keys_it_says_what_is_lost_and_serves_on_if_that_is_accepted(

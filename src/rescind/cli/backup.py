@@ -13,7 +13,9 @@ State = Annotated[Path, Argument(help="The state folder of a service.")]
 Database = Annotated[
     str | None, Option(metavar="URL", help="PostgreSQL of the service; default: ledger.db.")
 ]
-Mirror = Annotated[Path | None, Option(help="The second copy of keys.bin, if there is one.")]
+Mirror = Annotated[
+    Path | None, Option(help="The second copy of keys.bin. Default: the one of the last start.")
+]
 
 
 def backup(

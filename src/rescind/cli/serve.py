@@ -30,7 +30,10 @@ def command(
     database: Annotated[
         str | None, Option(metavar="URL", help="PostgreSQL. Default: SQLite in the folder.")
     ] = None,
-    keys_mirror: Annotated[Path | None, Option(help="A second copy of the keys.")] = None,
+    keys_mirror: Annotated[
+        Path | None,
+        Option(help="A second copy of the keys, on another disk; later starts find it."),
+    ] = None,
     accept_lost_keys: Annotated[
         bool,
         Option(

@@ -19,9 +19,10 @@ from sqlalchemy.exc import DBAPIError
 from rescind.core.files import locked, sync_folder
 from rescind.errors import ConfigError, DataError
 from rescind.ledger import tables
+from rescind.ledger.errors import CannotStart
 from rescind.ledger.keyslots import FILE as KEYS
 from rescind.ledger.keyslots import Head, KeySlots
-from rescind.ledger.lost_keys import check_not_missing
+from rescind.ledger.lost_keys import check_not_missing, mirror_missing, mirror_of
 from rescind.ledger.migrate import migrate, newest
 from rescind.ledger.place import FILE, check_not_elsewhere, check_there, remember
 from rescind.ledger.reading import OPEN
@@ -252,6 +253,9 @@ def _keys(state: Path, mirror: Path | None) -> Iterator[KeySlots]:
     if not state.is_dir():
         raise DataError(f"{state} is not a folder. Name the state folder of a service.")
     with locked(state):
+        mirror = mirror_of(state, mirror)
+        if missing := mirror_missing(state, mirror):  # it would be newer than the keys afterwards
+            raise CannotStart(f"{missing} Nothing was done.")
         check_not_missing(state, mirror)
         keys = KeySlots(state / KEYS, mirror)
         try:

@@ -7,7 +7,6 @@ look like keys that are lost. Where the mirror is, a note in the folder says (`k
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 from sqlalchemy import Connection
@@ -16,28 +15,36 @@ from rescind.core.files import write_atomically
 from rescind.ledger.errors import CannotStart
 from rescind.ledger.keyslots import FILE as KEYS
 from rescind.ledger.keyslots import Head, head_of, ids_in
+from rescind.ledger.store import last_batch_if_any
 from rescind.ledger.tables import named_slots
 
 NOTE = "keys-mirror.txt"
 
 
 def check_keys(state: Path, mirror: Path | None, connection: Connection, accepted: bool) -> None:
-    """Refuse a ledger with boxes if no file of keys has ever been used with it.
+    """Refuse a ledger with boxes that no file of keys opens: none is there, or only an old copy.
 
-    Keys that were used once and open nothing are another matter: `rescind restore` has asked.
-    accepted: the operator says that the keys are lost
+    Keys that have seen the whole ledger and do not open a box are another matter: they were
+    destroyed, and `rescind restore` has asked. accepted: the operator says that keys are lost
     """
     files = [path for path in (state / KEYS, mirror) if path is not None]
-    if accepted or any(head_of(path) != Head() for path in files):
-        return
+    newest = max(files, key=lambda path: head_of(path).batch)
     with connection.begin():
+        if accepted or head_of(newest).batch >= last_batch_if_any(connection):
+            return
         named = named_slots(connection)
-    if named and not any(named & ids_in(path) for path in files):
-        raise CannotStart(
-            f"{_missing(files)}, and this ledger has {len(named):,} boxes that only its keys open. "
-            f"Nothing was done. {put_back(state, mirror)} Only if the keys are lost for good: "
-            f"rescind serve --accept-lost-keys drops every loan and ends every account."
-        )
+    missing = named - ids_in(newest)
+    if not missing:
+        return  # killed before the head was written
+    found = _missing(files)
+    if head_of(newest) != Head():
+        found = f"{newest} is an old copy of the keys: the ledger went on without it"
+    raise CannotStart(
+        f"{found}, and this ledger has {len(missing):,} boxes that only its keys open. "
+        f"Nothing was done. {put_back(state, mirror)} Only if the keys are lost for good: "
+        f"rescind serve --accept-lost-keys drops every loan and ends every account that they "
+        f"open."
+    )
 
 
 def check_not_missing(state: Path, mirror: Path | None) -> None:
@@ -54,8 +61,7 @@ def put_back(state: Path, mirror: Path | None) -> str:
     """Return how to get the keys back."""
     noted = noted_mirror(state)
     if noted is not None and noted != mirror:
-        given = shlex.quote(str(noted))
-        return f"The mirror of these keys is {given}: give --keys-mirror {given}."
+        return f"Mount their disk or that of their mirror, {noted}, or put the file back."
     return "Mount their disk or put the file back; with a mirror, give --keys-mirror FILE."
 
 
@@ -77,13 +83,21 @@ def noted_mirror(state: Path) -> Path | None:
     return Path(note.read_text().strip()) if note.exists() else None
 
 
-def mirror_left_out(state: Path, mirror: Path | None) -> str | None:
-    """Return what to tell if a start does not write the mirror of before."""
+def mirror_of(state: Path, given: Path | None) -> Path | None:
+    """Return the second copy of the keys: the one that is named, or that of before if it is there.
+
+    Whoever forgets to name it must not get a mirror that falls behind.
+    """
+    noted = noted_mirror(state)
+    return noted if given is None and noted is not None and noted.exists() else given
+
+
+def mirror_missing(state: Path, mirror: Path | None) -> str | None:
+    """Return what to tell if the mirror of before is not there, and no other was named."""
     noted = noted_mirror(state)
     if mirror is not None or noted is None:
         return None
     return (
-        f"note: the mirror {noted} is not written by this start, so keys that are destroyed now "
-        f"stay there. Give --keys-mirror {shlex.quote(str(noted))}; if you gave the mirror up, "
-        f"delete it and {state / NOTE}."
+        f"the mirror {noted} is not there, so the keys have one copy only. Mount its disk and "
+        f"start again; if you gave the mirror up, delete {state / NOTE}."
     )

@@ -34,7 +34,7 @@ from rescind.ledger.kept_part import drop_kept_parts, open_kept_parts
 from rescind.ledger.keyslots import FILE as KEYS
 from rescind.ledger.keyslots import Head, KeySlots, about, head_of
 from rescind.ledger.lending import LEFT, forget_person
-from rescind.ledger.lost_keys import check_keys, remember_mirror
+from rescind.ledger.lost_keys import check_keys, mirror_of, remember_mirror
 from rescind.ledger.migrate import migrate
 from rescind.ledger.options import Options
 from rescind.ledger.parts import Parts
@@ -102,6 +102,7 @@ def prepared(
     make_folder(state)
     with ExitStack() as undo:
         undo.enter_context(locked(state))
+        keys_mirror = mirror_of(state, keys_mirror)
         store = Store(state, database)
         undo.callback(store.close)
         undo.enter_context(store.faults_told())

@@ -17,7 +17,7 @@ from rescind.errors import ConfigError, DataError
 from rescind.ledger.book import Ledger
 from rescind.ledger.catalogue import FILE as CATALOGUE
 from rescind.ledger.catalogue import Catalogue
-from rescind.ledger.lost_keys import mirror_left_out
+from rescind.ledger.lost_keys import mirror_missing, mirror_of
 from rescind.ledger.options import Options
 from rescind.ledger.removal import Remove
 from rescind.ledger.start import swap_in_use
@@ -210,8 +210,8 @@ def run(
         )
         try:
             say(str(ledger.report))
-            if note := mirror_left_out(state, keys_mirror):
-                say(note)
+            if missing := mirror_missing(state, mirror_of(state, keys_mirror)):
+                say(f"note: {missing}")
             if swap_in_use():
                 say("note: swap is on, so memory with loans may be written to a disk. Turn it off.")
             if people is not None and wanted.codes:
