@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make demo           run the main job and write runs/demo/report.html"
-	@echo "make serve          run the service on this machine, filled with people of ML-100K"
+	@echo "make serve          run the service on this machine, filled with people of ML-100K (PORT=8001)"
 	@echo "make test           run the tests"
 	@echo "make test-browser   run the pages in Chromium (from your system; minutes)"
 	@echo "make test-slow      run the tests that take minutes"
@@ -62,7 +62,7 @@ $(VENV)/installed-service: $(VENV)/installed
 	@touch $@
 
 serve: $(VENV)/installed-service
-	@$(BIN)/rescind serve --demo ml-100k --state runs/service-demo
+	@$(BIN)/rescind serve --demo ml-100k --state runs/service-demo $(if $(PORT),--port $(PORT))
 
 # The ground floor first, in one process: whoever waits sees a test within seconds, and nothing else
 # is worth running while it is broken. Then everything above it, side by side.

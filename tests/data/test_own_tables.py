@@ -175,6 +175,8 @@ def test_titles_and_words_come_with_the_rows_or_from_a_table_of_items(save):
     again = rs.import_file(plain, "other", items=table, tell=told.append)
     assert (again.titles.tolist(), again.genres.tolist()) == (["Up!", ""], ["sad", ""])
     assert "1 of 2 items are not in" in told[0]
+    served = save("id,title\nx,Up\ny,Heat\n", "films.csv")  # as `rescind serve --items` takes it
+    assert rs.import_file(plain, "served", items=served).titles.tolist() == ["Up", "Heat"]
     with pytest.raises(DataError, match="a table about items needs a column of their ids"):
         rs.import_file(plain, "third", items=plain)
 

@@ -117,12 +117,12 @@ def with_facts(dataset: Dataset, opened: Callable[[], Table], tell: Tell) -> Dat
     """Return a dataset with what another table says about its items."""
     table = opened()
     names = [name.lower() for name in table.header]
-    places = [n for n, name in enumerate(names) if name in (*COLUMN_NAMES["item"], "source_id")]
+    places = [n for n, name in enumerate(names) if name in (*COLUMN_NAMES["item"], "source_id", "id")]
     columns = find_facts(table, {})
     if not places or not columns:
         raise DataError(
             f"{table.file}: a table about items needs a column of their ids "
-            f"({', '.join(COLUMN_NAMES['item'])}) and one of titles or words "
+            f"({', '.join(COLUMN_NAMES['item'])}, id) and one of titles or words "
             f"({', '.join([*FACTS['title'], *FACTS['genres']])}). The columns are "
             f"{', '.join(table.header)}."
         )

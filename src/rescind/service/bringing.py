@@ -38,7 +38,10 @@ def users_of(name: str, codes: Path | None, say: Say) -> People:
             "--import needs --codes FILE: a new file, with the code that lets each user in."
         )
     if codes.exists():
-        raise ConfigError(f"{codes} exists already. Name a new file with --codes.")
+        raise ConfigError(
+            f"{codes} exists already. If the users were brought in before, leave --import and "
+            f"--codes out; otherwise name a new file with --codes."
+        )
     return people_of(name, say)
 
 
