@@ -117,7 +117,9 @@ def with_facts(dataset: Dataset, opened: Callable[[], Table], tell: Tell) -> Dat
     """Return a dataset with what another table says about its items."""
     table = opened()
     names = [name.lower() for name in table.header]
-    places = [n for n, name in enumerate(names) if name in (*COLUMN_NAMES["item"], "source_id", "id")]
+    places = [
+        n for n, name in enumerate(names) if name in (*COLUMN_NAMES["item"], "source_id", "id")
+    ]
     columns = find_facts(table, {})
     if not places or not columns:
         raise DataError(
