@@ -138,6 +138,16 @@ def test_without_a_verdict_only_the_level_speaks(finding, says, level):
     assert tone(receipts(finding, level=level)[0]) != "good", "nothing was measured"
 
 
+def test_the_requester_reads_why_the_checks_could_not_decide():
+    why = "the sample is too small even for a retrain to pass"
+    controls = replace(UNDECIDED, note=f"no-op: FAIL; retrain: INCONCLUSIVE. {why}")
+    exact, stranger = receipts(NOTICES, controls)
+    assert f"one that never saw them: {why}. That nothing" in " ".join(sentences(exact))
+    assert why not in " ".join(sentences(stranger)), "it is sealed"
+    nothing_said = replace(UNDECIDED, note="no-op: FAIL.")
+    assert "never saw them. That nothing" in told(nothing_said), "control"
+
+
 @pytest.mark.parametrize("level", ["L2", "L3"])
 def test_a_level_without_a_measurement_is_the_operators_word(level):
     exact = receipts(NONE, level=level)[0]

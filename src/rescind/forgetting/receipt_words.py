@@ -234,7 +234,15 @@ def _shown(receipt: Receipt) -> str:
     if verdict == "FAIL":
         return said_of(receipt, _failed(receipt.findings, level))
     said = OPEN_ENDS.get(verdict, f"The verdict is {verdict}.")
+    if verdict == "INCONCLUSIVE" and (why := _why_open(receipt.findings)):
+        said = f"{said.removesuffix('.')}: {why}."
     return f"{said_of(receipt, said)} {by_level}"
+
+
+def _why_open(findings: tuple[Finding, ...]) -> str:
+    """Return why the controls leave it open: the last sentence about them. '' for strangers"""
+    notes = [one.note for one in findings if one.check == "Q0 controls"]
+    return notes[0].rpartition(". ")[2] if notes and ". " in notes[0] else ""
 
 
 def _passed(findings: tuple[Finding, ...]) -> str:
