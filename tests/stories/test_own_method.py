@@ -380,6 +380,25 @@ def test_a_receipt_names_the_file_of_an_own_unlearner(own, trained, rescind):
     assert "Plain3" in receipt["code"]
 
 
+def test_a_table_leaves_out_results_of_an_older_text_of_the_file(own, rescind, tmp_path):
+    path = own("Improved")
+    (tmp_path / "mine.toml").write_text(RECIPE.format(file="improved.py"))
+    assert rescind("run", "mine.toml", "--record")[0] == 0
+    mine, old = ("table", "mine.toml", "--json"), digest_of(path)
+    table = json.loads(rescind(*mine)[1])
+    assert {e["seeds"] for e in table["entries"]} == {2}, "the control: one text of the file"
+    assert table["other_code"] == []
+    path.write_text(path.read_text() + "# edited\n")
+    assert rescind("run", "mine.toml", "--record", "--seeds", "1", "--cell", "mine")[0] == 0
+    table = json.loads(rescind(*mine)[1])
+    seeds = {e["cell"]: e["seeds"] for e in table["entries"]}
+    assert seeds == {"Popularity": 2, "mine": 1}
+    said = rescind("table", "mine.toml")[1]
+    assert f"OTHER CODE: 2 results are of {old}, which is now {digest_of(path)}" in said
+    assert "mine seed 0, mine seed 1" in said
+    assert table["stale"] == 0
+
+
 def test_checkpoints_of_an_older_text_of_the_file_are_not_gone_on_with(own, tmp_path):
     path = own("Halted")
     (tmp_path / "mine.toml").write_text(RECIPE.format(file="halted.py"))

@@ -131,6 +131,7 @@ def _plain(table: ResultTable, paired: tuple[Difference, ...]) -> dict[str, Any]
         "differences": compared,
         "stale": table.stale,
         "mixed_data": list(table.mixed),
+        "other_code": list(table.other_code),
     }
 
 
