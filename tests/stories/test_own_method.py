@@ -413,3 +413,20 @@ def test_checkpoints_of_an_older_text_of_the_file_are_not_gone_on_with(own, tmp_
     again = keys_of_runs()
     assert again[0] == popularity
     assert again[1] != mine
+
+
+def test_a_mistake_in_the_file_is_shown_by_its_own_lines(own, rescind, tmp_path, monkeypatch):
+    wrong = LEARNER.replace("return super().server_step(state", "return super().server_step(None")
+    own("Mistaken", wrong)
+    (tmp_path / "mine.toml").write_text(RECIPE.format(file="mistaken.py"))
+    words = ("run", "mine.toml", "--cell", "mine", "--seeds", "1")
+    code, said = rescind(*words)
+    assert code == 1
+    shown = said[said.index("  File") :]
+    assert "mistaken.py" in shown.splitlines()[0]
+    assert "in server_step" in shown.splitlines()[0]
+    assert "AttributeError: 'NoneType' object" in shown
+    assert shown.count("  File") == 2  # the line of the file, and the one where it happened
+    monkeypatch.setenv("RESCIND_TRACEBACK", "1")
+    with pytest.raises(AttributeError):
+        rescind(*words)

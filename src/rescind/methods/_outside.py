@@ -140,6 +140,21 @@ def _cause(error: Exception, path: Path) -> str:
     return f"line {line}: {type(error).__name__}: {words}"
 
 
+def in_own_file(error: Exception) -> str:
+    """Return the lines of a traceback that are in files loaded here, and what happened at last.
+
+    "" if it did not pass through such a file.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename) in _LOADED]
+    if not own:
+        return ""
+    shown = own if frames[-1] in own else [*own, frames[-1]]
+    return "".join(
+        [*traceback.format_list(shown), *traceback.format_exception_only(error)]
+    ).rstrip()
+
+
 def _check(path: Path, module: ModuleType) -> None:
     """Refuse classes that could not be told apart later, or whose settings would not count."""
     for name, cls in classes_in(module.__name__, FORGETS).items():
