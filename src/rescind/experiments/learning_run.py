@@ -370,7 +370,7 @@ def _facts(
         **cell.stated,
         "data": about(dataset),
         "shared": len(fed.world.shared),
-        "versions": versions() | version_of(fed.method),
+        "versions": versions() | cell.code | version_of(fed.method),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "rounds": until.history[-1][0] if until and until.history else state.round,
         "round": state.round,

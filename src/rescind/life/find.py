@@ -93,7 +93,7 @@ def _module(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up
     try:
-        run_text(path, module)
+        run_text(path, path.read_bytes(), module)
     except Exception as error:
         raise ConfigError(f"{path} cannot be read: {type(error).__name__}: {error}.") from error
     return module

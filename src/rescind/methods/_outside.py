@@ -101,27 +101,28 @@ def _there(path: Path) -> ModuleType | None:
 
 
 def _run(path: Path) -> ModuleType:
-    # The name depends on the path alone, so that a worker finds what was sent to it.
-    name = f"{OWN}{path.stem}_{sha256(str(path).encode()).hexdigest()[:8]}"
+    # The name depends on path and text alone, so that a worker finds what was sent to it, and
+    # objects of an earlier text do not become those of the new one.
+    text = path.read_bytes()
+    name = f"{OWN}{path.stem}_{sha256(str(path).encode() + text).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ConfigError(f"{path} is not a Python file. Give the file that defines your method.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses read their types there
     try:
-        run_text(path, module)
+        run_text(path, text, module)
     except Exception as error:
         del sys.modules[name]
         raise ConfigError(f"{path} cannot be loaded: {_cause(error, path)}") from error
     return module
 
 
-def run_text(path: Path, module: ModuleType) -> None:
+def run_text(path: Path, text: bytes, module: ModuleType) -> None:
     """Run the text of a file in a module, and note its digest.
 
     Python's own loader may run compiled code of an earlier text: it compares sizes and seconds.
     """
-    text = path.read_bytes()
     _CODE[module.__name__] = _code(path, text)
     exec(compile(text, str(path), "exec"), vars(module))
 
