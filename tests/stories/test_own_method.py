@@ -380,6 +380,18 @@ def test_a_receipt_names_the_file_of_an_own_unlearner(own, trained, rescind):
     assert "Plain3" in receipt["code"]
 
 
+def test_a_result_states_the_files_that_learn_and_forget(own, rescind, tmp_path):
+    learner, unlearner = own("Learns"), own("Forgets", UNLEARNER)
+    text = RECIPE.format(file="learns.py") + "[sharing]\nratio = [5, 5, 0]\n"
+    text += '[forget]\nname = "forgets.py"\ndraw = 0.3\naudits = "none"\n'
+    (tmp_path / "mine.toml").write_text(text)
+    code, said = rescind("run", "mine.toml", "--cell", "mine", "--seeds", "1", "--record")
+    assert code == 0, said
+    line = json.loads((tmp_path / "mine.jsonl").read_text())
+    found = [line["versions"].get(name) for name in ("Learns", "Forgets", "Popularity")]
+    assert found == [digest_of(learner), digest_of(unlearner), None]
+
+
 def test_a_table_leaves_out_results_of_an_older_text_of_the_file(own, rescind, tmp_path):
     path = own("Improved")
     (tmp_path / "mine.toml").write_text(RECIPE.format(file="improved.py"))

@@ -75,7 +75,7 @@ def command(
         _compare(paired, against, shown)
     if plot is not None:
         typer.echo(f"Written: {plot}")
-    if not any(e.values for e in table.entries):
+    if not any(e.values for e in table.entries) and not table.other_code:
         typer.echo(f"No results are recorded yet. Next: rescind run {recipe} --record")
 
 
