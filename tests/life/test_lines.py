@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from rescind.cli import progress
-from rescind.cli.life import _BlockBar
+from rescind.cli.life import _BlockBar, _play
 from rescind.data.arrays import Ints
 from rescind.errors import ConfigError, DataError
 from rescind.life import find as finding
 from rescind.life import lines
 from rescind.life.adapters import Refit
 from rescind.life.cells import Job, cells_of, file_of, run_job
-from rescind.life.find import find
+from rescind.life.find import file_digest, find
 from rescind.life.lines import Cell, run_cell, verify
 from rescind.life.run import play, setting_of
 from rescind.life.story import Story
@@ -283,6 +283,27 @@ def test_a_finished_cell_is_not_played_again(
     mine.unlink()  # it could not be played again
     run_job(job)
     assert file_of(job).read_bytes() == written
+
+
+def test_a_cell_is_played_again_after_its_file_was_edited(
+    mine: Path, story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(lines, "story_of", lambda *_: story)
+    (cell,) = cells_of(["synthetic"], [0], 4, [str(mine)])
+    job = Job(cell, tmp_path / "out")
+
+    def code_after_playing() -> tuple[str, bool]:
+        _play([job])
+        line = lines.read_line(file_of(job).read_text(encoding="utf-8"))
+        return line["code"], "seed 0: finished before" in capsys.readouterr().err
+
+    first, said = code_after_playing()
+    assert not said
+    assert code_after_playing() == (first, True), "the control: the same text"
+    mine.write_text(mine.read_text() + "# edited\n")
+    assert code_after_playing() == (file_digest(mine), False)
+    assert file_digest(mine) != first
 
 
 def test_a_life_without_a_terminal_tells_its_block_while_nothing_ends(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,10 @@ import rescind as rs
 from rescind.cli import main
 from rescind.core.settings import find, sought
 from rescind.errors import ConfigError
+from rescind.experiments.learning_run import obtained, run_key
+from rescind.experiments.recipe import read
 from rescind.methods import _outside
+from rescind.methods._outside import file_of
 from rescind.models.mf import MF
 from rescind.privacy import keys
 from rescind.storage.kinds import METHODS, UNLEARNERS
@@ -245,3 +250,195 @@ def test_no_such_file_is_told(rescind, tmp_path):
     assert code == 2
     assert "there is no file" in said
     assert "absent.py" in said
+
+
+# -- which code opens a run -----------------------------------------------------------------------
+
+COUNTING = LEARNER.replace("pull: float = 0.1", "pull: float = 0.1\n    step: float = {step}")
+
+
+@pytest.fixture
+def trained(own, rescind, tmp_path):
+    """Train with a file, as a process of its own would; returns the path of the run."""
+
+    def train(path: Path, run: str) -> Path:
+        words = ("--set", "run.rounds=1", "--set", "data.users=30", "--set", "data.items=30",
+                 "--set", "data.interactions=400", "--set", "method.model=MF")  # fmt: skip
+        code, said = rescind("run", "--data", "synthetic", "--method", str(path), *words,
+                             "--out", run)  # fmt: skip
+        assert code == 0, said
+        forgotten(path)
+        return tmp_path / run
+
+    return train
+
+
+def digest_of(path: Path) -> str:
+    return f"{path.name} sha256:{sha256(path.read_bytes()).hexdigest()[:12]}"
+
+
+def test_a_run_is_opened_with_the_file_that_made_it_not_with_the_newest(own, trained, rescind):
+    twin, other = own("Twin"), own("Twin", LEARNER + "# another text", "twin_old.py")
+    first, second = trained(twin, "first"), trained(other, "second")
+    assert file_of(type(rs.load_federation(first).method)) == twin
+    assert file_of(type(rs.load_federation(second).method)) == other, "the control"
+    code, said = rescind("forget", str(first), "--withdraw", "5", "--audits", "none")
+    assert code == 0, said
+    receipt = json.loads((first.parent / "first-forgot-1" / "receipt.json").read_text())
+    assert receipt["code"]["Twin"] == digest_of(twin)
+
+
+COMMANDS = (
+    ("recommend", "RUN", "--user", "5"),
+    ("forget", "RUN", "--withdraw", "5", "--audits", "none"),
+    ("audit", "RUN", "--withdraw", "5", "--workers", "1"),
+    ("export", "RUN", "--out", "exported"),
+    ("value", "RUN", "--users", "2"),
+    ("data", "show", "RUN", "--user", "5"),
+)
+
+
+def test_a_run_is_not_opened_with_a_file_that_was_edited(own, trained, rescind):
+    path = own("Changed")
+    run, made, before = trained(path, "run"), digest_of(path), path.read_text()
+    path.write_text(before.replace("pull: float", "step: float = 1.0\n    pull: float"))
+    for words in COMMANDS:
+        code, said = rescind(*(str(run) if word == "RUN" else word for word in words))
+        assert code == 2, (words, said)
+        assert f"was made by {made}" in said, words
+        assert str(path.parent / digest_of(path)) in said
+        assert "Put changed.py back as it was" in said
+    assert (run / "model").is_dir()
+    assert not run.with_name("run-forgot-1").exists()
+    changed = find(*METHODS, _outside.class_name(str(path)))
+    assert type(rs.load_federation(run, method=changed).method) is changed  # said to be harmless
+    path.write_text(before)
+    assert rescind("recommend", str(run), "--user", "5")[0] == 0, "the control"
+
+
+def test_a_run_of_an_earlier_version_is_held_to_the_digest_in_its_run_json(
+    own, trained, rescind, monkeypatch
+):
+    path = own("Earlier")
+    with monkeypatch.context() as before:
+        before.setattr("rescind.storage.federations.code_of", lambda _: "", raising=False)
+        run = trained(path, "run")
+    assert type(rs.load_federation(run).method).__name__ == "Earlier", "the control"
+    forgotten(path)
+    path.write_text(path.read_text() + "# edited\n")
+    with pytest.raises(ConfigError, match="other code"):
+        rs.load_federation(run)
+
+
+def test_a_moved_file_is_asked_for_by_its_name_and_shown_once(own, trained, rescind, tmp_path):
+    path = own("SoloMix")
+    run, made = trained(path, "run"), digest_of(path)
+    new = tmp_path / "kept" / "solo.py"
+    new.parent.mkdir()
+    path.rename(new)
+    code, said = rescind("recommend", str(run), "--user", "5")
+    assert code == 2
+    assert f"was made by {made}, which is no longer at {path}" in said
+    assert "rescind doctor --method FOLDER/solomix.py" in said
+    assert "Allowed" not in said
+    code, said = rescind("doctor", "--method", str(new))
+    assert code == 0, said
+    assert digest_of(new) in said
+    assert rescind("recommend", str(run), "--user", "5")[0] == 0
+
+
+def test_an_edit_of_the_same_size_in_the_same_second_counts(own):
+    path = own("Quick", COUNTING.replace("{step}", "1.0"))
+    assert find(*METHODS, _outside.class_name(str(path))).step == 1.0
+    forgotten(path)
+    when = path.stat()
+    path.write_text(path.read_text().replace("1.0", "2.0"))
+    os.utime(path, ns=(when.st_atime_ns, when.st_mtime_ns))
+    assert find(*METHODS, _outside.class_name(str(path))).step == 2.0
+
+
+def test_cells_of_two_files_with_classes_of_one_name_run_their_own(own, tmp_path):
+    first = own("Namesake", COUNTING.replace("{step}", "1.0"), "first.py")
+    second = own("Namesake", COUNTING.replace("{step}", "2.0"), "second.py")
+    files = ("first.py", "second.py", "first.py")
+    named = ", ".join(f'{{ label = "{n}", name = "{file}" }}' for n, file in enumerate(files))
+    (tmp_path / "mine.toml").write_text(f'data.name = "synthetic"\n[axes]\nmethod = [{named}]\n')
+    cells = read(tmp_path / "mine.toml").cells
+    assert [cell.method.step for cell in cells] == [1.0, 2.0, 1.0]
+    assert [cell.code["Namesake"] for cell in cells] == [
+        digest_of(path) for path in (first, second, first)
+    ]
+
+
+def test_a_receipt_names_the_file_of_an_own_unlearner(own, trained, rescind):
+    unlearner, run = own("Anew2", UNLEARNER), trained(own("Plain3"), "run")
+    words = ("--withdraw", "1", "--method", str(unlearner), "--audits", "none")
+    code, said = rescind("forget", str(run), *words)
+    assert code == 0, said
+    receipt = json.loads((run.with_name("run-forgot-1") / "receipt.json").read_text())
+    assert receipt["code"]["Anew2"] == digest_of(unlearner)
+    assert "Plain3" in receipt["code"]
+
+
+def test_a_result_states_the_files_that_learn_and_forget(own, rescind, tmp_path):
+    learner, unlearner = own("Learns"), own("Forgets", UNLEARNER)
+    text = RECIPE.format(file="learns.py") + "[sharing]\nratio = [5, 5, 0]\n"
+    text += '[forget]\nname = "forgets.py"\ndraw = 0.3\naudits = "none"\n'
+    (tmp_path / "mine.toml").write_text(text)
+    code, said = rescind("run", "mine.toml", "--cell", "mine", "--seeds", "1", "--record")
+    assert code == 0, said
+    line = json.loads((tmp_path / "mine.jsonl").read_text())
+    found = [line["versions"].get(name) for name in ("Learns", "Forgets", "Popularity")]
+    assert found == [digest_of(learner), digest_of(unlearner), None]
+
+
+def test_a_table_leaves_out_results_of_an_older_text_of_the_file(own, rescind, tmp_path):
+    path = own("Improved")
+    (tmp_path / "mine.toml").write_text(RECIPE.format(file="improved.py"))
+    assert rescind("run", "mine.toml", "--record")[0] == 0
+    mine, old = ("table", "mine.toml", "--json"), digest_of(path)
+    table = json.loads(rescind(*mine)[1])
+    assert {e["seeds"] for e in table["entries"]} == {2}, "the control: one text of the file"
+    assert table["other_code"] == []
+    path.write_text(path.read_text() + "# edited\n")
+    assert rescind("run", "mine.toml", "--record", "--seeds", "1", "--cell", "mine")[0] == 0
+    table = json.loads(rescind(*mine)[1])
+    seeds = {e["cell"]: e["seeds"] for e in table["entries"]}
+    assert seeds == {"Popularity": 2, "mine": 1}
+    said = rescind("table", "mine.toml")[1]
+    assert f"OTHER CODE: 2 results are of {old}, which is now {digest_of(path)}" in said
+    assert "mine seed 0, mine seed 1" in said
+    assert table["stale"] == 0
+
+
+def test_checkpoints_of_an_older_text_of_the_file_are_not_gone_on_with(own, tmp_path):
+    path = own("Halted")
+    (tmp_path / "mine.toml").write_text(RECIPE.format(file="halted.py"))
+
+    def keys_of_runs() -> list[str]:
+        cells = read(tmp_path / "mine.toml").cells
+        return [run_key(cell, obtained(cell)) for cell in cells if cell.run.seed == 0]
+
+    popularity, mine = keys_of_runs()
+    assert keys_of_runs() == [popularity, mine], "the control"
+    path.write_text(path.read_text() + "# edited\n")
+    again = keys_of_runs()
+    assert again[0] == popularity
+    assert again[1] != mine
+
+
+def test_a_mistake_in_the_file_is_shown_by_its_own_lines(own, rescind, tmp_path, monkeypatch):
+    wrong = LEARNER.replace("return super().server_step(state", "return super().server_step(None")
+    own("Mistaken", wrong)
+    (tmp_path / "mine.toml").write_text(RECIPE.format(file="mistaken.py"))
+    words = ("run", "mine.toml", "--cell", "mine", "--seeds", "1")
+    code, said = rescind(*words)
+    assert code == 1
+    shown = said[said.index("  File") :]
+    assert "mistaken.py" in shown.splitlines()[0]
+    assert "in server_step" in shown.splitlines()[0]
+    assert "AttributeError: 'NoneType' object" in shown
+    assert shown.count("  File") == 2  # the line of the file, and the one where it happened
+    monkeypatch.setenv("RESCIND_TRACEBACK", "1")
+    with pytest.raises(AttributeError):
+        rescind(*words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from errno import EACCES, ENOSPC, EPERM, EROFS
 from typing import Annotated
@@ -50,6 +51,8 @@ from rescind.cli.help_text import (
 from rescind.cli.stopping import INTERRUPTED, code_of, heeding_sigterm
 from rescind.errors import RescindError, how_to_install
 
+EVERY_LINE = "RESCIND_TRACEBACK"
+"""Set to show all lines of a traceback, where those of a user's own file are enough."""
 keep_argument_help()
 app = typer.Typer(
     name="rescind",
@@ -115,7 +118,15 @@ def _ask() -> None:
 def main() -> None:
     """Run the command line. Errors that a user can fix end with code 2 and no traceback."""
     with heeding_sigterm():
-        _answer()
+        try:
+            _answer()
+        except Exception as error:
+            from rescind.methods._outside import in_own_file  # is there if such a file was loaded
+
+            if os.environ.get(EVERY_LINE) or not (said := in_own_file(error)):
+                raise
+            typer.echo(f"{said}\n(All lines of the traceback: {EVERY_LINE}=1)", err=True)
+            sys.exit(1)
 
 
 def _answer() -> None:

@@ -76,7 +76,7 @@ def command(
     from rescind.experiments.counterfactual import open_run
     from rescind.experiments.read_request import read_request
     from rescind.forgetting.examine import By, committed, examine, forgotten
-    from rescind.storage.provenance import versions
+    from rescind.storage.provenance import version_of, versions
 
     nothing = method == "nothing" and not change
     subject: By = "nothing" if nothing else unlearner(method, change or ())
@@ -107,7 +107,7 @@ def command(
         "seed": seed,
         "hold_out": lot.digest,
         "findings": [f.facts() for f in report.findings],
-        "versions": versions(),
+        "versions": versions() | version_of(before.method, subject),
     }
     write_atomically(run / "audit.json", (json.dumps(facts, indent=2) + "\n").encode())
     if as_json:

@@ -30,13 +30,23 @@ def command(
     licences: Annotated[
         bool, Option("--licences", help="List the licences of all needed packages.")
     ] = False,
+    method: Annotated[
+        str | None,
+        Option(
+            metavar="FILE.py",
+            help="Load a method of your own and remember where it is, so that its runs open.",
+        ),
+    ] = None,
 ) -> None:
     """Show what is installed and what is missing. Exit code 1 if a required package is missing.
 
     With --licences: exit code 1 if a needed package has no open licence.
 
-    Examples: rescind doctor; rescind doctor --licences
+    Examples: rescind doctor; rescind doctor --licences; rescind doctor --method anchored.py
     """
+    if method is not None:
+        _show(method)
+        return
     if licences:
         raise typer.Exit(_licences(as_json))
     facts = examine()
@@ -45,6 +55,20 @@ def command(
     else:
         _print(facts)
     raise typer.Exit(1 if facts["missing"] else 0)
+
+
+def _show(file: str) -> None:
+    """Load the file of a method, say what it is, and remember it."""
+    from rescind.core.settings import find
+    from rescind.errors import ConfigError
+    from rescind.methods._outside import FORGETS, class_name, code_of
+    from rescind.storage.kinds import UNLEARNERS
+
+    if not file.partition(":")[0].endswith(".py"):
+        raise ConfigError(f"{file} is not the name of a Python file. Give FILE.py.")
+    name = class_name(file, FORGETS)
+    code = code_of(find(*UNLEARNERS, name))
+    typer.echo(f"{name}, {code}: it can be loaded. Runs that this file made open with it.")
 
 
 def _licences(as_json: bool) -> int:

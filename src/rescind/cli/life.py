@@ -40,7 +40,7 @@ def command(
 
     Plays the story with one method or with all rows, and prints the table. Each cell (a row with
     one seed) writes one line when it is finished. The same command goes on after an interrupt:
-    cells that have a line are not played again.
+    cells that have a line are not played again, unless the file of their method has changed.
 
     Examples: rescind life --method Gram --seeds 1; rescind life --dataset ml-1m --method mine.py
     """
@@ -68,12 +68,15 @@ def command(
 def _play(jobs: list[Job]) -> None:
     """Play all cells, with a bar of their blocks."""
     from rescind.forgetting.parallel import one_thread
-    from rescind.life.cells import run_job
+    from rescind.life.cells import finished, run_job
 
     with interruptible("Finished cells are kept."), _BlockBar(jobs) as bar, one_thread():
         for job in jobs:
             bar.begin(job)
-            run_job(job, bar)
+            if finished(job):
+                typer.echo(f"{job.cell.name} seed {job.cell.seed}: finished before", err=True)
+            else:
+                run_job(job, bar)
 
 
 class _BlockBar(Bar):

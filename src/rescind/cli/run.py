@@ -192,11 +192,8 @@ def _one(cell: Cell, folder: Path, resume: bool, title: str, cache: TrialCache) 
 
 def _same(done: dict[str, Any], cell: Cell) -> bool:
     """Return whether a finished run is of this cell, and of the same text of an own method."""
-    from rescind.storage.provenance import version_of
-
-    text = version_of(cell.method)
     same = (done.get("digest"), done.get("seed")) == (cell.digest, cell.run.seed)
-    return same and text.items() <= done.get("versions", {}).items()
+    return same and cell.code.items() <= done.get("versions", {}).items()
 
 
 def _cache(home: Path, resume: bool, workers: int) -> TrialCache:

@@ -75,7 +75,7 @@ def command(
         _compare(paired, against, shown)
     if plot is not None:
         typer.echo(f"Written: {plot}")
-    if not any(e.values for e in table.entries):
+    if not any(e.values for e in table.entries) and not table.other_code:
         typer.echo(f"No results are recorded yet. Next: rescind run {recipe} --record")
 
 
@@ -131,6 +131,7 @@ def _plain(table: ResultTable, paired: tuple[Difference, ...]) -> dict[str, Any]
         "differences": compared,
         "stale": table.stale,
         "mixed_data": list(table.mixed),
+        "other_code": list(table.other_code),
     }
 
 

@@ -15,6 +15,7 @@ from rescind.errors import ConfigError, suggest
 from rescind.experiments.recipe_file import Table
 from rescind.experiments.recipe_shape import SETTINGS
 from rescind.privacy.gaussian import DELTA, check_delta
+from rescind.storage.provenance import version_of
 
 if TYPE_CHECKING:  # a table of results needs settings, but no torch
     from rescind.core.guards import Guard
@@ -284,6 +285,12 @@ class Cell:
             "settings": self.settings,
         }
 
+    @cached_property
+    def code(self) -> dict[str, str]:
+        """Return the files and digests of its methods that are outside rescind, by class."""
+        forget = (self.forget.learner, self.forget.unlearner) if self.forget else ()
+        return version_of(*(one for one in (self.method, *forget) if one is not None))
+
     def as_used(self, method: Method) -> Table:
         """Return the configuration of run.json with the method that was used in the end.
 
@@ -302,6 +309,17 @@ class Cell:
         return all(
             part in now and all(now[part].get(key, value) == value for key, value in table.items())
             for part, table in line.get("settings", {}).items()
+        )
+
+    def same_code(self, line: Mapping[str, Any]) -> bool:
+        """Return whether a result was made by its methods' files as they are now.
+
+        Results of the first versions state no file: nothing is known against them.
+        """
+        made = line.get("versions") or {}
+        return all(
+            made.get(name, code).endswith(code.rpartition(" ")[2])
+            for name, code in self.code.items()
         )
 
     @cached_property

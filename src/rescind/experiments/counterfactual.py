@@ -33,7 +33,7 @@ from rescind.experiments.recipe import GuardSettings
 from rescind.forgetting.parallel import one_thread, worker_pool
 from rescind.forgetting.run_receipt import Found, check_fit
 from rescind.storage.federations import load_federation
-from rescind.storage.provenance import versions
+from rescind.storage.provenance import version_of, versions
 from rescind.storage.run_folder import check_finished, read_facts
 
 UNCHANGED = -1
@@ -182,7 +182,8 @@ def _append(path: Path, line: Mapping[str, Any]) -> None:
 
 def _key(fed: Federation, k: int) -> str:
     """Compute the key of finished worlds: model, data, settings and library versions."""
-    made = sorted((n, v) for n, v in versions().items() if n != "commit")
+    known = versions() | version_of(fed.method)
+    made = sorted((n, v) for n, v in known.items() if n != "commit")
     rest = str([fed.now.state.round, fed.clock.seed, k, made])
     parts = [*model_digests(fed), fed.now.vault.holdings.digest(), rest]
     return sha256("/".join(parts).encode()).hexdigest()

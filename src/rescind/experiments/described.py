@@ -51,7 +51,7 @@ def _described() -> dict[str, Any]:
 @cache
 def _class(name: str) -> type:
     said = _described()[name]
-    space = {**said["facts"], "presets": tuple(said["presets"])}
+    space = {**said["facts"], "presets": tuple(said["presets"]), "__module__": __name__}
     space |= {KINDS[kind][1]: None for kind in said["kinds"]}
     space |= {preset: _maker(given) for preset, given in said["presets"].items()}
     made = [(one, *_field(one, about)) for one, about in said["fields"].items()]

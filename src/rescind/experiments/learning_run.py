@@ -246,7 +246,7 @@ def _run_cell(
             f"so nothing can be measured. Use more data, or a dataset with its own split."
         )
     settings, meter = cell.run, Meter()
-    key = f"{cell.digest}/{settings.seed}/{dataset.digest}"
+    key = run_key(cell, dataset)
     until: EarlyStop | None = stopping(cell)
     checkpoints = Checkpoints(folder / "checkpoints", settings.checkpoint_every, key, meter.read)
     found = resume(checkpoints.folder, key, fed, until) if again else None
@@ -270,6 +270,11 @@ def _run_cell(
     write_facts(folder, facts)
     tidy(folder)
     return Result(trained, facts, folder)
+
+
+def run_key(cell: Cell, dataset: AnyData) -> str:
+    """Return the identity of a run: configuration, seed, data, and the text of an own method."""
+    return "/".join((cell.digest, str(cell.run.seed), dataset.digest, *cell.code.values()))
 
 
 def _check_summed(cell: Cell, meter: Meter) -> None:
@@ -365,7 +370,7 @@ def _facts(
         **cell.stated,
         "data": about(dataset),
         "shared": len(fed.world.shared),
-        "versions": versions() | version_of(fed.method),
+        "versions": versions() | cell.code | version_of(fed.method),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "rounds": until.history[-1][0] if until and until.history else state.round,
         "round": state.round,

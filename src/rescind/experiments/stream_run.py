@@ -63,7 +63,7 @@ def _run_cell(
     with step(f"reading {cell.data.name}"):
         dataset = dataset or prepare(cell.data, erased_too=True)
     withheld = withheld_from(dataset, folder)
-    key = f"{cell.digest}/{cell.run.seed}/{dataset.digest}"
+    key = learning_run.run_key(cell, dataset)
     halts = StreamCheckpointFiles(folder / "checkpoints", cell, key)
     if not again:
         halts.clear()
@@ -132,7 +132,7 @@ class StreamCheckpointFiles(StreamCheckpoints):
     folder: Path
     cell: Cell
     key: str
-    """Identity of the run: configuration, seed and data."""
+    """Identity of the run: configuration, seed, data and code of the user's own."""
     executor: Executor | None = None
 
     def __post_init__(self) -> None:
@@ -153,15 +153,16 @@ class StreamCheckpointFiles(StreamCheckpoints):
         for place in sorted(self.folder.glob("block-*"), reverse=True):
             try:
                 facts = json.loads((place / BEGUN).read_text(encoding="utf-8"))
+                if facts["key"] != self.key:
+                    raise ConfigError(
+                        f"{place} belongs to another run: its configuration, its data or the file "
+                        f"of its method differ. Choose another --out, or remove {self.folder} to "
+                        f"start again."
+                    )
                 fed = self.load(place)
             except (OSError, ValueError, DataError) as error:
                 log.warning("passed over a block that was not written whole: %s", error)
                 continue
-            if facts["key"] != self.key:
-                raise ConfigError(
-                    f"{place} belongs to another run: its configuration or data differ. "
-                    f"Choose another --out, or remove {self.folder} to start again."
-                )
             self._count(facts["meter"], self.cell.run.checkpoint_every)
             log.info("going on in block %d", len(facts["done"]))
             return replace(fed, method=self._method(fed)), tuple(map(_block, facts["done"]))
@@ -219,7 +220,7 @@ def facts_of(cell: Cell, done: Streamed, meter: Meter) -> dict[str, Any]:
     valid = {name: streams.mean([values[name] for values in best]) for name in names}
     return {
         **cell.stated,
-        "versions": versions(),
+        "versions": versions() | cell.code,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "rounds": sum(block.rounds for block in done.blocks),
         "round": state.round,

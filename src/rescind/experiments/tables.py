@@ -112,6 +112,8 @@ class ResultTable:
     """The controls that are item popularity."""
     mixed: tuple[str, ...] = ()
     """A sentence for each dataset whose rows differ between the results."""
+    other_code: tuple[str, ...] = ()
+    """A sentence for each version of a user's own method that is not the one of now."""
 
 
 def lines(recipe: Recipe) -> list[dict[str, Any]]:
@@ -168,10 +170,14 @@ def cells_by_name(recipe: Recipe) -> dict[str, Cell]:
 
 
 def newest_lines(recipe: Recipe) -> tuple[Newest, int]:
-    """Return the newest line of each cell and seed, and the count of lines of older settings."""
+    """Return the newest line of each cell and seed, and the count of lines of older settings.
+
+    Lines that another text of a user's own method made are left out, too (`other_code`).
+    """
     cells, found = cells_by_name(recipe), lines(recipe)
     current = [x for x in found if x["cell"] in cells and cells[x["cell"]].made(x)]
-    return {(x["cell"], x["seed"]): x for x in current}, len(found) - len(current)
+    newest = {(x["cell"], x["seed"]): x for x in current if cells[x["cell"]].same_code(x)}
+    return newest, len(found) - len(current)
 
 
 def collect(
@@ -205,7 +211,33 @@ def collect(
     seedless = [n for n in recipe.names if cells[n].method.seedless]
     controls = tuple(n for n in seedless if cells[n].method.control)
     mixed = mixed_data(newest, cells)
-    return ResultTable(recipe, tuple(entries), stale, controls, tuple(floors), mixed)
+    other = other_code(recipe, cells) if any(cell.code for cell in cells.values()) else ()
+    return ResultTable(recipe, tuple(entries), stale, controls, tuple(floors), mixed, other)
+
+
+def other_code(recipe: Recipe, cells: Mapping[str, Cell]) -> tuple[str, ...]:
+    """Tell which results were made before a user edited the file of a method.
+
+    Their settings are those of now, but a mean over both would be of no method.
+    """
+    runs: dict[tuple[str, str], list[str]] = {}
+    for line in lines(recipe):
+        cell = cells.get(line["cell"])
+        if cell is None or not cell.made(line) or cell.same_code(line):
+            continue
+        for name, code in cell.code.items():
+            made = line["versions"].get(name, code)
+            if made != code:
+                runs.setdefault((made, code), []).append(f"{line['cell']} seed {line['seed']}")
+    return tuple(
+        f"OTHER CODE: {len(of)} results are of {made}, which is now {code}, and are left out: "
+        f"{_named(list(dict.fromkeys(of)))}. Run them again with --record, or put the file back."
+        for (made, code), of in runs.items()
+    )
+
+
+def _named(runs: Sequence[str]) -> str:
+    return ", ".join(runs[:MOST_NAMED]) + (", ..." if len(runs) > MOST_NAMED else "")
 
 
 def mixed_data(newest: Newest, cells: Mapping[str, Cell]) -> tuple[str, ...]:
@@ -224,11 +256,10 @@ def mixed_data(newest: Newest, cells: Mapping[str, Cell]) -> tuple[str, ...]:
         most = max(found, key=lambda digest: len(found[digest]))
         others = [who for digest, runs in found.items() if digest != most for who in runs]
         if others:
-            named = ", ".join(others[:MOST_NAMED]) + (", ..." if len(others) > MOST_NAMED else "")
             said.append(
                 f"MIXED DATA: rows of '{data.name}' were erased, added or imported again between "
-                f"these runs. {len(others)} are of other rows than the rest: {named}. Do not "
-                f"compare them; run all of them again with --record."
+                f"these runs. {len(others)} are of other rows than the rest: {_named(others)}. "
+                f"Do not compare them; run all of them again with --record."
             )
     return tuple(said)
 
@@ -279,7 +310,7 @@ def markdown(table: ResultTable) -> str:
 
 def remarks(table: ResultTable) -> list[str]:
     """Return notes on the table: its controls, and what was left out."""
-    said = [*table.mixed]
+    said = [*table.mixed, *table.other_code]
     if table.controls:
         names = ", ".join(f"'{n}'" for n in table.controls)
         said.append(f"Controls, in which nothing is trained round by round: {names}.")

@@ -101,7 +101,7 @@ def answered(
     return after, {
         **facts,
         **cell.stated,
-        "versions": versions(),
+        "versions": versions() | cell.code,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "per_round": [],
         "groups": {},
@@ -131,7 +131,8 @@ def learned(
         return cache.last[name]
     folder = cache.home / "learned" / f"{name}-seed-{cell.run.seed}"
     done = read_facts(folder)
-    same = done and cell.made(done) and _libraries(done["versions"]) == _libraries(versions())
+    made_with = versions() | cell.code
+    same = done and cell.made(done) and _libraries(done["versions"]) == _libraries(made_with)
     if done is None or not same:
         done = experiment.run_cell(cell, folder, cache.resume, cache.watch, dataset).facts
     return load_federation(folder / "model", InProcess(device=cell.run.device)), done

@@ -40,6 +40,7 @@ from rescind.forgetting.purge import inventory
 from rescind.forgetting.receipt import Done, Issued, Kept, Receipt, issue, opened
 from rescind.methods.unlearning.retrain import Retrain
 from rescind.privacy.keys import operator, signing_key
+from rescind.storage.provenance import version_of
 
 Audits = Literal["standard", "full", "none"]
 AUDITS = ("standard", "full", "none")
@@ -188,6 +189,7 @@ def forget(
             signer=signer,
             at=at,
             labels=fed.labels,
+            code=version_of(fed.method, done.unlearner),
         )
 
     if report:

@@ -132,7 +132,7 @@ class Receipt:
     """Evidence of exactness that can be checked with the data; `bound:` also needs the run's key,
     `sealed:` the requester's."""
     code: Mapping[str, str]
-    """Versions and the commit."""
+    """Versions and the commit; of a method in a user's own file, its name and digest."""
     previous: str
     """SHA-256 of the receipt before, "" for the first."""
     time: str
@@ -173,6 +173,7 @@ def issue(
     at: datetime | None = None,
     key: bytes | None = None,
     labels: Labels | None = None,
+    code: Mapping[str, str] | None = None,
 ) -> Issued:
     """Seal, date and sign the receipt of a forgetting.
 
@@ -184,6 +185,7 @@ def issue(
     previous: the bytes of the receipt before        signer: default: this user's key
     at: when it was forgotten. Default: now    key: the requester's. Default: a new one
     labels: original ids of users and items, to cover them as well as the run's numbers
+    code: files and digests of methods outside rescind, beside the versions of libraries
     """
     signer, key = signer or keys.signing_key(), key or keys.new_secret()
     hidden = {name: sealed(text, key) for name, text in (sealed_claims or {}).items()}
@@ -202,7 +204,7 @@ def issue(
         verdict=overall(findings),
         not_covered=(*NOT_COVERED, *(s for s in not_covered if s not in NOT_COVERED)),
         claims={**people, **(claims or {}), **(bound_claims or {}), **hidden},
-        code=versions(),
+        code=versions() | dict(code or {}),
         previous="" if previous is None else digest(previous),
         time=(at or datetime.now(UTC)).strftime(TIME_FORMAT),
         public_key=keys.public_text(signer),

@@ -19,6 +19,7 @@ from rescind.life.entry import Entry, Setting
 from rescind.life.nodes_rows import NODE_ROWS
 from rescind.life.peers import PEERS
 from rescind.life.rows import ROUNDS, ROWS, Row
+from rescind.methods._outside import run_text
 
 GROUP = "rescind.methods"
 """The group of entry points in which an installed package names its methods."""
@@ -89,11 +90,10 @@ def _module(path: Path) -> ModuleType:
     name = f"rescind_life_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up
     try:
-        spec.loader.exec_module(module)
+        run_text(path, path.read_bytes(), module)
     except Exception as error:
         raise ConfigError(f"{path} cannot be read: {type(error).__name__}: {error}.") from error
     return module

@@ -7,7 +7,9 @@ A class is found by its name in these places, in this order:
 3. files that this user has run before (`--method FILE.py`). Their paths are in `methods.txt` in the
    folder of keys, so that `rescind recommend RUN` knows a method without naming its file again
 
-A saved run has the name of its method, never code: nothing that came with a run is executed.
+A saved run has the name of its method and the digest of its file, never code: nothing that came
+with a run is executed. It is opened with the file of that digest alone (`made_by`), because two
+files can have classes of one name, and a file can be edited.
 """
 
 from __future__ import annotations
@@ -39,7 +41,11 @@ LEARNS, FORGETS = "server_sample", "unlearn"
 PACKAGE = "rescind.methods"
 REMEMBERED = "methods.txt"
 _LOADED: dict[Path, str] = {}
-"""Files that were loaded, and the names of their modules; the newest is last."""
+"""Files that were loaded, and the names of their modules; the one that was named last is last."""
+_CODE: dict[str, str] = {}
+"""By module, the file and digest of what was run: a file may be edited while its code is used."""
+OWN = "rescind_own_"
+"""Modules of files that were run here begin with it."""
 
 
 def class_name(text: str, marker: str = LEARNS, near: Path | None = None) -> str:
@@ -69,21 +75,25 @@ def class_name(text: str, marker: str = LEARNS, near: Path | None = None) -> str
 
 
 def load_file(path: Path) -> ModuleType:
-    """Run a Python file and return its module; a file that was loaded before is not run again."""
+    """Run a Python file and return its module; run it again only if its text has changed."""
     path = path.expanduser().resolve()
-    if path in _LOADED:
-        return sys.modules[_LOADED[path]]
-    if not path.is_file():
-        raise ConfigError(f"there is no file {path}. Give the file that defines your method.")
-    module = _there(path) or _run(path)
-    _check(path, module)
-    _LOADED[path] = module.__name__
-    return module
+    known = _LOADED.get(path)
+    if known is None or (known in _CODE and path.is_file() and _CODE[known] != _code(path)):
+        if not path.is_file():
+            raise ConfigError(f"there is no file {path}. Give the file that defines your method.")
+        module = _there(path) or _run(path)
+        _check(path, module)
+        known = module.__name__
+    _LOADED.pop(path, None)  # goes last: of two classes of one name, the one named last counts
+    _LOADED[path] = known
+    return sys.modules[known]
 
 
 def _there(path: Path) -> ModuleType | None:
-    """Return the module of this file if the process has it, as a script and its workers do."""
-    for module in list(sys.modules.values()):
+    """Return the module of this file if the process imported it, as a script and its workers do."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith(OWN):
+            continue
         file = getattr(module, "__file__", None)
         if file and file.endswith(path.name) and Path(file).resolve() == path:
             return module
@@ -91,19 +101,36 @@ def _there(path: Path) -> ModuleType | None:
 
 
 def _run(path: Path) -> ModuleType:
-    # The name depends on the path alone, so that a worker finds what was sent to it.
-    name = f"rescind_own_{path.stem}_{sha256(str(path).encode()).hexdigest()[:8]}"
+    # The name depends on path and text alone, so that a worker finds what was sent to it, and
+    # objects of an earlier text do not become those of the new one.
+    text = path.read_bytes()
+    name = f"{OWN}{path.stem}_{sha256(str(path).encode() + text).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ConfigError(f"{path} is not a Python file. Give the file that defines your method.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses read their types there
     try:
-        spec.loader.exec_module(module)
+        run_text(path, text, module)
     except Exception as error:
         del sys.modules[name]
         raise ConfigError(f"{path} cannot be loaded: {_cause(error, path)}") from error
     return module
+
+
+def run_text(path: Path, text: bytes, module: ModuleType) -> None:
+    """Run the text of a file in a module, and note its digest.
+
+    Python's own loader may run compiled code of an earlier text: it compares sizes and seconds.
+    """
+    _CODE[module.__name__] = _code(path, text)
+    exec(compile(text, str(path), "exec"), vars(module))
+
+
+def _code(path: Path, text: bytes | None = None) -> str:
+    """Return the name of a file and its digest, as results and receipts state them."""
+    text = path.read_bytes() if text is None else text
+    return f"{path.name} sha256:{sha256(text).hexdigest()[:12]}"
 
 
 def _cause(error: Exception, path: Path) -> str:
@@ -112,6 +139,21 @@ def _cause(error: Exception, path: Path) -> str:
     line = error.lineno if isinstance(error, SyntaxError) else inside[-1].lineno if inside else None
     words = error.msg if isinstance(error, SyntaxError) else str(error)
     return f"line {line}: {type(error).__name__}: {words}"
+
+
+def in_own_file(error: Exception) -> str:
+    """Return the lines of a traceback that are in files loaded here, and what happened at last.
+
+    "" if it did not pass through such a file.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename) in _LOADED]
+    if not own:
+        return ""
+    shown = own if frames[-1] in own else [*own, frames[-1]]
+    return "".join(
+        [*traceback.format_list(shown), *traceback.format_exception_only(error)]
+    ).rstrip()
 
 
 def _check(path: Path, module: ModuleType) -> None:
@@ -193,6 +235,62 @@ class Outside:
         for path in _remembered():
             if path.is_file() and _mentions(path, name):
                 yield load_file(path).__name__
+
+
+def made_by(marker: str, name: str, made: str, run: str) -> type:
+    """Return the class of this name from the file that made a run; refuse any other code.
+
+    A package that was installed may be upgraded, as rescind itself: its class is taken as it is.
+
+    made: the file and its digest, as `code_of` returned them    run: its folder, for the refusal
+    """
+    wanted = made.rpartition(" ")[2]
+    others: list[str] = []
+    for cls in (classes_in(module, marker).get(name) for module in _in_process()):
+        if cls is not None and code_of(cls).endswith(wanted):
+            return cls
+        if cls is not None:
+            at = file_of(cls)
+            others.append(f"{at.parent}/{code_of(cls)}" if at else f"{name}, which has no file")
+    for point in _installed():
+        if _promised(point) == name:
+            return classes_in(_loaded(point).__name__, marker)[name]
+    for path in _remembered():
+        if not path.is_file() or not _mentions(path, name):
+            continue
+        if _code(path).endswith(wanted):
+            return classes_in(load_file(path).__name__, marker)[name]
+        others.append(f"{path.parent}/{_code(path)}")
+    raise ConfigError(_other_code(name, made, run, list(dict.fromkeys(others))))
+
+
+def _other_code(name: str, made: str, run: str, others: list[str]) -> str:
+    """Return what made a run, what is there instead, and how to go on."""
+    file = made.rpartition(" ")[0]
+    gone = [str(path) for path in _remembered() if path.name == file and not path.is_file()]
+    where = f", which is no longer at {gone[0]}" if gone else ""
+    if not gone and not others:
+        where = ", which you have not run on this machine"
+    back = (
+        f"Put {file} back as it was, or show it once where it is now: "
+        f"rescind doctor --method FOLDER/{file}."
+    )
+    if not others:
+        return f"{run} was made by {made}{where}. {back}"
+    others.sort(key=lambda other: f"/{file} " not in other)  # its own file before namesakes
+    return (
+        f"{run} was made by {made}{where}. What is there now is other code: {'; '.join(others)}. "
+        f"{back} Or train again with the new code: rescind run. If you know that the change is "
+        f"harmless, load the run in Python: rescind.load_federation({run!r}, method={name})."
+    )
+
+
+def code_of(cls: type) -> str:
+    """Return the file of a class outside rescind, and the digest of its text; "" if it has none."""
+    if known := _CODE.get(cls.__module__):
+        return known
+    path = file_of(cls)
+    return "" if path is None else _code(path)
 
 
 def _in_process() -> list[str]:

@@ -110,8 +110,9 @@ def resume(
             continue
         if facts["key"] != key:
             raise ConfigError(
-                f"{path} is a checkpoint of another run: its configuration or data differ. "
-                f"Choose another --out, or remove {folder} to start from the beginning."
+                f"{path} is a checkpoint of another run: its configuration, its data or the file "
+                f"of its method differ. Choose another --out, or remove {folder} to start from the "
+                f"beginning."
             )
         now = packing.unpack_now(drawer("now", tensors), facts["now"], fed)
         if until is not None and "until" in facts:

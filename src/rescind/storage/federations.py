@@ -26,10 +26,10 @@ from rescind.core.method import Method
 from rescind.core.params import Params
 from rescind.core.records import Records
 from rescind.core.run_state import RunState
-from rescind.core.settings import fields_of, find, from_table, to_table
+from rescind.core.settings import fields_of, find, from_table, in_package, to_table
 from rescind.core.world import Sizes, World
 from rescind.errors import ConfigError, DataError
-from rescind.methods._outside import check_name
+from rescind.methods._outside import check_name, code_of, made_by
 from rescind.storage import packing, whole
 from rescind.storage.content import Store, warn_of
 from rescind.storage.kinds import METHODS, MODELS
@@ -44,7 +44,7 @@ from rescind.storage.past import (
     remember_past,
     unpack_past,
 )
-from rescind.storage.run_folder import HEAD, model_in
+from rescind.storage.run_folder import HEAD, model_in, read_facts
 
 SAVE_SECONDS = 1e-8
 """CPU time of a save for each byte that the server keeps, measured with 13 and 54 MB."""
@@ -102,9 +102,11 @@ def _save(fed: Federation, folder: Path) -> None:
 def _facts(fed: Federation) -> Facts:
     """Return what is known of a federation beside tensors."""
     check_name(type(fed.method))
+    code = code_of(type(fed.method))
     return {
         "format": FORMAT,
         "method": to_table(fed.method),
+        **({"code": code} if code else {}),
         "seed": fed.clock.seed,
         "task": fed.world.task,
         "sizes": vars(fed.world.sizes),
@@ -154,14 +156,21 @@ def _write_devices(fed: Federation, store: Store) -> bytes:
     return store.put(params.to_bytes(out.tensors, as_notes(facts)))
 
 
-def load_federation(folder: Path | str, executor: Executor | None = None) -> Federation:
-    """Read a federation with its guards. folder: of `save_federation`, or of a finished run"""
+def load_federation(
+    folder: Path | str, executor: Executor | None = None, method: type[Method] | None = None
+) -> Federation:
+    """Read a federation with its guards.
+
+    folder: of `save_federation`, or of a finished run
+    method: the class of its method. Default: found by its name; a class of a user's own file only
+    if the file is as it was when the federation was saved
+    """
     folder = model_in(Path(folder))
     read = _read(folder)
     server, facts, held_facts = read.server, read.facts, read.device_facts
-    method = _method(facts["method"])
+    learner = _method(facts["method"], method or _class_of(facts, folder))
     executor = _guarded(executor or InProcess(), facts.get("guards") or [], folder)
-    executor = method.executor_for(executor)
+    executor = learner.executor_for(executor)
     device = getattr(executor, "device", "cpu")
     vault = _unpack(read.devices, held_facts, device)
     flags = {n: v.to(device) for n, v in drawer("flags", server).items()}
@@ -174,7 +183,7 @@ def load_federation(folder: Path | str, executor: Executor | None = None) -> Fed
     past = read.past and unpack_past(*read.past, vault)
     fed = Federation(
         world=world,
-        method=method,
+        method=learner,
         now=RunState(packing.unpack_state(server, facts, device), vault, tuple(hosts)),
         clock=Clock(facts["seed"]),
         executor=executor,
@@ -262,9 +271,17 @@ def _unpack(tensors: Params, facts: Facts, device: str) -> Vault:
     return packing.unpack_vault(tensors, facts, packing.unpack_holdings(tensors, facts), device)
 
 
-def _method(table: Facts) -> Method:
+def _class_of(facts: Facts, folder: Path) -> type:
+    """Return the class of a saved method: of the code that it was saved with."""
+    name, made = str(facts["method"]["name"]), str(facts.get("code", ""))
+    run = folder.parent if folder.name == "model" else folder
+    if not made and in_package(*METHODS, name) is None:  # saved before federations had it
+        made = str((read_facts(run) or {}).get("versions", {}).get(name, ""))
+    return made_by(METHODS[1], name, made, str(run)) if made else find(*METHODS, name)
+
+
+def _method(table: Facts, cls: type) -> Method:
     """Return the saved method, without settings that it had in version 0.1 and did not read."""
-    cls = find(*METHODS, str(table["name"]))
     fixed = {field.name for field in fields(cls) if not field.init}
     old = fixed | (fields_of(RankingMethod).keys() - fields_of(cls).keys())
     known = {k: v for k, v in table.items() if k not in old}

@@ -6,11 +6,10 @@ import os
 import platform
 import subprocess
 from functools import lru_cache
-from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
 
-from rescind.methods._outside import file_of
+from rescind.methods._outside import code_of
 
 
 def versions() -> dict[str, str]:
@@ -22,13 +21,10 @@ def versions() -> dict[str, str]:
     return dict(_versions())
 
 
-def version_of(method: object) -> dict[str, str]:
-    """Return the file and the digest of a method outside rescind, for the line of a result."""
-    path = file_of(type(method))
-    if path is None:
-        return {}
-    digest = sha256(path.read_bytes()).hexdigest()[:12]
-    return {type(method).__name__: f"{path.name} sha256:{digest}"}
+def version_of(*methods: object) -> dict[str, str]:
+    """Return the file and the digest of each method outside rescind, by the name of its class."""
+    found = {type(method).__name__: code_of(type(method)) for method in methods}
+    return {name: code for name, code in found.items() if code}
 
 
 @lru_cache(maxsize=1)

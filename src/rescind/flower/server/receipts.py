@@ -24,6 +24,7 @@ from rescind.forgetting.pipeline import Forgotten, vouched
 from rescind.forgetting.purge import inventory
 from rescind.forgetting.receipt import Done
 from rescind.forgetting.receipt_log import log_if_possible, proof_path
+from rescind.storage.provenance import version_of
 
 UNAUDITED = (
     "Audits need retrained models, which are made in one process (rescind audit). Level L3: the "
@@ -113,4 +114,5 @@ def _issued(fed: Federation, one: dict[str, Any], event: Event, previous: bytes)
             "silos that confirmed": ", ".join(sorted(silos, key=int)) or "none",
             "silos waited for": ", ".join(waiting) or "none",
         },
+        code=version_of(fed.method),
     )  # fmt: skip

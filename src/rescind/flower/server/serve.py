@@ -36,7 +36,7 @@ from rescind.flower.server.streams import train_stream
 from rescind.flower.server.transport import Transport
 from rescind.flower.wire.secure_aggregation import Masked
 from rescind.storage.checkpoints import Checkpoints, resume
-from rescind.storage.provenance import versions
+from rescind.storage.provenance import version_of, versions
 from rescind.storage.run_folder import write_facts
 
 log = logging.getLogger(__name__)
@@ -165,7 +165,7 @@ def _facts(cell: Cell, fed: Federation, meter: Meter, last: Last) -> dict[str, A
     return {
         **cell.stated,
         "shared": len(fed.world.shared),
-        "versions": versions(),
+        "versions": versions() | version_of(fed.method),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "round": fed.now.state.round,
         "per_round": [{"round": r, **v} for r, v in until.history] if until else [],
