@@ -22,12 +22,13 @@ def command(
     k: Annotated[int, Option("-k", "--k", min=1, help="Number of items.")] = 20,
     as_json: Json = False,
 ) -> None:
-    """Recommend items to a user, with original ids and titles.
+    """Recommend items that a user does not have, with original ids and titles.
 
     Example: rescind recommend runs/demo --user 450 -k 10
 
-    A user without data gets the most popular items, and the output says it. With --history, to
-    somebody who has had these items and is not in the model.
+    They also have what the run held out to measure itself. A user without data gets the most
+    popular items, and the output says it. With --history, to somebody who has had these items and
+    is not in the model.
     """
     from rescind.errors import ConfigError
 

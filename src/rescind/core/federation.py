@@ -388,6 +388,7 @@ class Federation:
     ) -> list[Recommendation]:
         """Return the k best items that a user does not have, with original ids and titles.
 
+        A user has all that the devices hold of them, items held out for evaluation too.
         A user without data gets the most popular items, marked "popularity", as are the lists of
         a method that gives everybody the same.
         history: original ids of items from first to last, instead of a user: of somebody who is
@@ -409,7 +410,9 @@ class Federation:
         items = torch.arange(self.world.sizes.items)
         everything = Records.of(torch.full_like(items, client), items)
         known = bool(self.world.available[client])
-        scores = self.query(everything, "open") if known else self.popularity().double()
+        scores = self.query(everything, "open")
+        if not known:
+            scores = self.popularity().double().masked_fill(scores == -torch.inf, -torch.inf)
         return self._best(scores, k, self.method.because if known else "popularity")
 
     def _score_history(self, history: Sequence[str | int]) -> Tensor:
