@@ -203,6 +203,11 @@ def _find(name: str, known: dict[str, int], size: int, kind: str) -> int:
         return int(later)
     if not known:
         raise DataError(f"there is no {kind} '{name}': {kind}s are numbered 0 to {size - 1} here.")
+    if kind == "item" and "," in name and any(one.strip() in known for one in name.split(",")):
+        raise DataError(
+            f"there is no item '{name}': these are several items. Give them one by one, on the "
+            f"command line with an --item for each (--item A --item B), in Python as a list."
+        )
     left = sum(k.startswith(GONE) for k in known)
     more = f" {left} more left, and their ids were deleted." if left else ""
     if kind == "user":  # who else is here is nobody's business, so no near id is named
