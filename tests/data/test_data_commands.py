@@ -68,6 +68,10 @@ def test_columns_that_are_not_used_are_told_with_what_to_do(tmp_path):
     assert "--time" not in told, "it was given"
     told = run("import", str(path), "--name", "untimed", *named[:4]).stderr
     assert "--time first_heard" in told
+    told = run("import", str(path), "--name", "named", *named, "--title", "artist_name").stderr
+    assert "not used: columns plays, note. A column is read as words about items" in told
+    assert "--title" not in told, "it was given"
+    assert "--rating COLUMN" in told
     titled = ("--title", "artist_name", "--ignore", "plays", "--ignore", "note")
     told = run("import", str(path), "--name", "titled", *named, *titled)
     assert "not used" not in told.stderr, "the control: each column was named"
