@@ -510,6 +510,17 @@ def test_one_who_withdrew_gets_no_recommendations_but_a_way_back(tiny_fed):
         tiny_fed.apply(Withdraw(2)).recommend(2)
 
 
+@pytest.mark.parametrize("given", ["11", 11])
+def test_one_id_instead_of_a_list_is_not_read_as_its_letters(tiny_fed, given):
+    with pytest.raises(ConfigError, match=rf"Write records\(0, \[{given!r}\]\)"):
+        tiny_fed.records(0, given)
+    with pytest.raises(ConfigError, match=rf"Write history=\[{given!r}\]"):
+        tiny_fed.recommend(history=given)
+    with pytest.raises(ConfigError, match=rf"Write away=\[{given!r}\]"):
+        tiny_fed.request(Withdraw(1), away=given)
+    assert tiny_fed.records(0, [given]).item.tolist() == [11], "the control"
+
+
 def test_a_list_of_negative_length_is_refused(tiny_fed):
     with pytest.raises(ConfigError):
         tiny_fed.recommend(0, k=-5)

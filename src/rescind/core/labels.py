@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, Protocol, overload
 
-from rescind.errors import ConsentError, DataError, suggest
+from rescind.errors import ConfigError, ConsentError, DataError, suggest
 
 GONE = "(left "
 """Prefix that replaces the id of a user who left."""
@@ -184,6 +184,15 @@ class Labels:
     def title(self, item: int) -> str:
         """Return the title of an item, '' if there is none."""
         return self.titles[item] if item < len(self.titles) else ""
+
+
+def check_list(ids: object, write: str) -> None:
+    """Raise `ConfigError` if one id was given where a list of ids is wanted.
+
+    A text would be read as its letters. write: how to give it, with {} for the id
+    """
+    if isinstance(ids, str | int):
+        raise ConfigError(f"give a list of ids; got {ids!r}. Write {write.format(f'[{ids!r}]')}.")
 
 
 def _name(known: Sequence[str], index: int) -> str:
