@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
+import sys
 
 import numpy as np
 import polars
@@ -215,6 +216,13 @@ def test_a_frame_is_refused_as_a_file_is():
         rs.from_frame(7)
     with pytest.raises(DataError, match="kind is 'R'"):
         rs.from_frame(ROWS).to_frame("R")
+
+
+def test_without_pandas_a_frame_is_refused_with_what_to_do(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(DataError, match=r"pip install pandas\), or use to_frame\('arrow'\)"):
+        rs.from_frame(ROWS).to_frame()
+    assert rs.from_frame(ROWS).to_frame("arrow").num_rows, "the control"
 
 
 def test_advice_about_a_frame_names_arguments_of_python():

@@ -207,9 +207,11 @@ def times_in(column: Any) -> Ints:
             f"{missing:,} of {len(values):,} times are missing, and this learner reads the order "
             f"of records. Leave these rows out, or use Gram, which needs no times."
         )
+    text = values.dtype.kind in "UT"
     raise DataError(
-        f"times must be whole numbers or dates; got {values.dtype}. "
-        f"Convert the column, for example to seconds since 1970."
+        f"times must be whole numbers or dates; got {'text' if text else values.dtype}. Convert "
+        f"the column: "
+        + ("pd.to_datetime(column) will do." if text else "for example to seconds since 1970.")
     )
 
 
