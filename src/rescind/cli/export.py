@@ -9,6 +9,7 @@ import typer
 from typer import Option
 
 from rescind.cli.options import Run
+from rescind.core.words import count_of
 
 
 def command(
@@ -36,8 +37,8 @@ def command(
     folder = model_in(standing)
     with working(f"lists of {standing}"):
         done = export(load_federation(folder), out, k)
-    typer.echo(f"Written: {out / TOP}, lists of {done.users:,} users")
+    typer.echo(f"Written: {out / TOP}, lists of {count_of(done.users, 'user')}")
     if done.items:
-        typer.echo(f"Written: {out / NEAR}, neighbours of {done.items:,} items")
+        typer.echo(f"Written: {out / NEAR}, neighbours of {count_of(done.items, 'item')}")
     else:
         typer.echo("This model has no weights between items, so no neighbours were written.")

@@ -10,6 +10,7 @@ import typer
 from typer import Option
 
 from rescind.cli.options import Json, Run
+from rescind.core.words import count_of
 
 if TYPE_CHECKING:
     from rescind.core.labels import Recommendation
@@ -48,8 +49,8 @@ def command(
         asked = {"user": user} if items is None else {"history": items}
         typer.echo(json.dumps({**asked, "items": [vars(r) for r in found]}))
         return
-    whom = f"user {user}" if items is None else f"a history of {len(items)} items"
-    typer.echo(f"{len(found)} recommendations for {whom}, from {why}")
+    whom = f"user {user}" if items is None else f"a history of {count_of(len(items), 'item')}"
+    typer.echo(f"{count_of(len(found), 'recommendation')} for {whom}, from {why}")
     for place, item in enumerate(found, 1):
         typer.echo(f"{place:4d}  {item.item:>8}  {item.score:8.4f}  {item.title}")
 
