@@ -148,15 +148,25 @@ def test_ids_of_dropped_rows_alone_do_not_stay(save):
     assert (data.users.tolist(), data.items.tolist()) == (["1"], ["2", "3"])
 
 
-def test_all_bad_cells_are_counted_and_the_first_twenty_shown(save):
+def test_all_bad_cells_are_counted_and_the_first_of_each_kind_shown(save):
     rows = "".join(f"1,{n},{'x' if n % 2 else 3}\n" for n in range(100)) + "-4,7,y\n"
     with pytest.raises(DataError) as refused:
         rs.import_file(save("user,item,rating\n" + rows), "mine")
     lines = str(refused.value).splitlines()
-    assert sum("is not a valid" in line for line in lines) == 20
-    assert "... and 32 more" in lines[20]
-    assert any("'rating': 51 cells: a rating must be a number" in line for line in lines)
-    assert any("'user': 1 cell: a numeric id must not have a sign" in line for line in lines)
+    assert [line.split(", ")[1] for line in lines[:4]] == ["line 3", "line 5", "line 7", "line 102"]
+    assert all("is not a valid" in line for line in lines[:4])
+    assert "... and 48 more" in lines[4]
+    assert "'rating': 51 cells: a rating must be a number" in lines[5]
+    assert "'user': 1 cell: a numeric id must not have a sign" in lines[6]
+    assert len(lines) == 8, "and what to do"
+
+
+@pytest.mark.parametrize("name", ["a.xlsx", "a.XLS", "a.ods"])
+def test_a_spreadsheet_is_answered_with_how_to_save_it(save, name):
+    with pytest.raises(DataError, match=r"is a spreadsheet.*save it as CSV UTF-8"):
+        rs.import_file(save("PK", name), "mine")
+    with pytest.raises(DataError, match=r"extension '.jsn' is not supported.*convert the file"):
+        rs.import_file(save("PK", "a.jsn"), "mine")
 
 
 def test_a_column_to_ignore_must_be_there(save):
