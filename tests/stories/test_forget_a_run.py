@@ -206,7 +206,7 @@ def test_where_nobody_lends_a_draw_of_lenders_says_so_and_what_to_do(tmp_path):
     fed = load_federation(tmp_path / "run" / "model")
     for kind in ("erase", "unshare"):
         with pytest.raises(
-            ConsentError, match=r"nobody lends.*--set sharing\.ratio=\[1,2,7\].*CSV"
+            ConsentError, match=r"nobody lends.*--set 'sharing\.ratio=\[1,2,7\]'.*CSV"
         ):
             read_request(fed, kind, "draw:0.3")
 

@@ -89,8 +89,8 @@ def _drawn(fed: Federation, source: str) -> Records:
     if not len(fed.world.shared):
         raise ConsentError(
             f"{source} draws from users who lend, and in this run nobody lends. Run again with "
-            f"lending (rescind run ... --set sharing.ratio=[1,2,7]), or name records in a CSV file "
-            f"with the columns user,item."
+            f"lending (rescind run ... --set 'sharing.ratio=[1,2,7]'), or name records in a CSV "
+            f"file with the columns user,item."
         )
     records = draw_regret(fed.world.shared, fed.clock, fraction)
     if not len(records):
