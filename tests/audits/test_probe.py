@@ -153,12 +153,16 @@ def test_evidence_is_higher_where_the_score_is(tiny_fed):
 def test_lists_leave_out_what_people_own_and_are_the_best_of_the_rest(tiny_fed):
     fed = tiny_fed.run(2)
     ids = torch.tensor([1, 3])
-    top = lists(fed, ids, k=3)
+    top, served = lists(fed, ids, k=3), lists(fed, ids, k=3, mask=("had",))
+    assert not torch.equal(top, served), "an attacker sees held-out items, too"
     for row, client in enumerate(ids.tolist()):
         items = torch.arange(fed.world.sizes.items)
-        scores = fed.query(Records.of(torch.full_like(items, client), items), "open")
-        best = torch.argsort(scores, descending=True, stable=True)[:3]
-        assert top[row].tolist() == best.tolist()
+        everything = Records.of(torch.full_like(items, client), items)
+        own = fed.now.vault.holdings.of_clients("own", ids[row : row + 1]).item
+        open_ = fed.query(everything).index_fill(0, own, -torch.inf)
+        for shown, scores in ((top, open_), (served, fed.query(everything, "open"))):
+            best = torch.argsort(scores, descending=True, stable=True)[:3]
+            assert shown[row].tolist() == best.tolist()
     record = Records.of([1, 1], [int(top[0, 0]), int(fed.now.vault.holdings.lot("own")[2][0])])
     assert in_list(top, ids, record)[0]
 

@@ -92,6 +92,7 @@ class Plain:
             "own": lambda r: r.block == self.now and r.split == TRAIN,
             "unshared": lambda r: r.block == self.now and r.split == TRAIN and not r.lent,
             "known": lambda r: r.block == self.now and r.split != TEST,
+            "had": lambda r: True,
             "test": lambda r: r.block == self.now and r.split == TEST,
         }[name]
         return sorted({r.pair for r in self.rows if inside(r)})
@@ -148,7 +149,7 @@ def next_event(chance: Random, plain: Plain) -> Event | None:
 def assert_same(fed: Federation, plain: Plain) -> None:
     held = fed.now.vault.holdings
     everyone = torch.arange(plain.clients)
-    for name in ("own", "unshared", "known", "test"):
+    for name in ("own", "unshared", "known", "test", "had"):
         lot, wanted = held.of_clients(name, everyone.flip(0)), plain.lot(name)
         owner = (plain.clients - 1 - lot.owner).tolist()
         assert sorted(zip(owner, lot.item.tolist(), strict=True)) == wanted
@@ -183,7 +184,7 @@ def follow_events(chance: Random) -> None:
     rows = drawn_rows(chance, CLIENTS, ITEMS)
     named = Records.of([r.client for r in rows], [r.item for r in rows], [r.time for r in rows])
     data = Holdings.of(named, torch.tensor([r.split for r in rows]), CLIENTS, ITEMS)
-    for name in ("known", "test"):  # so that these are carried on, too
+    for name in ("known", "test", "had"):  # so that these are carried on, too
         data.lot(name)
     assert len(data.records.per_item) <= ITEMS
     fed = Federation.start(data, FedAvg(model=MF(dim=1)))

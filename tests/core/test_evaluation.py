@@ -179,3 +179,28 @@ def test_scores_of_another_shape_are_refused_before_they_are_ranked(shape, wrong
     if shape != "one row":  # for one user that is right
         with pytest.raises(BoundaryError, match=r"Sketch\.client_scores returned"):
             fed.recommend(user=3, k=2)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_scores_that_are_not_finite_are_refused_and_minus_infinity_hides_an_item(value):
+    @dataclass(frozen=True, kw_only=True)
+    class Mix(FedAvg):
+        def client_scores(self, public, private, cohort):
+            scores = super().client_scores(public, private, cohort).clone()
+            scores[:, 3] = value
+            return scores
+
+    fed = Federation.start(tiny_holdings(12, 20), Mix(model=Bag(dim=4)), seed=0)
+    if value == -torch.inf:
+        assert fed.evaluate()
+        assert "3" not in [one.item for one in fed.recommend(user=3, k=20)]
+        return
+    said = (
+        r"Mix\.client_scores returned values that are not finite \({} of {};.*Change that function"
+    )
+    with pytest.raises(BoundaryError, match=said.format(12, 240)):
+        fed.evaluate()
+    with pytest.raises(BoundaryError, match=said.format(1, 20)):
+        fed.recommend(user=3, k=2)
+    with pytest.raises(BoundaryError, match=said.format(1, 20)):
+        fed.recommend(history=[1, 2])

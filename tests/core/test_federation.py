@@ -435,11 +435,14 @@ def test_quality_by_hand_when_the_model_is_written_by_hand():
     softplus = [math.log1p(math.exp(-s)) for s in (2.0, 5.0, 0.0)]
     assert fed.query(asked, "loss").tolist() == pytest.approx(softplus, abs=1e-6)
     assert fed.query(asked, "open").tolist() == [2.0, -math.inf, -math.inf]
+    held_out = Records.of([0, 1], [4, 3])
+    assert fed.query(held_out).tolist() == [4.0, 3.0]  # the control: evaluation ranks them
+    assert fed.query(held_out, "open").tolist() == [-math.inf, -math.inf]
     named = replace(fed, labels=Labels(("ann", "bo"), tuple("uvwxyz"), tuple("UVWXYZ")))
     best = named.recommend("ann", k=2)
     assert [(r.item, r.title, r.score, r.because) for r in best] == [
-        ("y", "Y", 4.0, "taste"),
-        ("x", "X", 3.0, "taste"),
+        ("x", "X", 3.0, "taste"),  # of "y" they have a record, held out
+        ("w", "W", 2.0, "taste"),
     ]
 
 
@@ -452,11 +455,14 @@ def test_one_by_one_measures_and_answers_the_same(tiny):
 
 def test_no_item_a_person_has_is_recommended(tiny_fed):
     fed = tiny_fed.run(2)
-    own = held(fed.now.vault.holdings, "own")
-    for client in range(5):
-        items = {int(r.item) for r in fed.recommend(client, k=50)}
-        assert items == set(range(12)) - {i for c, i in own if c == client}
-    assert len(fed.recommend(hoarder(), k=5)) == 1
+    later = fed.apply(next_block()).run(1)  # devices keep what was held out in earlier blocks
+    for now in (fed, later):
+        has = pairs(now.now.vault.holdings.records)
+        assert has > held(now.now.vault.holdings, "own"), "the control: some are held out"
+        for client in range(6):
+            items = {int(r.item) for r in now.recommend(client, k=50)}
+            assert items == set(range(12)) - {i for c, i in has if c == client}
+    assert not fed.recommend(hoarder(), k=5), "has everything"
 
 
 def test_scores_of_recommendations_descend(tiny_fed):
@@ -465,9 +471,12 @@ def test_scores_of_recommendations_descend(tiny_fed):
 
 
 def test_a_person_without_data_gets_the_most_popular_items(tiny_fed):
-    own = held(tiny_fed.now.vault.holdings, "own")
+    holdings = tiny_fed.now.vault.holdings
+    own, has = held(holdings, "own"), pairs(holdings.records)
     count = [sum(i == item for _, i in own) for item in range(12)]
-    expected = sorted(range(12), key=lambda item: (-count[item], item))[:4]
+    others = [item for item in range(12) if (silent(), item) not in has]
+    assert len(others) == 11, "one is held out"
+    expected = sorted(others, key=lambda item: (-count[item], item))[:4]
     shown = tiny_fed.recommend(silent(), k=4)
     assert [int(r.item) for r in shown] == expected
     assert {r.because for r in shown} == {"popularity"}
@@ -499,6 +508,17 @@ def test_an_unknown_user_is_a_data_error_with_the_range(tiny_fed):
 def test_one_who_withdrew_gets_no_recommendations_but_a_way_back(tiny_fed):
     with pytest.raises(ConsentError, match=r"user 2 has withdrawn.*join again"):
         tiny_fed.apply(Withdraw(2)).recommend(2)
+
+
+@pytest.mark.parametrize("given", ["11", 11])
+def test_one_id_instead_of_a_list_is_not_read_as_its_letters(tiny_fed, given):
+    with pytest.raises(ConfigError, match=rf"Write records\(0, \[{given!r}\]\)"):
+        tiny_fed.records(0, given)
+    with pytest.raises(ConfigError, match=rf"Write history=\[{given!r}\]"):
+        tiny_fed.recommend(history=given)
+    with pytest.raises(ConfigError, match=rf"Write away=\[{given!r}\]"):
+        tiny_fed.request(Withdraw(1), away=given)
+    assert tiny_fed.records(0, [given]).item.tolist() == [11], "the control"
 
 
 def test_a_list_of_negative_length_is_refused(tiny_fed):

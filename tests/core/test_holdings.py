@@ -291,7 +291,7 @@ def test_a_label_is_needed_for_every_record():
 
 
 def test_a_lot_of_an_unknown_name_is_a_config_error(few):
-    with pytest.raises(ConfigError, match="Use own, unshared, known, valid or test"):
+    with pytest.raises(ConfigError, match="Use own, unshared, known, valid, test or had"):
         few.lot("everything")
 
 

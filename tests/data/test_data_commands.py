@@ -8,6 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from rescind.cli.data import app
+from rescind.data import load
+from rescind.data.blocklist import Blocklist
 from rescind.errors import ConfigError, DataError
 
 
@@ -68,11 +70,13 @@ def test_columns_that_are_not_used_are_told_with_what_to_do(tmp_path):
     assert "--time" not in told, "it was given"
     told = run("import", str(path), "--name", "untimed", *named[:4]).stderr
     assert "--time first_heard" in told
+    told = run("import", str(path), "--name", "named", *named, "--title", "artist_name").stderr
+    assert "not used: columns plays, note. A column is read as words about items" in told
+    assert "--title" not in told, "it was given"
+    assert "--rating COLUMN" in told
     titled = ("--title", "artist_name", "--ignore", "plays", "--ignore", "note")
     told = run("import", str(path), "--name", "titled", *named, *titled)
     assert "not used" not in told.stderr, "the control: each column was named"
-    from rescind.data import load
-
     assert load("titled").titles.tolist()[0] == "Band 0"
     assert "titles  5 of 5 items have one" in told.stdout
     path.write_text(LISTENS.replace("Band 3", "").replace("Band 4", ""))
@@ -80,6 +84,17 @@ def test_columns_that_are_not_used_are_told_with_what_to_do(tmp_path):
     assert "titles  3 of 5 items have one" in told.stdout
     assert "titles     3 of 5 items have one" in run("describe", "partly").stdout
     assert "titles     none" in run("describe", "listens").stdout, "the control"
+
+
+def test_the_digest_and_the_size_that_are_described_are_of_the_rows_that_load(tmp_path):
+    path = tmp_path / "listens.csv"
+    path.write_text(LISTENS)
+    run("import", str(path), "--name", "asked", "--user", "listener", "--item", "artist_id")
+    before = json.loads(run("describe", "asked", "--json").stdout)
+    Blocklist().with_erased(["u1"], ["a3"]).add_to_dataset("asked")
+    after = json.loads(run("describe", "asked", "--json").stdout)
+    assert (before["rows"], after["rows"]) == (30, 29)
+    assert before["digest"] != after["digest"] == load("asked").digest
 
 
 def test_an_import_is_described_by_what_it_holds(tmp_path):

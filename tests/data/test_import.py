@@ -214,8 +214,8 @@ def test_unknown_columns_and_extensions_are_refused(save):
         import_file(save(GOOD), "mine", columns={"user": "nobody"})
     with pytest.raises(DataError, match=r"separated by ';', pass separator=';'"):
         import_file(save(GOOD.replace(",", ";")), "semicolons")
-    with pytest.raises(DataError, match=r"extension '\.xlsx' is not supported"):
-        import_file(save(GOOD, "a.xlsx"), "mine")
+    with pytest.raises(DataError, match=r"extension '\.json' is not supported"):
+        import_file(save(GOOD, "a.json"), "mine")
     with pytest.raises(DataError, match="no such file"):
         import_file("nowhere.csv", "mine")
     with pytest.raises(ConfigError, match=r"'usr'; allowed are user, .*split, title, genres\."):

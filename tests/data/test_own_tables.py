@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
+import sys
 
 import numpy as np
 import polars
@@ -147,15 +148,25 @@ def test_ids_of_dropped_rows_alone_do_not_stay(save):
     assert (data.users.tolist(), data.items.tolist()) == (["1"], ["2", "3"])
 
 
-def test_all_bad_cells_are_counted_and_the_first_twenty_shown(save):
+def test_all_bad_cells_are_counted_and_the_first_of_each_kind_shown(save):
     rows = "".join(f"1,{n},{'x' if n % 2 else 3}\n" for n in range(100)) + "-4,7,y\n"
     with pytest.raises(DataError) as refused:
         rs.import_file(save("user,item,rating\n" + rows), "mine")
     lines = str(refused.value).splitlines()
-    assert sum("is not a valid" in line for line in lines) == 20
-    assert "... and 32 more" in lines[20]
-    assert any("'rating': 51 cells: a rating must be a number" in line for line in lines)
-    assert any("'user': 1 cell: a numeric id must not have a sign" in line for line in lines)
+    assert [line.split(", ")[1] for line in lines[:4]] == ["line 3", "line 5", "line 7", "line 102"]
+    assert all("is not a valid" in line for line in lines[:4])
+    assert "... and 48 more" in lines[4]
+    assert "'rating': 51 cells: a rating must be a number" in lines[5]
+    assert "'user': 1 cell: a numeric id must not have a sign" in lines[6]
+    assert len(lines) == 8, "and what to do"
+
+
+@pytest.mark.parametrize("name", ["a.xlsx", "a.XLS", "a.ods"])
+def test_a_spreadsheet_is_answered_with_how_to_save_it(save, name):
+    with pytest.raises(DataError, match=r"is a spreadsheet.*save it as CSV UTF-8"):
+        rs.import_file(save("PK", name), "mine")
+    with pytest.raises(DataError, match=r"extension '.jsn' is not supported.*convert the file"):
+        rs.import_file(save("PK", "a.jsn"), "mine")
 
 
 def test_a_column_to_ignore_must_be_there(save):
@@ -217,6 +228,13 @@ def test_a_frame_is_refused_as_a_file_is():
         rs.from_frame(7)
     with pytest.raises(DataError, match="kind is 'R'"):
         rs.from_frame(ROWS).to_frame("R")
+
+
+def test_without_pandas_a_frame_is_refused_with_what_to_do(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(DataError, match=r"pip install pandas\), or use to_frame\('arrow'\)"):
+        rs.from_frame(ROWS).to_frame()
+    assert rs.from_frame(ROWS).to_frame("arrow").num_rows, "the control"
 
 
 def test_advice_about_a_frame_names_arguments_of_python():

@@ -47,7 +47,7 @@ def test_the_letter_speaks_of_the_second_receipt_as_that_receipt_does(of_rows: R
 
 
 def test_the_page_says_what_stopping_to_lend_leaves() -> None:
-    answer = section("officer", "The third is for a person who stops lending")
+    answer = section("officer", "The last is for a person who stops lending")
     assert "the model still learns from them there" in answer
     assert "not lent again" in answer
 

@@ -132,7 +132,7 @@ def test_a_block_arrives_and_both_go_on():
 
 def test_recommendations_are_items_one_does_not_have():
     fed = lending()
-    own = fed.now.vault.holdings.of_clients("own", torch.tensor([2])).item.tolist()
+    own = fed.now.vault.holdings.of_clients("had", torch.tensor([2])).item.tolist()
     found = fed.recommend(2, k=3)
     assert len(found) == 3
     assert not {int(r.item) for r in found} & set(own)

@@ -232,7 +232,9 @@ def test_a_history_gets_what_its_owner_would_get():
     data = next_item(drawn())
     fed = Federation.start(data, SeqGram.sequences()).run(1)
     mine = data.items[data.item[(data.user == 3) & (data.split == TRAIN)]].tolist()
-    assert fed.recommend(history=mine, k=5) == fed.recommend(data.users[3], k=5)
+    has = set(data.items[data.item[data.user == 3]].tolist())
+    by_history = [one for one in fed.recommend(history=mine, k=30) if one.item not in has]
+    assert by_history[:5] == fed.recommend(data.users[3], k=5)
     other = fed.recommend(history=mine[::-1], k=5)
     assert other != fed.recommend(history=mine, k=5)  # the order counts
     assert not {r.item for r in other} & set(mine)

@@ -75,6 +75,22 @@ def test_columns_are_found_by_common_names_or_named():
     assert left.users == []
 
 
+def test_columns_that_fit_was_given_are_remembered_for_frames_that_have_them():
+    chosen = {"user": "who", "item": "what"}
+    frame, more = {"who": USER, "what": ITEM}, {"who": ["dan"], "what": ["x"]}
+    model = rs.Gram().fit(frame, columns=chosen)
+    expected = rs.Gram().fit(RECORDS).add([("dan", "x")])
+    assert model.add(more).digest() == expected.digest()
+    held = {"who": ["dan"], "what": ["y"]}
+    assert model.evaluate(held) == expected.evaluate([("dan", "y")])
+    assert model.forget(records=more).digest() == rs.Gram().fit(RECORDS).digest()
+    plain = {"user": ["dan"], "item": ["x"]}
+    assert model.add(plain).digest() == expected.digest(), "a frame with common names, too"
+    assert model.forget(records=[("dan", "x")]).users == ["ann", "bob", "cid"]
+    with pytest.raises(DataError, match="no column is named as the user"):
+        model.fit(RECORDS).add(more)  # a fit without columns has none to remember
+
+
 @pytest.mark.parametrize("kind", [coo_matrix, csr_array])
 def test_a_sparse_matrix_has_numbers_as_ids(kind):
     matrix = kind(np.array([[0, 2.5, 1], [0, 0, 0], [1, 0, 1]]))
@@ -139,7 +155,7 @@ def test_sequences_need_times():
     empty = "1 of 2 times are missing.* Leave these rows out, or use Gram"
     for times, why in (
         ([1.5, 2.0], "times must be whole numbers or dates"),
-        (["x", "y"], "times must be whole numbers or dates"),
+        (["2024-05-01", "2024-05-02"], r"dates; got text.*pd\.to_datetime\(column\) will do"),
         ([1, None], empty),
         ([1, np.nan], empty),
         (np.asarray([day, np.datetime64("NaT", "D")]), empty),

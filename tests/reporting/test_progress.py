@@ -11,6 +11,7 @@ import pytest
 import rescind as rs
 from rescind.cli import progress
 from rescind.core import doing
+from rescind.core.words import count_of
 from rescind.demo import story
 from rescind.reporting.progress import RoundBar
 from rescind.storage.federations import save_federation
@@ -18,6 +19,23 @@ from rescind.storage.federations import save_federation
 
 def result(round_: int) -> SimpleNamespace:
     return SimpleNamespace(now=SimpleNamespace(state=SimpleNamespace(round=round_)), until=None)
+
+
+def test_a_run_that_resumes_tells_no_measurement_that_was_told_before(capsys):
+    seen = [(10, {"NDCG@20": 0.1}), (20, {"NDCG@20": 0.2})]
+    with RoundBar("learning", 1) as bar:
+        for round_ in (11, 12, 20, 21):
+            measured = SimpleNamespace(history=tuple(each for each in seen if each[0] <= round_))
+            bar(SimpleNamespace(now=result(round_).now, until=measured))
+    told = capsys.readouterr().err.splitlines()
+    assert told == ["learning: 1 round", "  round 20: valid NDCG@20 0.2000"]
+
+
+def test_one_is_singular():
+    numbers = (0, 1, 1500, "10-100")
+    assert [count_of(n, "line") for n in numbers] == [
+        "0 lines", "1 line", "1,500 lines", "10-100 lines",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

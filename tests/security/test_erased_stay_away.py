@@ -295,6 +295,8 @@ def test_an_id_that_is_not_there_is_answered_with_what_to_do_and_no_other_id(tab
         assert said.endswith("give the command again. Nothing was erased.")
         assert "receipt" not in said, "control: of nobody who asked before"
         assert not re.findall(r"person-|film-", said), "nobody learns who else is there"
+    with pytest.raises(DataError, match=r"are several items. Repeat --item for each. Nothing"):
+        erase_imported("mine", ["person-4"], ["film-1,film-2"])
     erase_imported("mine", ["person-4"])
     with pytest.raises(DataError, match="any more, after an earlier request") as told:
         erase_imported("mine", ["person-4"])

@@ -45,6 +45,8 @@ def test_lists_are_those_of_the_federation(runs, name):
         user = fed.labels.user_id(client)
         true, mine = fed.recommend(user, 12), recommend(saved, user, 12, None)
         assert mine is not None
+        has = fed.now.vault.holdings.records.of_clients(torch.tensor([client])).item.tolist()
+        assert not {r.item for r in mine} & {fed.labels.item_id(i) for i in has}
         assert [(r.item, r.title, r.because) for r in mine] == [
             (r.item, r.title, r.because) for r in true
         ]

@@ -18,6 +18,7 @@ from rescind.data.blocklist import Blocklist
 from rescind.errors import ConfigError, ConsentError, DataError
 from rescind.experiments.forget_run import answer, read_request
 from rescind.experiments.learning_run import append_facts, run_cell
+from rescind.experiments.read_request import NamedRecords
 from rescind.experiments.recipe import Cell, DataSettings, Recipe, RunSettings, SharingSettings
 from rescind.forgetting import pipeline
 from rescind.methods.sharing.fedshare import FedShare
@@ -200,6 +201,16 @@ def test_whoever_lends_nothing_cannot_stop_lending_and_is_told_so(run):
     assert len(read_request(fed, "unshare", str(path)).records)
 
 
+def test_where_nobody_lends_a_draw_of_lenders_says_so_and_what_to_do(tmp_path):
+    run_cell(replace(CELL, sharing=None), tmp_path / "run", dataset=dataset())
+    fed = load_federation(tmp_path / "run" / "model")
+    for kind in ("erase", "unshare"):
+        with pytest.raises(
+            ConsentError, match=r"nobody lends.*--set 'sharing\.ratio=\[1,2,7\]'.*CSV"
+        ):
+            read_request(fed, kind, "draw:0.3")
+
+
 def test_the_list_of_what_is_withheld_tells_nothing_without_the_key(run):
     answer(run, "withdraw", CANARY, audits="none")
     table = json.loads((run / "withheld.json").read_text())
@@ -233,6 +244,10 @@ def test_bad_requests_are_told_what_to_do(run, tmp_path):
     for wrong in ("draw:5", "draw:some", "draw:nan"):
         with pytest.raises(ConfigError, match=rf"'{wrong}' is not a fraction from 0 to 1"):
             read_request(fed, "erase", wrong)
+    with pytest.raises(ConsentError, match=r"draws nobody of \d+ lenders. Give a larger fraction"):
+        read_request(fed, "erase", "draw:0")
+    with pytest.raises(DataError, match=r"several items.*--item A --item B"):
+        read_request(fed, "erase", NamedRecords(CANARY, (f"film-1,{FILM}",)))
     done = answer(run, "withdraw", CANARY, audits="none")
     repeated = answer(run, "withdraw", CANARY, audits="none")
     assert repeated.evidence == replace(done.evidence, report=None), "one request, one receipt"

@@ -62,7 +62,7 @@ def test_taking_back_what_was_never_lent_is_refused_and_changes_nothing(fed):
 def test_recommendations_leave_out_what_a_person_has(fed):
     trained = fed.run(3)
     holdings = trained.now.vault.holdings
-    own = holdings.of_clients("own", torch.tensor([0])).item.tolist()
+    own = holdings.records.of_clients(torch.tensor([0])).item.unique().tolist()
     shown = [int(r.item) for r in trained.recommend(0, k=15)]
     assert shown
     assert not set(shown) & set(own)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 import rescind as rs
 from rescind.cli import main
@@ -175,9 +176,14 @@ def test_exported_lists_are_those_that_recommend_gives(tmp_path, method):
     done = export(fed, tmp_path / "out", k=5)
     table = pq.read_table(tmp_path / "out" / "top-k.parquet").to_pylist()
     assert done.users == 20
+    holdings, held_out = fed.now.vault.holdings, 0
     for user in ("0", "7"):
         mine = [row["item"] for row in table if row["user"] == user]
         assert mine == [one.item for one in fed.recommend(user, 5)]
+        part = holdings.part(torch.tensor([fed.labels.client(user, holdings.clients)]))
+        assert not set(mine) & {fed.labels.item_id(i) for i in part.records.item.tolist()}
+        held_out += int((part.split != 0).sum())
+    assert held_out, "the control: there is something to leave out"
     near = tmp_path / "out" / "neighbours.parquet"
     assert near.is_file() == (done.items > 0) == (not isinstance(method, FedAvg))
     if near.is_file():

@@ -328,9 +328,18 @@ class TopLists:
         return {}
 
 
-def lists(fed: Federation, ids: Tensor, k: int = 20, without: tuple[int, ...] = ()) -> Tensor:
-    """Compute the top-k lists of users; -1 where a list is shorter. [len(ids), k]"""
-    metric = TopLists(fed.world.sizes.clients, k, without=without)
+def lists(
+    fed: Federation,
+    ids: Tensor,
+    k: int = 20,
+    without: tuple[int, ...] = (),
+    mask: tuple[str, ...] = ("own",),
+) -> Tensor:
+    """Compute the top-k lists of users; -1 where a list is shorter. [len(ids), k]
+
+    mask: lots whose items are left out; ("had",): what a user has in any split, to serve people
+    """
+    metric = TopLists(fed.world.sizes.clients, k, mask=mask, without=without)
     here = ids.to(fed.world.members.device)
     now = fed.now
     total = fed.executor.measure(fed.method, now.state.public, now.vault, here, metric)

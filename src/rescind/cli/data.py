@@ -110,6 +110,7 @@ def _counted(name: str) -> dict[str, Any]:
         times += f", {100 * ties:.0f} % of the rows have the time of another item of their user"
     return {
         **data.size,
+        "digest": data.digest,  # without rows that were erased, as the size
         "times": times,
         "per user": f"{low:,} to {high:,} rows, half of the users have {middle:,} or more",
         "titles": _titled(data),

@@ -12,6 +12,7 @@ import typer
 from typer import Argument, Option
 
 from rescind.cli.options import Json
+from rescind.core.words import count_of
 
 Rows = list[dict[str, Any]]
 LEFT_OUT, LENT = "left_out", "lent"
@@ -42,7 +43,9 @@ def show_rows(
         return
     mark = LEFT_OUT if is_data else LENT
     marked = sum(row[mark] for row in rows)
-    typer.echo(f"{name}: {len(rows):,} rows of user '{user}', {marked:,} of them {_word(mark)}")
+    typer.echo(
+        f"{name}: {count_of(len(rows), 'row')} of user '{user}', {marked:,} of them {_word(mark)}"
+    )
     for line in _table(rows):
         typer.echo(f"  {line}")
     if not rows:

@@ -9,6 +9,7 @@ import typer
 from typer import Option
 
 from rescind.cli.options import Run
+from rescind.core.words import count_of
 
 
 def command(
@@ -18,8 +19,9 @@ def command(
 ) -> None:
     """Write top-k.parquet (user, rank, item) and neighbours.parquet (item, rank, neighbour).
 
-    Original ids; items that a user has are left out. Files are replaced at once. After forgetting,
-    export again: the old files still hold what was forgotten.
+    Original ids; items that a user has are left out, also those held out to measure the run.
+    Files are replaced at once. After forgetting, export again: the old files still hold what was
+    forgotten.
 
     Example: rescind export runs/demo --out serving -k 50
     """
@@ -35,8 +37,8 @@ def command(
     folder = model_in(standing)
     with working(f"lists of {standing}"):
         done = export(load_federation(folder), out, k)
-    typer.echo(f"Written: {out / TOP}, lists of {done.users:,} users")
+    typer.echo(f"Written: {out / TOP}, lists of {count_of(done.users, 'user')}")
     if done.items:
-        typer.echo(f"Written: {out / NEAR}, neighbours of {done.items:,} items")
+        typer.echo(f"Written: {out / NEAR}, neighbours of {count_of(done.items, 'item')}")
     else:
         typer.echo("This model has no weights between items, so no neighbours were written.")

@@ -21,6 +21,7 @@ from rescind.cli.flower_given import (
 from rescind.cli.options import Recipe
 from rescind.cli.progress import Followed, working
 from rescind.cli.stopping import interruptible
+from rescind.core.words import count_of
 
 app = typer.Typer(
     help="Run recipes over silos on several machines, through Flower (docs/deploy.md).",
@@ -280,7 +281,9 @@ def run(
     shown = ", ".join(f"{n} {v:.4f}" for n, v in facts["metrics"]["test"].items())
     for one in facts.get("forgot", ()):
         left = f", {one['traces']} traces left" if one["traces"] else ""
-        typer.echo(f"{one['event']} answered by {one['by']}, {one['rounds']} rounds{left}")
+        typer.echo(
+            f"{one['event']} answered by {one['by']}, {count_of(one['rounds'], 'round')}{left}"
+        )
         typer.echo(f"receipt: {out / one['receipt']}")
     refused = facts.get("refused_requests", ())
     for one in refused:
@@ -346,7 +349,9 @@ def _tell_roster(facts: dict[str, Any]) -> None:
         typer.echo(f"no roster to rely on: {facts['why']}", err=True)
         typer.echo("Ask again without training: the same command with --resume", err=True)
         return
-    typer.echo(f"roster {facts['number']}: {facts['lines']:,} lines. Written: {facts['folder']}")
+    typer.echo(
+        f"roster {facts['number']}: {count_of(facts['lines'], 'line')}. Written: {facts['folder']}"
+    )
     typer.echo(f"Next: rescind roster check {facts['folder']} --log-key KEY --silos silos.pub")
 
 

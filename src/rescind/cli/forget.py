@@ -12,6 +12,7 @@ from typer import Option
 from rescind.cli.options import ChangeUnlearner, Edges, NodeLabels, Nodes, Run
 from rescind.cli.progress import Countdown
 from rescind.cli.stopping import interruptible
+from rescind.core.words import count_of
 
 if TYPE_CHECKING:
     from rescind.core.federation import Federation
@@ -317,7 +318,7 @@ def _print(done: Answer, kind: Kind, source: Source) -> str:
     did = "unshared (devices keep them)" if asked.kind == "Unshare" else "forgot"
     typer.echo(
         f"{did} {amount(receipt)}, users concerned: {shown(asked.people)}, by "
-        f"{how_done.unlearning} in {took} s ({how_done.rounds} rounds, level "
+        f"{how_done.unlearning} in {took} s ({count_of(how_done.rounds, 'round')}, level "
         f"{how_done.level}): {receipt.verdict}"
     )
     for f in receipt.findings:

@@ -12,6 +12,7 @@ from typer import Argument, Option
 
 from rescind.cli.progress import Bar, working
 from rescind.cli.stopping import interruptible
+from rescind.core.words import count_of
 
 if TYPE_CHECKING:
     from rescind.life.cells import Job
@@ -122,7 +123,7 @@ def _print(files: list[Path], own: Path | None = None) -> None:
         typer.echo(f"\n{name} (seeds {', '.join(str(line['seed']) for line in mine)})")
         for title, column in {**forgetting(mine[0]["task"]), **COSTS}.items():
             typer.echo(f"  {title}: {column(mine)}")
-    typer.echo(f"\nWritten: {len(files)} lines below {files[0].parent}")
+    typer.echo(f"\nWritten: {count_of(len(files), 'line')} below {files[0].parent}")
     method = "" if own is None else f" --method {own}"
     typer.echo(f"Check one: rescind life verify {files[0]}{method}    More: docs/life.md")
 

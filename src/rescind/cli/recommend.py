@@ -10,6 +10,7 @@ import typer
 from typer import Option
 
 from rescind.cli.options import Json, Run
+from rescind.core.words import count_of
 
 if TYPE_CHECKING:
     from rescind.core.labels import Recommendation
@@ -22,12 +23,13 @@ def command(
     k: Annotated[int, Option("-k", "--k", min=1, help="Number of items.")] = 20,
     as_json: Json = False,
 ) -> None:
-    """Recommend items to a user, with original ids and titles.
+    """Recommend items that a user does not have, with original ids and titles.
 
     Example: rescind recommend runs/demo --user 450 -k 10
 
-    A user without data gets the most popular items, and the output says it. With --history, to
-    somebody who has had these items and is not in the model.
+    They also have what the run held out to measure itself. A user without data gets the most
+    popular items, and the output says it. With --history, to somebody who has had these items and
+    is not in the model.
     """
     from rescind.errors import ConfigError
 
@@ -47,8 +49,8 @@ def command(
         asked = {"user": user} if items is None else {"history": items}
         typer.echo(json.dumps({**asked, "items": [vars(r) for r in found]}))
         return
-    whom = f"user {user}" if items is None else f"a history of {len(items)} items"
-    typer.echo(f"{len(found)} recommendations for {whom}, from {why}")
+    whom = f"user {user}" if items is None else f"a history of {count_of(len(items), 'item')}"
+    typer.echo(f"{count_of(len(found), 'recommendation')} for {whom}, from {why}")
     for place, item in enumerate(found, 1):
         typer.echo(f"{place:4d}  {item.item:>8}  {item.score:8.4f}  {item.title}")
 

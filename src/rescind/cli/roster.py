@@ -11,6 +11,7 @@ from typer import Argument, Option
 
 from rescind.cli.given import CHECKPOINT, key_given, read_receipt, read_text
 from rescind.cli.options import Run
+from rescind.core.words import count_of
 
 app = typer.Typer(
     help="Publish what a sum is made of, hidden, so that strangers can add it up.",
@@ -45,7 +46,8 @@ def publish(
     before = len(place.entries)
     public = roster.publish(fed, place, log_key(), seeds, roster.lines_in(out))
     public.write(out)
-    typer.echo(f"{len(seeds.lines):,} lines; the log grew by {len(place.entries) - before:,}.")
+    grown = len(place.entries) - before
+    typer.echo(f"{count_of(len(seeds.lines), 'line')}; the log grew by {grown:,}.")
     if not roster.adds_up(public):
         raise DataError(
             f"{out}: the sum of this run holds something that its data does not give, such as "
@@ -139,7 +141,8 @@ def fetch(
 
     stated = fetched(url, out)
     of = f"release {stated.facts.get('number')}" if stated.facts else "a run"
-    typer.echo(f"{stated.lines:,} lines of {of}, stated on {stated.time}. Written: {out}")
+    lines = count_of(stated.lines, "line")
+    typer.echo(f"{lines} of {of}, stated on {stated.time}. Written: {out}")
     typer.echo(f"Next: rescind roster check {out} --log-key KEY (the service tells it: /v1/keys)")
 
 
@@ -168,8 +171,8 @@ def mine(
     write_atomically(out, (json.dumps(lines, indent=1) + "\n").encode(), private=True)
     items = sum(len(one["items"]) for one in lines)
     typer.echo(
-        f"{len(lines)} lines with {items:,} items that the sum counts; what is kept for tests is "
-        f"in none. For user '{user}' only: {out}"
+        f"{count_of(len(lines), 'line')} with {count_of(items, 'item')} that the sum counts; what "
+        f"is kept for tests is in none. For user '{user}' only: {out}"
     )
     typer.echo(f"Next: rescind roster check PUBLIC --log-key KEY --mine {out}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -78,10 +78,13 @@ def command(
     from rescind.experiments.learning_run import append_facts
 
     cells = found.choose(cell, None if seeds is None else range(seeds))
+    if not resume:  # what is finished needs no data
+        _check_data(cells)
     stem = f"{found.path.stem}-changed" if found.changed else found.path.stem
     home = out or Path("runs") / found.path.parent.name / stem
     cache = _cache(home, resume, workers)
-    finished, failed = [], []
+    finished: list[dict[str, Any]] = []
+    failed: dict[str, list[str]] = {}  # by reason
     for number, chosen in enumerate(cells, 1):
         name, seed, folder = chosen.name, chosen.run.seed, home
         if len(cells) > 1 or len(found.names) > 1 or len(found.cells) > 1:
@@ -92,8 +95,9 @@ def command(
         except RescindError as error:  # the others may run
             if len(cells) == 1:
                 raise
-            failed.append(f"{name} seed {seed}: {error}")
-            typer.echo(f"{place}{name} seed {seed} cannot run: {error}", err=True)
+            why = str(error) if str(error) not in failed else "for the same reason as before"
+            typer.echo(f"{place}{name} seed {seed} cannot run: {why}", err=True)
+            failed.setdefault(str(error), []).append(f"{name} seed {seed}")
             continue
         if record:
             append_facts(found, facts)
@@ -107,10 +111,19 @@ def command(
         last: Any = {**finished[-1]["metrics"]} if len(finished) == 1 else {"runs": finished}
         typer.echo(json.dumps(last))
     if failed:
+        count = f"{len(cells) - len(finished)} of {len(cells)} runs cannot run"
         raise ConfigError(
-            f"{len(failed)} of {len(cells)} runs cannot run; the others are finished.\n  "
-            + "\n  ".join(failed)
+            f"{count}{'; the others are finished' if finished else ''}.\n  "
+            + "\n  ".join(f"{', '.join(runs)}: {why}" for why, runs in failed.items())
         )
+
+
+def _check_data(cells: Sequence[Cell]) -> None:
+    """Raise one error about a dataset that is not there, instead of one for each run."""
+    from rescind.data.loading import check_name
+
+    for name in dict.fromkeys(cell.data.name for cell in cells):
+        check_name(name)
 
 
 def _from_file(name: str, change: list[str], cell: str | None, record: bool) -> Recipe:

@@ -12,6 +12,7 @@ from typer import Argument, Option
 
 from rescind.cli.progress import Bar
 from rescind.cli.stopping import interruptible
+from rescind.core.words import count_of
 
 if TYPE_CHECKING:
     from rescind.experiments.value import Interval, Value
@@ -56,10 +57,10 @@ def command(
 def _print(found: Value, users: int) -> None:
     typer.echo("Quality of the recommendations (mean over users, 95 % interval)")
     _rows({LENDS[g]: v for g, v in found.quality.items()}, signed=False)
+    each = f"one model of {count_of(found.rounds, 'round')} for each"
     typer.echo(
         f"\nGain of one user from lending (sharing minus keeping; up to {users} drawn users of "
-        f"each group,\none model of {found.rounds} rounds for each; for partial sharers, what they "
-        f"lend now)"
+        f"each group,\n{each}; for partial sharers, what they lend now)"
     )
     rows: dict[str, Any] = {LENDS[g]: v for g, v in found.gain.items()}
     _rows({**rows, "others (noise)": found.others}, signed=True)

@@ -11,6 +11,7 @@ from typer import Argument, Option
 
 from rescind.cli.given import key_given, read_receipt
 from rescind.cli.options import Json
+from rescind.core.words import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -159,7 +160,9 @@ def _folder(folder: Path, pinned: dict[str, str], as_json: bool) -> int:
             typer.echo(_shown(check.says))
         whole = "no receipt has two successors here. Others may have been shown other receipts"
         typer.echo(
-            f"{len(found)} receipts; " + (whole if split is None else "the history forks") + "."
+            f"{count_of(len(found), 'receipt')}; "
+            + (whole if split is None else "the history forks")
+            + "."
         )
         found = found if split is None else {**found, "": split}
     return 0 if all(one.valid for one in found.values()) else 1

@@ -259,6 +259,8 @@ class InProcess:
             out[here] = method.client_answer(
                 public, vault.read(chunk), cohort, place[here] - start, records.item[here], ask
             ).double()
+        if ask == "open":  # a cohort has the training items only
+            out[records.among(vault.holdings.part(clients).records)] = -torch.inf
         return out
 
     def apply(

@@ -17,7 +17,7 @@ from rescind.core.cohort import Cohort, Lot
 from rescind.core.executor import Executor, InProcess, Vault
 from rescind.core.history import History
 from rescind.core.holdings import Holdings
-from rescind.core.labels import Labels, Recommendation
+from rescind.core.labels import Labels, Recommendation, check_list
 from rescind.core.method import Method
 from rescind.core.named import Named
 from rescind.core.records import (
@@ -182,6 +182,7 @@ class Federation:
         first: int | None = 1 if self.now.state.round else None  # if there is no history
         if self.past is not None:
             first = self.past.influence(event, self.now.state.round)
+        check_list(away, "away={}")
         missing = tuple(self.labels.client(user, self.world.sizes.clients) for user in away)
         return Request(event, records, people, first, missing)
 
@@ -388,6 +389,7 @@ class Federation:
     ) -> list[Recommendation]:
         """Return the k best items that a user does not have, with original ids and titles.
 
+        A user has all that the devices hold of them, items held out for evaluation too.
         A user without data gets the most popular items, marked "popularity", as are the lists of
         a method that gives everybody the same.
         history: original ids of items from first to last, instead of a user: of somebody who is
@@ -398,6 +400,7 @@ class Federation:
         if (user is None) == (history is None):
             raise ConfigError("recommend needs a user, or a history of items; give one of them.")
         if history is not None:
+            check_list(history, "history={}")
             return self._best(self._score_history(history), k, self.method.because)
         assert user is not None
         client = self.labels.client(user, self.world.sizes.clients)
@@ -409,7 +412,9 @@ class Federation:
         items = torch.arange(self.world.sizes.items)
         everything = Records.of(torch.full_like(items, client), items)
         known = bool(self.world.available[client])
-        scores = self.query(everything, "open") if known else self.popularity().double()
+        scores = self.query(everything, "open")
+        if not known:
+            scores = self.popularity().double().masked_fill(scores == -torch.inf, -torch.inf)
         return self._best(scores, k, self.method.because if known else "popularity")
 
     def _score_history(self, history: Sequence[str | int]) -> Tensor:
@@ -444,6 +449,7 @@ class Federation:
 
     def records(self, user: str | int, items: Sequence[str | int]) -> Records:
         """Return records of one user from original ids of user and items."""
+        check_list(items, f"records({user!r}, {{}})")
         client = self.labels.client(user, self.world.sizes.clients)
         found = [self.labels.item(i, self.world.sizes.items) for i in items]
         return Records.of([client] * len(found), found)

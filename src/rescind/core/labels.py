@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, Protocol, overload
 
-from rescind.errors import ConsentError, DataError, suggest
+from rescind.errors import ConfigError, ConsentError, DataError, suggest
 
 GONE = "(left "
 """Prefix that replaces the id of a user who left."""
@@ -186,6 +186,15 @@ class Labels:
         return self.titles[item] if item < len(self.titles) else ""
 
 
+def check_list(ids: object, write: str) -> None:
+    """Raise `ConfigError` if one id was given where a list of ids is wanted.
+
+    A text would be read as its letters. write: how to give it, with {} for the id
+    """
+    if isinstance(ids, str | int):
+        raise ConfigError(f"give a list of ids; got {ids!r}. Write {write.format(f'[{ids!r}]')}.")
+
+
 def _name(known: Sequence[str], index: int) -> str:
     """Return the original id, or "#" and the index if it was added later without an id."""
     if index < len(known):
@@ -203,6 +212,11 @@ def _find(name: str, known: dict[str, int], size: int, kind: str) -> int:
         return int(later)
     if not known:
         raise DataError(f"there is no {kind} '{name}': {kind}s are numbered 0 to {size - 1} here.")
+    if kind == "item" and "," in name and any(one.strip() in known for one in name.split(",")):
+        raise DataError(
+            f"there is no item '{name}': these are several items. Give them one by one, on the "
+            f"command line with an --item for each (--item A --item B), in Python as a list."
+        )
     left = sum(k.startswith(GONE) for k in known)
     more = f" {left} more left, and their ids were deleted." if left else ""
     if kind == "user":  # who else is here is nobody's business, so no near id is named

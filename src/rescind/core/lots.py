@@ -22,7 +22,8 @@ class Kind(NamedTuple):
 
     name: str
     """"own" (training records), "unshared" (training records that are not shared), "known"
-    (training and validation records: the history before the test item), "valid", "test"."""
+    (training and validation records: the history before the test item), "valid", "test", "had"
+    (everything that is there: any split, any block; what serves people leaves these out)."""
     block: int
     """Of held-out items. Only the current block has training records."""
     ordered: bool = False
@@ -127,6 +128,9 @@ def _chosen(rows: Columns, kind: Kind, now: int) -> Tensor:
             return (came == now) & (split == TRAIN) & ~rows["lent"]
         case "known":
             return (came == now) & (split != TEST)
+        case "had":
+            return torch.ones_like(came, dtype=torch.bool)
         case "valid" | "test":
             return (came == kind.block) & (split == SPLITS[kind.name])
-    raise ConfigError(f"there is no lot '{kind.name}'. Use own, unshared, known, valid or test.")
+    names = "own, unshared, known, valid, test or had"
+    raise ConfigError(f"there is no lot '{kind.name}'. Use {names}.")

@@ -248,13 +248,24 @@ class Method(Unlearner):
         return self.task.scores(self.model, public, private.values, cohort)
 
     def checked_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
-        """Return `client_scores`, whose shape is checked: compiled code reads it without a look."""
+        """Return `client_scores`, checked: compiled code reads the shape without a look.
+
+        -inf is a score (never in a list). NaN would rank last, and a run of NaN would look like one
+        that finds nothing.
+        """
         scores = self.client_scores(public, private, cohort)
         if cohort.graph is None and scores.shape != (len(cohort), cohort.items):
             raise BoundaryError(
                 f"{type(self).__name__}.client_scores returned {list(scores.shape)}; expected "
                 f"{[len(cohort), cohort.items]}, a row per client and a column per item. "
                 f"Change that function."
+            )
+        if scores.numel() and not float(scores.amax()) < torch.inf:  # of NaN the largest is NaN
+            wrong = int((scores.isnan() | (scores == torch.inf)).sum())
+            raise BoundaryError(
+                f"{type(self).__name__}.client_scores returned values that are not finite "
+                f"({wrong:,} of {scores.numel():,}; only -inf may be among them, for items that no "
+                f"list may have). Change that function."
             )
         return scores
 

@@ -58,6 +58,10 @@ def choose(name: str, users: Sequence[str], items: Sequence[str] = ()) -> Erasin
     dataset = load_imported(name)
     for kind, given, known in (("user", users, dataset.users), ("item", items, dataset.items)):
         for one in given:
+            if one not in known and "," in one and np.isin(one.split(","), known).all():
+                raise DataError(
+                    f"'{one}' are several {kind}s. Repeat --{kind} for each. Nothing was erased."
+                )
             if one not in known:
                 raise DataError(f"{unknown_id(name, kind, one)} Nothing was erased.")
     gone = _of(dataset, users, items)

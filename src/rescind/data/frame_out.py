@@ -25,6 +25,12 @@ def to_frame(dataset: Any, kind: str = "pandas") -> Any:
     if kind == "arrow":
         return table
     if kind == "pandas":
+        try:
+            import pandas  # noqa: F401
+        except ImportError as error:
+            raise DataError(
+                "pandas is not installed. Add it (pip install pandas), or use to_frame('arrow')."
+            ) from error
         return table.to_pandas()
     if kind == "polars":
         try:

@@ -48,18 +48,28 @@ def find_facts(
     return found
 
 
-def tell_unused(table: Table, used: Collection[int], ignore: Collection[str], tell: Tell) -> None:
-    """Tell which columns nothing was read from, and how to use one of them."""
-    known = {*used, *ignoring(table.header, ignore)}
+def tell_unused(
+    table: Table, used: Mapping[str, Collection[int]], ignore: Collection[str], tell: Tell
+) -> None:
+    """Tell which columns nothing was read from, and how to use one of them.
+
+    used: the columns of each role; how to give a role that has one is not told
+    """
+    known = {at for places in used.values() for at in places} | {*ignoring(table.header, ignore)}
     if names := [name for at, name in enumerate(table.header) if at not in known]:
         hint = next((n for n in names if any(w in n.lower() for w in _LIKE_TITLES)), names[0])
-        when = next((n for n in names if any(w in n.lower() for w in _LIKE_TIMES)), None)
-        times = f"times with {column('time', when)}, " if when else ""
+        when = next((n for n in names if any(w in n.lower() for w in _LIKE_TIMES)), "")
+        ways = {
+            "title": f"item names with {column('title', hint)}",
+            "time": f"times with {column('time', when)}" if when else "",
+            "genres": f"words about items with {column('genres')}",
+            "rating": f"a number that somebody gave with {column('rating')}",
+        }
+        free = ", ".join(how for role, how in ways.items() if how and role not in used)
         tell(
-            f"not used: column{'s' * (len(names) > 1)} {', '.join(names)}. A column of item names "
-            f"is read with {column('title', hint)}, {times}words about items with "
-            f"{column('genres')}, a number that somebody gave with {column('rating')}; "
-            f"{setting('ignore', ['COLUMN'])} says that you know"
+            f"not used: column{'s' * (len(names) > 1)} {', '.join(names)}."
+            + (f" A column is read as {free};" if free else "")
+            + f" {setting('ignore', ['COLUMN'])} says that you know"
         )
 
 

@@ -12,8 +12,8 @@ from rescind.data.import_cells import BadCell
 from rescind.data.import_words import setting
 from rescind.errors import DataError
 
-SHOWN = 20
-"""Invalid cells that are listed one by one; the others are counted."""
+SHOWN, OF_EACH = 20, 3
+"""Invalid cells that are listed one by one, in all and of each kind; the others are counted."""
 _LONGEST = 40
 EMPTY = "the cell is empty"
 
@@ -55,21 +55,21 @@ class Problems:
         """
         for (row, at, role), (cell, why) in sorted(wrong.items()):
             self.counts[at, why] += 1
-            if len(self.first) < SHOWN:
+            if len(self.first) < SHOWN and self.counts[at, why] <= OF_EACH:
                 shown = cell if len(cell) <= _LONGEST else cell[:_LONGEST] + "..."
                 self.first.append(
                     f"{self.file}, {self.unit} {lines[row]}, column {at + 1} "
-                    f"('{self.header[at]}'): {shown!r} is not a valid {role}: {why}."
+                    f"('{self.header[at]}'): {shown!r} is not a valid {role}"
                 )
         rows = {row for row, _, _ in wrong}
         self.rows += len(rows)
         return rows
 
     def told(self) -> str:
-        """Return the first cells, and how many there are of each kind."""
+        """Return the first cells of each kind, how many there are, and what is wrong with them."""
         total = sum(self.counts.values())
         if total == 1:
-            return self.first[0]
+            return f"{self.first[0]}: {next(iter(self.counts))[1]}."
         lines = list(self.first)
         if total > len(lines):
             lines.append(f"... and {total - len(lines):,} more")

@@ -29,6 +29,8 @@ FORMATS = {
     ".parquet": "parquet",
 }  # fmt: skip
 
+_SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
+
 Batch = tuple[Sequence[int], list[Sequence[str]]]
 """The line number of each row, and the cells, column by column."""
 
@@ -68,6 +70,11 @@ def open_table(
     rows than it has bytes
     """
     kind = FORMATS.get(path.suffix.lower())
+    if path.suffix.lower() in _SPREADSHEETS:
+        raise DataError(
+            f"{path} is a spreadsheet. Open it there and save it as CSV UTF-8 (Save as), one line "
+            f"of column names first; then import the .csv file."
+        )
     if kind is None:
         raise DataError(
             f"{path}: the extension '{path.suffix}' is not supported; "

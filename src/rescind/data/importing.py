@@ -162,7 +162,7 @@ def dataset_of(
     about = find_facts(table, facts, ignore)
     found = facts_in(opened, positions["item"], about, None if facts else tell)
     if header and least > 1:  # a first import; what is appended has the same columns
-        used = {*positions.values(), *(at for places in about.values() for at in places)}
+        used = {role: [at] for role, at in positions.items()} | about
         tell_unused(table, used, ignore, tell)
     return about_items(_dataset(stored, name, ""), found)
 

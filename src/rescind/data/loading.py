@@ -22,10 +22,15 @@ def names() -> list[str]:
     return list(ENTRIES) + imported_names()
 
 
-def _known(name: str) -> Entry:
-    """Return the entry of a public dataset; an unknown name is told all names, imports included."""
-    if name not in ENTRIES:
+def check_name(name: str) -> None:
+    """Raise an error with all names, imports included, if there is no dataset of this one."""
+    if name not in ENTRIES and name not in imported_names():
         raise ConfigError(f"unknown dataset '{name}'; {suggest(name, names())}")
+
+
+def _known(name: str) -> Entry:
+    """Return the entry of a public dataset."""
+    check_name(name)
     return entry(name)
 
 

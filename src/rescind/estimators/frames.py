@@ -38,13 +38,19 @@ class Frame:
         return len(self.user)
 
 
-def read(frame: Any, columns: Mapping[str, str] | None = None, timed: bool = False) -> Frame:
+def read(
+    frame: Any,
+    columns: Mapping[str, str] | None = None,
+    timed: bool = False,
+    usual: Mapping[str, str] | None = None,
+) -> Frame:
     """Read the records of a frame; raise `DataError` if it has none that can be read.
 
     frame: pandas, polars, Arrow, a mapping of columns, tuples (user, item, time), a scipy sparse
     matrix (a record for each value that is not 0; ids are row and column numbers) or a `Dataset`
     columns: names of the columns for user, item and time. Default: common names
     timed: also read times: whole numbers or dates
+    usual: names of an earlier frame, which count where this one has them
     """
     given: dict[str, Any]
     if isinstance(frame, Dataset):
@@ -56,7 +62,8 @@ def read(frame: Any, columns: Mapping[str, str] | None = None, timed: bool = Fal
         given = {"user": matrix.row[some], "item": matrix.col[some]}
     else:
         table, names = named(frame, tuple(RECORD))
-        roles = roles_of(names, columns or {}, RECORD, ("time",))
+        known = {role: name for role, name in (usual or {}).items() if name in names}
+        roles = roles_of(names, {**known, **(columns or {})}, RECORD, ("time",))
         given = {role: table[name] for role, name in roles.items()}
     if timed and "time" not in given:
         raise DataError(
@@ -207,9 +214,11 @@ def times_in(column: Any) -> Ints:
             f"{missing:,} of {len(values):,} times are missing, and this learner reads the order "
             f"of records. Leave these rows out, or use Gram, which needs no times."
         )
+    text = values.dtype.kind in "UT"
     raise DataError(
-        f"times must be whole numbers or dates; got {values.dtype}. "
-        f"Convert the column, for example to seconds since 1970."
+        f"times must be whole numbers or dates; got {'text' if text else values.dtype}. Convert "
+        f"the column: "
+        + ("pd.to_datetime(column) will do." if text else "for example to seconds since 1970.")
     )
 
 

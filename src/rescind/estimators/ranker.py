@@ -56,6 +56,7 @@ class Ranker(Settings, ABC):
         self._sum = torch.zeros(self._shape(0), dtype=torch.int64)
         self._counted_by: Any = None
         self._made: dict[str, Any] = {}  # from sum and settings, until either changes
+        self._columns: dict[str, str] = {}  # as given to `fit`, for the frames that follow
 
     # -- what a learner says -----------------------------------------------------------------------
 
@@ -102,7 +103,8 @@ class Ranker(Settings, ABC):
         frame: pandas, polars, Arrow, a mapping of columns, tuples (user, item, time), a scipy
         sparse matrix of users by items, or `rs.load(...)`; or a log that need not fit into memory:
         a path, pattern or list of Parquet files, or a `pyarrow.dataset` (docs/logs.md)
-        columns: which column is user, item and time, if their names do not say so
+        columns: which column is user, item and time, if their names do not say so; later frames
+        with such columns are read in the same way
         engine: for a log, who computes: this process, a Dask client, or any executor of
         `concurrent.futures`
         spill: for a log, a folder for temporary files, which all workers see; default: a new one
@@ -111,6 +113,7 @@ class Ranker(Settings, ABC):
             learnt = summed(self, frame, columns, engine, spill)
             self.__post_init__()
             self._ledger, self._sum, self._counted_by = *learnt, self._counting()
+            self._columns = dict(columns or {})
             return self
         if engine is not None or spill is not None:
             raise ConfigError(
@@ -120,11 +123,12 @@ class Ranker(Settings, ABC):
         records = read(frame, columns, self.timed)
         self._must_fit(records.items)
         self.__post_init__()
+        self._columns = dict(columns or {})
         return self._add(records)
 
     def add(self, frame: Any, *, columns: Mapping[str, str] | None = None) -> Self:
         """Learn more records: as if all had been there from the start, bit for bit."""
-        records = read(frame, columns, self.timed)
+        records = read(frame, columns, self.timed, self._columns)
         self._must_fit({*self._ledger.slot, *records.items})
         return self._add(records)
 
@@ -142,7 +146,7 @@ class Ranker(Settings, ABC):
         records: a frame as in `fit`; all copies of a pair of user and item go, whatever their time
         Raises `DataError` and changes nothing if one of them is not there.
         """
-        named = None if records is None else read(records, columns)
+        named = None if records is None else read(records, columns, usual=self._columns)
         people, things = ids_of(users, "users"), ids_of(items, "items")
         if not people and not things and not named:
             raise ConfigError("nothing to forget. Name users, items or records.")
@@ -287,7 +291,7 @@ class Ranker(Settings, ABC):
         Own items are not ranked. Users who are not known have no list and do not count; held-out
         items that are not known count as missed.
         """
-        held = read(frame, columns)
+        held = read(frame, columns, usual=self._columns)
         metric = Ranking(k=(k,) if isinstance(k, int) else tuple(k))
         weights, made, book = self._weights(), self._from_sum(), self._ledger
         new = [i for i in held.items if i not in book.slot]

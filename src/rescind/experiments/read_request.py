@@ -68,7 +68,7 @@ def read_request(
     if kind in ("nodes", "edges", "labels"):
         return _of_graph(fed, kind, source)
     if source.startswith(DRAW):
-        records = draw_regret(fed.world.shared, fed.clock, _fraction(source))
+        records = _drawn(fed, source)
     else:
         records = _from_file(fed, Path(source), kind, withheld)
     return _event(kind, records)
@@ -81,6 +81,24 @@ def _event(kind: Kind, records: Records) -> Event:
             f"Give ids of users and items in the run (`rescind recommend` shows ids)."
         )
     return Erase(records) if kind == "erase" else Unshare(records)
+
+
+def _drawn(fed: Federation, source: str) -> Records:
+    """Draw lenders; raise an error that says what to do if there is nobody to draw."""
+    fraction = _fraction(source)
+    if not len(fed.world.shared):
+        raise ConsentError(
+            f"{source} draws from users who lend, and in this run nobody lends. Run again with "
+            f"lending (rescind run ... --set 'sharing.ratio=[1,2,7]'), or name records in a CSV "
+            f"file with the columns user,item."
+        )
+    records = draw_regret(fed.world.shared, fed.clock, fraction)
+    if not len(records):
+        raise ConsentError(
+            f"{source} draws nobody of {len(fed.world.shared.clients):,} lenders. "
+            f"Give a larger fraction, up to draw:1."
+        )
+    return records
 
 
 def _fraction(source: str) -> float:

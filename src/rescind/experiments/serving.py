@@ -49,7 +49,7 @@ def _write_lists(fed: Federation, path: Path, k: int) -> int:
     columns: dict[str, list[np.ndarray]] = {"user": [], "rank": [], "item": []}
     for begin in range(0, len(ids), AT_ONCE):
         part = ids[begin : begin + AT_ONCE]
-        top = lists(fed, part, k, without=fed.labels.removed_items)
+        top = lists(fed, part, k, without=fed.labels.removed_items, mask=("had",))
         row, rank = (top >= 0).nonzero(as_tuple=True)
         columns["user"].append(names[part[row].numpy()])
         columns["rank"].append(rank.numpy().astype(np.int16) + 1)

@@ -84,7 +84,7 @@ class Trainer:
         left = self.rounds - self.fed.now.state.round
         self.fed = self.fed.run(left, watch=(self._look,))
         ids = torch.arange(len(self.loans))
-        best = lists(self.fed, ids, LONGEST).numpy().astype("<i4")
+        best = lists(self.fed, ids, LONGEST, mask=("had",)).numpy().astype("<i4")
         self._write(LISTS, best.tobytes())
         told = audited(self.fed, self.loans, self.gone, self.items, self.seed, self._trained_anew)
         _say({"audit": told.facts()})

@@ -9,6 +9,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from rescind.core import doing
+from rescind.core.words import count_of
 
 if TYPE_CHECKING:
     from rescind.core.run_state import RoundResult
@@ -48,7 +49,7 @@ class RoundBar(AbstractContextManager["RoundBar"]):
             disable=not self.terminal,
         )
         self.task = self.bar.add_task(title, total=rounds, status="")
-        self.measured = self.calls = self.at = 0
+        self.calls = self.at = 0
         self.begun = self.latest = monotonic()
         self.pace = doing.Pace()
         self._ended = threading.Event()
@@ -58,7 +59,7 @@ class RoundBar(AbstractContextManager["RoundBar"]):
         self.bar.start()
         self.bar.update(self.task, status=BEFORE)
         if not self.terminal:
-            total = "" if self.rounds is None else f": {self.rounds} rounds"
+            total = "" if self.rounds is None else f": {count_of(self.rounds, 'round')}"
             print(f"{self.title}{total}", file=sys.stderr, flush=True)
         self._speaker.start()
         return self
@@ -103,9 +104,9 @@ class RoundBar(AbstractContextManager["RoundBar"]):
             measured = f"valid {self.measure} {history[-1][1][self.measure]:.4f}"
             status = f"{measured}, {status}" if status else measured
         self.bar.update(self.task, completed=at, status=status)
-        if not self.terminal and len(history) > self.measured:
+        # A run that resumes has earlier measurements, which were told before.
+        if not self.terminal and history and history[-1][0] == result.now.state.round:
             print(f"  {where}: {measured}", file=sys.stderr, flush=True)
-        self.measured = len(history)
 
 
 class BlockBar(RoundBar):
@@ -116,10 +117,9 @@ class BlockBar(RoundBar):
     def __call__(self, result: RoundResult) -> None:
         self.calls += 1
         block, at = result.now.vault.holdings.now, result.now.state.round
-        if block != self.block:  # a run resumed inside a block has earlier measurements
+        if block != self.block:
             history = result.until.history if result.until else ()
             self.block, self.start = block, (history[0][0] if history else at) - 1
-            self.measured = max(len(history) - 1, 0)
             self.bar.reset(self.task, description=f"{self.title}, block {block}", status="")
             self.pace = doing.Pace()
         self._show(result, at - self.start, f"block {block}, round {at - self.start}")

@@ -53,14 +53,15 @@ def _recommend(
         if score is _by_vectors:
             return None  # it needs what only a device has
         own, client = np.array(sorted({labels.item(i, sizes["items"]) for i in history})), None
+        had = own
     else:
         client = labels.client(str(user), sizes["clients"])
-        own = _own(saved, client)
+        own, had = _own_and_had(saved, client)
         if not saved.server.value("flags|members")[client] or not len(own):
             return None
     scores = score(saved, own, client).astype(np.float64)
-    scores[own] = -np.inf
-    if not np.isfinite(np.delete(scores, own)).all():
+    scores[had] = -np.inf
+    if not np.isfinite(np.delete(scores, had)).all():
         return None
     scores[list(labels.removed_items)] = -np.inf
     best = np.argsort(-scores, kind="stable")[:k]  # of equal scores the lower item comes first
@@ -71,11 +72,15 @@ def _recommend(
     ]
 
 
-def _own(saved: Saved, client: int) -> Array:
-    """Return the training items of a client, each once, sorted: the lot "own" of holdings."""
+def _own_and_had(saved: Saved, client: int) -> tuple[Array, Array]:
+    """Return the training items of a client and all its items, each once, sorted.
+
+    These are the lots "own" and "had" of holdings: scores are from the first, lists are without
+    the second.
+    """
     rows = saved.devices.of_client("held", client)
     train = (rows["split"] == 0) & (rows["block"] == saved.device_facts["now"])
-    return np.unique(rows["item"][train])
+    return np.unique(rows["item"][train]), np.unique(rows["item"])
 
 
 def _by_weights(saved: Saved, own: Array, _client: int | None) -> Array:

@@ -19,7 +19,8 @@ from rescind.core.plan import Batch, Plan, Work
 from rescind.errors import ConfigError, suggest
 
 Question = Literal["score", "loss", "open"]
-"""What to compute per record: its score, its loss, or its score with owned items at -inf."""
+"""What to compute per record: its score, its loss, or for lists that people see its score, with all
+that the user has, held-out items too, at -inf."""
 
 
 class Metric(Protocol):
