@@ -287,7 +287,7 @@ def with_requests(
     for one in new:
         try:
             event = event_of(one, progress.fed, found)
-            if found.users[one.user] in leaving:
+            if found.of(one)[0] in leaving:
                 raise ConsentError(f"user '{one.user}' withdraws already. Give that request alone.")
         except (UnknownError, ConsentError) as error:
             log.warning("a request was refused: see run.json")

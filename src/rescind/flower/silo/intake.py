@@ -13,12 +13,13 @@ from rescind.core.labels import Labels
 from rescind.core.records import Arrive, Event, Records, Withdraw
 from rescind.data.blocklist import Blocklist
 from rescind.errors import ConsentError, DataError
-from rescind.flower.silo.names import Numbering, find
+from rescind.flower.silo.names import Numbering, find, table_facts
 from rescind.flower.silo.partition import leave_out, silo_part
 from rescind.flower.silo.storage import Store
 from rescind.flower.silo.withheld import read_list
 from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.steps import HELD
+from rescind.storage.packing import Facts
 
 
 class Names(NamedTuple):
@@ -54,15 +55,19 @@ class Intake:
     silo: int
     silos: int
 
-    def first(self, seed: int) -> tuple[Holdings, Numbering]:
-        """Read the data. Return this silo's part, without those who left in an earlier run."""
+    def first(self, seed: int) -> tuple[Holdings, Numbering, Facts]:
+        """Read the data. Return this silo's part, without those who left in an earlier run.
+
+        Also returns its numbering, and by which facts the server tells tables apart.
+        """
         everything, labels = self.source.hold(seed)
         numbering = Numbering.of(labels, everything.clients, everything.items)
         listed = read_list(self.store.folder)
         if everything.graph is None:
             self._check_moved(listed, everything.records, numbering)
         holdings = silo_part(everything, self.silo, self.silos)
-        return listed.without_erased(holdings, numbering.users, numbering.items), numbering
+        left = listed.without_erased(holdings, numbering.users, numbering.items)
+        return left, numbering, table_facts(labels, everything.clients, everything.items)
 
     def block(self, number: int, seed: int) -> tuple[Arrive, Numbering] | None:
         """Return this silo's part of a block of its data, and how that is numbered."""

@@ -38,6 +38,13 @@ def recommend_to(folder: Path, user: str, k: int) -> list[Recommendation]:
     if (number := then.user(user)) == NOT_HERE:
         labels.client(user, clients)  # raises if the data does not know them either
         raise DataError(f"user '{user}' was not there when the model was trained. Train again.")
+    learnt = store.held(int(about["held"])).items
+    if learnt > len(then.items):
+        raise DataError(
+            f"the model has {learnt} items and this silo's table {len(then.items)}: it was "
+            f"trained over silos with different tables, so its items are mixed up. Give all silos "
+            f"the same table and train again (docs/deploy.md)."
+        )
     because = method_of(about["method"]).because
     place = {key: number for number, key in enumerate(now.items)}
     known = [(place.get(then.items[item]), score) for item, score in recommend(folder, number, k)]
