@@ -18,6 +18,7 @@ from rescind.cli.flower_given import (
     place_of,
     requests_named,
 )
+from rescind.cli.flower_told import answer_told, silos_told
 from rescind.cli.options import Recipe
 from rescind.cli.progress import Followed, working
 from rescind.cli.stopping import interruptible
@@ -147,7 +148,9 @@ def join(
     data = RecipeData(recipe, cell, tuple(change or ()))
     folder = store or Path(f"silo-{number}")
     make_folder(folder)
+    near = deploy.Link(port=port or 9094 + number)
     with locked(folder):  # two processes would write the same files
+        deploy.check_free(near, "--port")
         upgrade(Store(folder), data)
         data.note_in(Store(folder))  # `rescind flower recommend` reads original ids from it
         executor = InProcess(device=device, guards=data.guards)
@@ -156,10 +159,9 @@ def join(
             Store(folder), data, number, count, executor, single_updates, questions, secure, masks
         )
         resident = Resident(node.answer_bytes)
-        own = deploy.Link(port=port or 9094 + number)
         environment = deploy.environment(folder)
         secret = deploy.new_secret(folder)
-        command = deploy.supernode(link, resident.path, kit, own.port, secret)
+        command = deploy.supernode(link, resident.path, kit, near.port, secret)
         watching: AbstractContextManager[object] = nullcontext()
         if witness:
             at = witness_port or witnesses.PORT + number
@@ -173,7 +175,7 @@ def join(
                 ),
                 watching,
                 deploy.started(command, environment) as process,
-                deploy.started(deploy.superexec(own, secret), environment),
+                deploy.started(deploy.superexec(near, secret), environment),
             ):
                 typer.echo(f"silo {number} of {count}: {folder}")
                 resident.serve(lambda: process.poll() is None)
@@ -246,7 +248,7 @@ def run(
     deploy, link = deployment(server, kit, insecure)
     from rescind.errors import DataError
     from rescind.flower.recipe_cell import one_cell
-    from rescind.flower.run_request import LOG, RunRequest, silo_names
+    from rescind.flower.run_request import LOG, RunRequest
     from rescind.flower.server.rosters import check_possible
     from rescind.flower.waiting import newer, wait_for
 
@@ -279,8 +281,7 @@ def run(
     facts = json.loads(done.read_text(encoding="utf-8"))
     shown = ", ".join(f"{n} {v:.4f}" for n, v in facts["metrics"]["test"].items())
     for one in facts.get("forgot", ()):
-        left = f", {one['traces']} traces left" if one["traces"] else ""
-        typer.echo(f"{one['event']} answered by {one['by']}, {one['rounds']} rounds{left}")
+        typer.echo(answer_told(one))
         typer.echo(f"receipt: {out / one['receipt']}")
     refused = facts.get("refused_requests", ())
     for one in refused:
@@ -289,11 +290,8 @@ def run(
     if facts["silos"]["refused"]:
         counts = ", ".join(f"{n} x {why}" for why, n in facts["silos"]["refused"].items())
         typer.echo(f"  not accepted: {counts}", err=True)
-    if waiting := facts["silos"]["waiting"]:
-        typer.echo(
-            f"  not confirmed yet by {silo_names(waiting)}. Start what is away, then: --resume",
-            err=True,
-        )
+    for line in silos_told(facts["silos"]):
+        typer.echo(f"  {line}", err=True)
     typer.echo(f"Written: {done} and {out}/model/")
     if published := facts.get("roster"):
         _tell_roster(published)

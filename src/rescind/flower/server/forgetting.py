@@ -17,8 +17,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from rescind.core import files, params
 from rescind.core.federation import Federation
+from rescind.core.history import NEVER
 from rescind.core.method import Unlearner
 from rescind.core.records import Event, Withdraw
 from rescind.core.run_state import RoundResult
@@ -314,6 +317,7 @@ def forget(
         "client_rounds": done.cost.client_rounds,
         "seconds": done.cost.wall,
         "traces": done.traces,
+        "in_model": request.first_round is not None,
         "done": facts_of(fed, request, done),
     }
 
@@ -336,6 +340,20 @@ def measured(cell: Cell, facts: dict[str, Any], fed: Federation) -> dict[str, An
     if cell.data.variant:
         return measured_again(facts, fed)
     return {"metrics": {s: fed.evaluate(s, cell.run.k) for s in ("valid", "test")}}
+
+
+def silos_without_data(fed: Federation, silos: int) -> list[int]:
+    """Return the silos with members, none of whom took part in a round of this model.
+
+    They were away when a request had it trained again. Not known of later blocks of a stream.
+    """
+    if fed.past is None or fed.past.base is not None or not fed.now.state.round:
+        return []
+    silo_of = torch.arange(len(fed.world.members)) % silos
+    here = {*silo_of[fed.world.members.cpu()].tolist()}
+    took_part = (fed.past.first != NEVER).nonzero()[:, 0].cpu()
+    lent = fed.world.shared.client.cpu() % silos
+    return sorted(here - {*silo_of[took_part].tolist()} - {*lent.tolist()})
 
 
 def in_the_log(moment: RoundResult) -> None:
