@@ -106,6 +106,14 @@ def join(
     store: Annotated[Path | None, Option(help="Folder of its state. Default: silo-I.")] = None,
     cell: Cell = None,
     change: Change = None,
+    own: Annotated[
+        Path | None,
+        Option(
+            metavar="ITEMS",
+            help="The data has this silo's people only, and the file ITEMS all "
+            "items of all silos, one id a line.",
+        ),
+    ] = None,
     device: Annotated[str, Option(help="cpu or cuda.")] = "cpu",
     port: Annotated[
         int | None, Option(help="A free port for its processes. Default: 9094 + I.")
@@ -137,6 +145,7 @@ def join(
     from rescind.flower.silo.data_source import RecipeData
     from rescind.flower.silo.identity import Identity
     from rescind.flower.silo.node import Node
+    from rescind.flower.silo.own_people import OwnPeople
     from rescind.flower.silo.resident import Resident
     from rescind.flower.silo.secure_sum import Masks
     from rescind.flower.silo.storage import Store
@@ -145,7 +154,9 @@ def join(
     if lines and (secure or kit is None):
         raise ConfigError("--lines needs this silo's --kit, to sign them, and no --secure.")
     number, count = place_of(silo)
-    data = RecipeData(recipe, cell, tuple(change or ()))
+    people = None if own is None else OwnPeople(own, number, count)
+    data = RecipeData(recipe, cell, tuple(change or ()), people)
+    data.check_own()
     folder = store or Path(f"silo-{number}")
     make_folder(folder)
     near = deploy.Link(port=port or 9094 + number)
@@ -213,6 +224,10 @@ def run(
     withdraw: Annotated[
         list[str] | None, Option(metavar="USER", help="This user withdraws. Repeatable.")
     ] = None,
+    at: Annotated[
+        int | None,
+        Option(metavar="SILO", help="Users of this silo are meant, if several have the same ids."),
+    ] = None,
     unlearner: Annotated[
         str | None, Option(help="An unlearner. Default: that of the method.")
     ] = None,
@@ -258,7 +273,7 @@ def run(
         check_possible(chosen, secure)
     out.mkdir(parents=True, exist_ok=True)
     done, failed = out / "run.json", out / "error.txt"
-    requests = requests_named([*(unshare or ()), *(take_back or ())], erase, withdraw)
+    requests = requests_named([*(unshare or ()), *(take_back or ())], erase, withdraw, at)
     asked = RunRequest(
         str(path.resolve()), silos, str(out.resolve()), cell, tuple(change or ()), deadline, wait,
         least, resume, requests, unlearner,

@@ -11,6 +11,12 @@ from rescind.errors import DataError
 from rescind.flower.wire.messages import SENDER
 from rescind.storage.packing import Facts
 
+SHARED = (
+    "Silos of one run need the same table, of which each uses its own users only: import it, add "
+    "to it and erase from it on each machine alike; or let each silo join with a table of its own "
+    "people: --own"
+)
+OWN = "Give the same list of items to every silo: join --own LIST"
 KIND = ("task", "features", "classes", "block")
 
 
@@ -22,17 +28,28 @@ def check_tables(silos: Mapping[int, Facts]) -> None:
         if facts.get("table") is None:
             raise DataError(f"silo {silo} does not say which table it has. {SENDER}")
     first = min(silos)
+    one = silos[first]["table"]
+    need = OWN if one["own"] else SHARED
     for silo in sorted(silos):
-        if flaw := _difference(silos[first]["table"], silos[silo]["table"]):
+        other = silos[silo]["table"]
+        if other["own"] != one["own"]:
+            own, whole = (silo, first) if other["own"] else (first, silo)
             raise DataError(
-                f"silo {silo} has another table than silo {first}: {flaw}. Silos of one run need "
-                f"the same table, of which each uses its own users only: import it, add to it and "
-                f"erase from it on each machine alike (docs/deploy.md). Nothing was trained."
+                f"silo {own} joined with --own (its table has its own people only) and silo "
+                f"{whole} without (its table has the people of all silos). Let all silos of a run "
+                f"join in one way (docs/deploy.md). Nothing was trained."
+            )
+        if flaw := _difference(one, other):
+            raise DataError(
+                f"silo {silo} has another {'list' if one['own'] else 'table'} than silo {first}: "
+                f"{flaw}. {need} (docs/deploy.md). Nothing was trained."
             )
 
 
 def _difference(one: Facts, other: Facts) -> str:
     """Return how a table differs from the first one; "" if it does not."""
+    if one["own"] and one["items"] != other["items"]:
+        return f"{other['items']} items, not {one['items']}"
     if (one["items"], one["users"]) != (other["items"], other["users"]):
         return (
             f"{other['items']} items and {other['users']} users, not {one['items']} and "

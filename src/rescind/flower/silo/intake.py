@@ -33,6 +33,11 @@ class Names(NamedTuple):
 class Source(Protocol):
     """The source of a silo's data."""
 
+    @property
+    def own(self) -> bool:
+        """Return whether it has this silo's people only, not those of all silos."""
+        ...
+
     def hold(self, seed: int) -> tuple[Holdings, Labels]:
         """Read the data: the initial holdings of all clients of all silos, and their ids."""
         ...
@@ -67,7 +72,8 @@ class Intake:
             self._check_moved(listed, everything.records, numbering)
         holdings = silo_part(everything, self.silo, self.silos)
         left = listed.without_erased(holdings, numbering.users, numbering.items)
-        return left, numbering, table_facts(labels, everything.clients, everything.items)
+        table = table_facts(labels, everything.clients, everything.items, self.source.own)
+        return left, numbering, table
 
     def block(self, number: int, seed: int) -> tuple[Arrive, Numbering] | None:
         """Return this silo's part of a block of its data, and how that is numbered."""
@@ -119,12 +125,14 @@ class Intake:
     def find(self, request: Letter) -> Letter:
         """Reply with the numbers of original ids: in a run, or else in the data of now."""
         moments = request.facts.get("held")
+        # Others' people have no ids in a table of own people, only places.
+        place = (self.silo, self.silos) if self.source.own else (0, 1)
         if not moments:
-            return find(Numbering.of(*self.source.names()), request)
+            return find(Numbering.of(*self.source.names()), request, *place)
         there = [moment for moment in moments if self.store.has(HELD, moment)]
         if not there:
             self.store.held(moments[0])  # raises: the run's data was removed
-        return find(self.numbering(there[0]), request)
+        return find(self.numbering(there[0]), request, *place)
 
     def remember(self, moment: int, before: Holdings, event: Event) -> None:
         """Put records that an event removes on the silo's list, so that no later run has them.

@@ -117,7 +117,10 @@ REQUESTS: dict[str, dict[str, Rule]] = {
     },
 }  # fmt: skip
 """Facts of a request, by verb; those of `EVERY` come on top."""
-TABLE = {"users": size, "user_ids": text, "items": size, "item_ids": text}
+TABLE: dict[str, Rule] = {
+    "own": lambda v: isinstance(v, bool), "users": size, "user_ids": text,
+    "items": size, "item_ids": text,
+}  # fmt: skip
 STATE = {
     "held": moment, "private": moment, "clients": size, "items": size, "task": text, "block": size,
     "validated": size, "features": size, "classes": size, "heaviest": optional(size),
