@@ -110,8 +110,8 @@ def join(
         Path | None,
         Option(
             metavar="ITEMS",
-            help="The data has this silo's people only, and the file ITEMS all "
-            "items of all silos, one id a line.",
+            help="The data has this silo's users only, and the file ITEMS the items of all "
+            "silos, one id a line.",
         ),
     ] = None,
     device: Annotated[str, Option(help="cpu or cuda.")] = "cpu",

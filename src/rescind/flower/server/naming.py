@@ -71,8 +71,8 @@ class Numbers:
         if len(numbers) > 1:
             raise UnknownError(
                 f"{silo_names(number % self.silos for number in numbers)} each have a user "
-                f"'{one.user}'. Say whose user is meant: --at SILO. If it is one person, give the "
-                f"request for each of these silos. {NOTHING}"
+                f"'{one.user}'. Say whose user is meant: --at SILO. If all are the same user, give "
+                f"the request once for each of these silos. {NOTHING}"
             )
         return self._only("user", one.user, numbers)
 

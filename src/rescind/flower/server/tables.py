@@ -14,7 +14,7 @@ from rescind.storage.packing import Facts
 SHARED = (
     "Silos of one run need the same table, of which each uses its own users only: import it, add "
     "to it and erase from it on each machine alike; or let each silo join with a table of its own "
-    "people: --own"
+    "users: --own"
 )
 OWN = "Give the same list of items to every silo: join --own LIST"
 KIND = ("task", "features", "classes", "block")
@@ -35,8 +35,8 @@ def check_tables(silos: Mapping[int, Facts]) -> None:
         if other["own"] != one["own"]:
             own, whole = (silo, first) if other["own"] else (first, silo)
             raise DataError(
-                f"silo {own} joined with --own (its table has its own people only) and silo "
-                f"{whole} without (its table has the people of all silos). Let all silos of a run "
+                f"silo {own} joined with --own (its table has its own users only) and silo "
+                f"{whole} without (its table has the users of all silos). Let all silos of a run "
                 f"join in one way (docs/deploy.md). Nothing was trained."
             )
         if flaw := _difference(one, other):
