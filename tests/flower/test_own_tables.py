@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 from torch.testing import assert_close
+from typer.testing import CliRunner
 
 pytest.importorskip("flwr")
 
+from flower.deployments import free_port
 from flower.grids import FIRST, InMemory
 from flower.served import GRAPH, SHOP, results
+from rescind.cli.flower import app
 from rescind.cli.flower_given import requests_named
 from rescind.core.federation import Federation
 from rescind.core.labels import Labels, left
@@ -342,6 +345,36 @@ def test_a_list_of_items_has_each_item_once(tmp_path: Path) -> None:
         read_items(tmp_path / "nowhere.txt")
     path.write_text("soap\r\n brush \n")
     assert read_items(path) == ["soap", "brush"]
+
+
+def test_the_command_joins_with_its_own_users_or_names_items_that_the_list_misses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(tmp_path / "machine", 1).imports(rows(B, 30))
+
+    class StartedError(Exception):
+        """Instead of a process."""
+
+    def started(*_: object) -> None:
+        raise StartedError
+
+    monkeypatch.setattr("rescind.flower.deploy.started", started)
+
+    def joined(listed: Iterable[str]) -> BaseException | None:
+        (tmp_path / "items.txt").write_text("\n".join(listed))
+        words = ["join", str(machine.folder / "shop.toml"), "--silo", "1/2", "--insecure"]
+        where = ["--store", str(machine.store.folder), "--port", str(free_port())]
+        with machine.here():
+            own = ["--own", str(tmp_path / "items.txt")]
+            return CliRunner().invoke(app, [*words, *where, *own]).exception
+
+    assert "1 of the 30 items of 'shop' are not in the list items.txt: item 29." in str(
+        joined(CATALOGUE[1:])
+    )
+    assert not machine.store.folder.exists()
+    assert isinstance(joined(CATALOGUE), StartedError)
+    people = OwnPeople(tmp_path / "items.txt", 1, 2)
+    assert RecipeData.noted_in(machine.store).people == people, "`recommend` reads it there"
 
 
 def test_graphs_and_streams_need_the_whole_table(tmp_path: Path) -> None:

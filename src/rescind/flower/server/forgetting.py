@@ -351,7 +351,8 @@ def silos_without_data(fed: Federation, silos: int) -> list[int]:
         return []
     silo_of = torch.arange(len(fed.world.members)) % silos
     here = {*silo_of[fed.world.members.cpu()].tolist()}
-    took_part = (fed.past.first != NEVER).nonzero()[:, 0].cpu()
+    first = fed.past.first.cpu()  # of rounds that an early stop dropped, too
+    took_part = ((first != NEVER) & (first <= fed.now.state.round)).nonzero()[:, 0]
     lent = fed.world.shared.client.cpu() % silos
     return sorted(here - {*silo_of[took_part].tolist()} - {*lent.tolist()})
 
