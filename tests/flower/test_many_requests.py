@@ -21,6 +21,7 @@ from flower.grids import FIRST, InMemory
 from flower.served import SHOP, results
 from rescind.cli.data import app as data
 from rescind.cli.flower_given import requests_named
+from rescind.cli.flower_told import answer_told, silos_told
 from rescind.cli.verify import command
 from rescind.core.files import locked
 from rescind.data.importing import append_file, load_imported
@@ -161,6 +162,31 @@ def test_a_day_of_requests(deployed: Deployment) -> None:
     chain = [deployed.receipt(f"receipts/{n}.json") for n in (1, 2)]
     first = (deployed.folder / "out" / "receipts" / "1.json").read_bytes()
     assert chain[1].previous == receipt.digest(first)
+
+
+def test_the_operator_is_told_of_silos_that_the_model_knows_nothing_of(
+    deployed: Deployment,
+) -> None:
+    deployed.run()
+    gone = IDS.index("customer 10") % SILOS
+    facts = deployed.run(withdraw=["customer 7"])
+    assert silos_told(facts["silos"]) == [], "the control: all were there"
+    assert answer_told(facts["forgot"][-1]).endswith(" 3 rounds")
+    facts = deployed.run(away=[gone], withdraw=["customer 9"])
+    confirm, train = silos_told(facts["silos"])
+    assert f"not confirmed yet by silo {gone}" in confirm
+    assert f"the model has no data of silo {gone}" in train
+    assert "when they have confirmed" in train
+    facts = deployed.run(resume=True)
+    (train,) = silos_told(facts["silos"])
+    assert train.startswith(f"the model has no data of silo {gone}. To train it again")
+    facts = deployed.run(withdraw=["customer 10"])
+    said = "0 rounds: nothing of theirs was in the model"
+    assert answer_told(facts["forgot"][-1]).endswith(said)
+    assert deployed.rounds == 0
+    facts = deployed.run()  # what the operator was told to do
+    assert silos_told(facts["silos"]) == []
+    assert deployed.rounds == 3 * SILOS
 
 
 def test_a_silo_that_is_waited_for_is_named_with_the_time(

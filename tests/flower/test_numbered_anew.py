@@ -316,7 +316,7 @@ def held_by(intake: Intake, seed: int = 0) -> set[str]:
 def test_who_left_a_stream_stays_away_when_blocks_number_people_anew(
     stream: Intake, shop: Path
 ) -> None:
-    holdings, numbering = stream.first(0)
+    holdings, numbering, _ = stream.first(0)
     stream.store.save_held(1, holdings, stream.store.save_numbering(numbering))
     stream.remember(1, holdings, Withdraw(numbering.user(EVE)))
     assert held_by(stream) == {*USERS} - {EVE}
@@ -329,7 +329,7 @@ def test_who_left_a_stream_stays_away_when_blocks_number_people_anew(
 def test_a_block_of_data_that_was_numbered_anew_does_not_come_to_a_run_from_before(
     stream: Intake, shop: Path
 ) -> None:
-    holdings, numbering = stream.first(0)
+    holdings, numbering, _ = stream.first(0)
     stream.store.save_held(1, holdings, stream.store.save_numbering(numbering))
     nothing = Arrive(Records.none(), torch.zeros(0, dtype=torch.int8), 0, 0)
     block, _ = stream.arriving(1, nothing, 0, 0)

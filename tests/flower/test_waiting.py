@@ -210,12 +210,22 @@ def test_a_port_that_is_taken_is_told_before_anything_is_started(
         words = ["up", "--insecure", "--listen", f"127.0.0.1:{port}"]
         return CliRunner().invoke(app, [*words, "--state", str(tmp_path / "state")]).exception
 
+    def join(port: int) -> BaseException | None:
+        (tmp_path / "recipe.toml").write_text(RECIPE.format(rounds=1))
+        words = ["join", str(tmp_path / "recipe.toml"), "--silo", "0/2", "--insecure"]
+        where = ["--store", str(tmp_path / "silo-0"), "--port", str(port)]
+        return CliRunner().invoke(app, [*words, *where]).exception
+
     taken = server.getsockname()[1]
-    assert f"cannot listen on 127.0.0.1:{taken}: Address already in use" in str(up(taken))
+    for command, option in ((up, "--listen"), (join, "--port")):
+        said = str(command(taken))
+        assert f"cannot listen on 127.0.0.1:{taken}: Address already in use" in said
+        assert said.endswith(f"choose another with {option}.")
     assert not begun
     assert not (tmp_path / "state").exists()
-    assert isinstance(up(free_port()), StartedError)
-    assert begun
+    for command in (up, join):
+        assert isinstance(command(free_port()), StartedError)
+    assert len(begun) == 2
 
 
 def test_a_second_process_of_a_silo_is_refused(tmp_path: Path) -> None:

@@ -708,8 +708,11 @@ def test_verify_names_the_silos_that_confirmed(rescind, tmp_path):
     claims = {"silos that confirmed": "0, 2", "silos waited for": "1"}
     write(issue(EVENT, DONE, KEPT, [PASSED], claims=claims), path)
     _, out, _ = rescind("verify", path)
-    assert "silos that confirmed: 0, 2" in out
-    assert "silos waited for: 1" in out
+    assert "silos that confirmed: silo 0, silo 2\n" in out, "numbers of silos are no counts"
+    assert "silos waited for: silo 1\n" in out
+    claims = {"silos that confirmed": "0, 1, 2", "silos waited for": "none"}
+    write(issue(EVENT, DONE, KEPT, [PASSED], claims=claims), tmp_path / "all.json")
+    assert "silos waited for: none\n" in rescind("verify", tmp_path / "all.json")[1]
     path = tmp_path / "other.json"
     write(issue(EVENT, DONE, KEPT, [PASSED]), path)
     assert "silos that" not in rescind("verify", path)[1], (

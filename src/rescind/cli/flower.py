@@ -18,6 +18,7 @@ from rescind.cli.flower_given import (
     place_of,
     requests_named,
 )
+from rescind.cli.flower_told import answer_told, silos_told
 from rescind.cli.options import Recipe
 from rescind.cli.progress import Followed, working
 from rescind.cli.stopping import interruptible
@@ -106,6 +107,14 @@ def join(
     store: Annotated[Path | None, Option(help="Folder of its state. Default: silo-I.")] = None,
     cell: Cell = None,
     change: Change = None,
+    own: Annotated[
+        Path | None,
+        Option(
+            metavar="ITEMS",
+            help="The data has this silo's users only, and the file ITEMS the items of all "
+            "silos, one id a line.",
+        ),
+    ] = None,
     device: Annotated[str, Option(help="cpu or cuda.")] = "cpu",
     port: Annotated[
         int | None, Option(help="A free port for its processes. Default: 9094 + I.")
@@ -137,6 +146,7 @@ def join(
     from rescind.flower.silo.data_source import RecipeData
     from rescind.flower.silo.identity import Identity
     from rescind.flower.silo.node import Node
+    from rescind.flower.silo.own_people import OwnPeople
     from rescind.flower.silo.resident import Resident
     from rescind.flower.silo.secure_sum import Masks
     from rescind.flower.silo.storage import Store
@@ -145,10 +155,14 @@ def join(
     if lines and (secure or kit is None):
         raise ConfigError("--lines needs this silo's --kit, to sign them, and no --secure.")
     number, count = place_of(silo)
-    data = RecipeData(recipe, cell, tuple(change or ()))
+    people = None if own is None else OwnPeople(own, number, count)
+    data = RecipeData(recipe, cell, tuple(change or ()), people)
+    data.check_own()
     folder = store or Path(f"silo-{number}")
     make_folder(folder)
+    near = deploy.Link(port=port or 9094 + number)
     with locked(folder):  # two processes would write the same files
+        deploy.check_free(near, "--port")
         upgrade(Store(folder), data)
         data.note_in(Store(folder))  # `rescind flower recommend` reads original ids from it
         executor = InProcess(device=device, guards=data.guards)
@@ -157,10 +171,9 @@ def join(
             Store(folder), data, number, count, executor, single_updates, questions, secure, masks
         )
         resident = Resident(node.answer_bytes)
-        own = deploy.Link(port=port or 9094 + number)
         environment = deploy.environment(folder)
         secret = deploy.new_secret(folder)
-        command = deploy.supernode(link, resident.path, kit, own.port, secret)
+        command = deploy.supernode(link, resident.path, kit, near.port, secret)
         watching: AbstractContextManager[object] = nullcontext()
         if witness:
             at = witness_port or witnesses.PORT + number
@@ -174,7 +187,7 @@ def join(
                 ),
                 watching,
                 deploy.started(command, environment) as process,
-                deploy.started(deploy.superexec(own, secret), environment),
+                deploy.started(deploy.superexec(near, secret), environment),
             ):
                 typer.echo(f"silo {number} of {count}: {folder}")
                 resident.serve(lambda: process.poll() is None)
@@ -212,6 +225,10 @@ def run(
     withdraw: Annotated[
         list[str] | None, Option(metavar="USER", help="This user withdraws. Repeatable.")
     ] = None,
+    at: Annotated[
+        int | None,
+        Option(metavar="SILO", help="Users of this silo are meant, if several have the same ids."),
+    ] = None,
     unlearner: Annotated[
         str | None, Option(help="An unlearner. Default: that of the method.")
     ] = None,
@@ -247,7 +264,7 @@ def run(
     deploy, link = deployment(server, kit, insecure)
     from rescind.errors import DataError
     from rescind.flower.recipe_cell import one_cell
-    from rescind.flower.run_request import LOG, RunRequest, silo_names
+    from rescind.flower.run_request import LOG, RunRequest
     from rescind.flower.server.rosters import check_possible
     from rescind.flower.waiting import newer, wait_for
 
@@ -257,7 +274,7 @@ def run(
         check_possible(chosen, secure)
     out.mkdir(parents=True, exist_ok=True)
     done, failed = out / "run.json", out / "error.txt"
-    requests = requests_named([*(unshare or ()), *(take_back or ())], erase, withdraw)
+    requests = requests_named([*(unshare or ()), *(take_back or ())], erase, withdraw, at)
     asked = RunRequest(
         str(path.resolve()), silos, str(out.resolve()), cell, tuple(change or ()), deadline, wait,
         least, resume, requests, unlearner,
@@ -280,10 +297,7 @@ def run(
     facts = json.loads(done.read_text(encoding="utf-8"))
     shown = ", ".join(f"{n} {v:.4f}" for n, v in facts["metrics"]["test"].items())
     for one in facts.get("forgot", ()):
-        left = f", {one['traces']} traces left" if one["traces"] else ""
-        typer.echo(
-            f"{one['event']} answered by {one['by']}, {count_of(one['rounds'], 'round')}{left}"
-        )
+        typer.echo(answer_told(one))
         typer.echo(f"receipt: {out / one['receipt']}")
     refused = facts.get("refused_requests", ())
     for one in refused:
@@ -292,11 +306,8 @@ def run(
     if facts["silos"]["refused"]:
         counts = ", ".join(f"{n} x {why}" for why, n in facts["silos"]["refused"].items())
         typer.echo(f"  not accepted: {counts}", err=True)
-    if waiting := facts["silos"]["waiting"]:
-        typer.echo(
-            f"  not confirmed yet by {silo_names(waiting)}. Start what is away, then: --resume",
-            err=True,
-        )
+    for line in silos_told(facts["silos"]):
+        typer.echo(f"  {line}", err=True)
     typer.echo(f"Written: {done} and {out}/model/")
     if published := facts.get("roster"):
         _tell_roster(published)

@@ -17,14 +17,17 @@ LOOPBACK = "127.0.0.1:7800"
 
 
 def requests_named(
-    unshare: list[str] | None, erase: list[str] | None, withdraw: list[str] | None
+    unshare: list[str] | None,
+    erase: list[str] | None,
+    withdraw: list[str] | None,
+    at: int | None = None,
 ) -> tuple[NamedRequest, ...]:
-    """Return the requests that the options name, those who withdraw last."""
+    """Return the requests that the options name, those who withdraw last. at: the users' silo"""
     from rescind.flower.run_request import NamedRequest
 
-    found = [NamedRequest("unshare", user) for user in unshare or ()]
-    found += [NamedRequest("erase", *erased(text)) for text in erase or ()]
-    return (*found, *(NamedRequest("withdraw", user) for user in withdraw or ()))
+    found = [NamedRequest("unshare", user, silo=at) for user in unshare or ()]
+    found += [NamedRequest("erase", *erased(text), at) for text in erase or ()]
+    return (*found, *(NamedRequest("withdraw", user, silo=at) for user in withdraw or ()))
 
 
 def erased(text: str) -> tuple[str, tuple[str, ...]]:

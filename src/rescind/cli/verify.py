@@ -308,7 +308,7 @@ def _print(found: Verification, path: Path, secret: bytes | None = None) -> None
         typer.echo("  model    the same as before, bit for bit")
     for name in (CASE, OPERATOR, *SILOS):
         if not (text := str(receipt.claims.get(name, BOUND))).startswith(BOUND):
-            typer.echo(f"  {name}: {_shown(text)}")
+            typer.echo(f"  {name}: {_shown(_silos_named(text) if name in SILOS else text)}")
     for one in receipt.findings:
         number = counted(one)
         asks = f" {_shown(one.check):16} {question(one.check)}".rstrip()
@@ -326,6 +326,12 @@ def _print(found: Verification, path: Path, secret: bytes | None = None) -> None
         "A valid signature says who states this and that it is unchanged; it does not make the\n"
         "statement true."
     )
+
+
+def _silos_named(claim: str) -> str:
+    """Return the numbers of silos so that nobody takes them for counts: "silo 0, silo 2"."""
+    parts = claim.split(", ")
+    return ", ".join(f"silo {one}" for one in parts) if all(map(str.isdecimal, parts)) else claim
 
 
 def _number(value: int | str) -> str:

@@ -103,8 +103,11 @@ def _end_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
-def check_free(link: Link) -> None:
-    """Refuse an address where nobody can listen: Flower would tell it in a long traceback."""
+def check_free(link: Link, option: str = "--listen") -> None:
+    """Refuse an address where nobody can listen: Flower would tell it in a long traceback.
+
+    option: of the command line, which chooses another one
+    """
     host = link.host.strip("[]")
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -113,7 +116,7 @@ def check_free(link: Link) -> None:
         except OSError as error:
             raise ConfigError(
                 f"cannot listen on {link.address}: {error.strerror or error}. End what listens "
-                f"there, or choose another address with --listen."
+                f"there, or choose another with {option}."
             ) from None
 
 

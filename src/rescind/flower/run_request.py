@@ -22,6 +22,8 @@ class NamedRequest:
     """"unshare" (all that a user lends), "erase" (some items), "withdraw"."""
     user: str
     items: tuple[str, ...] = ()
+    silo: int | None = None
+    """Whose user is meant, if several silos have one with this id; None: only one has."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class RunRequest:
         """Read what `to_json` wrote."""
         fields = json.loads(text)
         requests = tuple(
-            NamedRequest(one["kind"], one["user"], tuple(one["items"]))
+            NamedRequest(one["kind"], one["user"], tuple(one["items"]), one["silo"])
             for one in fields["requests"]
         )
         return cls(**{**fields, "changes": tuple(fields["changes"]), "requests": requests})

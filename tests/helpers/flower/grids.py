@@ -32,6 +32,7 @@ class InMemorySource:
 
     holdings: Holdings
     blocks: tuple[Arrive, ...] = ()
+    own: bool = False
 
     def hold(self, seed: int) -> tuple[Holdings, Labels]:
         """Return the holdings, and no ids: a number is its own. The seed is not used."""

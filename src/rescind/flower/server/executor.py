@@ -39,6 +39,7 @@ from rescind.flower.server.remote_holdings import (
 )
 from rescind.flower.server.requests import open_request, request, vault_request
 from rescind.flower.server.secure_round import exchange_round
+from rescind.flower.server.tables import check_tables
 from rescind.flower.server.transport import FAILED, Transport
 from rescind.flower.wire.messages import Letter, metric_table
 from rescind.flower.wire.payloads import (
@@ -95,8 +96,7 @@ class FlowerExecutor:
         replies = self.line.wait(self._request("hold", Clock(seed)), wait)
         self.line.first_message = self._request("meet", Clock(seed))  # a restarted silo has data
         facts = [reply.facts for reply in replies.values()]
-        if len({(f["task"], f["features"], f["classes"], f["block"]) for f in facts}) > 1:
-            raise DataError("the silos have different kinds of data. Use one recipe for all.")
+        check_tables({silo: reply.facts for silo, reply in replies.items()})
         sizes = {n: max(int(f[n]) for f in facts) for n in ("clients", "items")}
         past = max(int(f.get("past_epoch") or 0) for f in facts)
         holdings = from_sizes(self.line.silos, {**facts[0], **sizes, "epoch": past})

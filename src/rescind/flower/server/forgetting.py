@@ -17,8 +17,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from rescind.core import files, params
 from rescind.core.federation import Federation
+from rescind.core.history import NEVER
 from rescind.core.method import Unlearner
 from rescind.core.records import Event, Withdraw
 from rescind.core.run_state import RoundResult
@@ -287,7 +290,7 @@ def with_requests(
     for one in new:
         try:
             event = event_of(one, progress.fed, found)
-            if found.users[one.user] in leaving:
+            if found.of(one)[0] in leaving:
                 raise ConsentError(f"user '{one.user}' withdraws already. Give that request alone.")
         except (UnknownError, ConsentError) as error:
             log.warning("a request was refused: see run.json")
@@ -314,6 +317,7 @@ def forget(
         "client_rounds": done.cost.client_rounds,
         "seconds": done.cost.wall,
         "traces": done.traces,
+        "in_model": request.first_round is not None,
         "done": facts_of(fed, request, done),
     }
 
@@ -336,6 +340,21 @@ def measured(cell: Cell, facts: dict[str, Any], fed: Federation) -> dict[str, An
     if cell.data.variant:
         return measured_again(facts, fed)
     return {"metrics": {s: fed.evaluate(s, cell.run.k) for s in ("valid", "test")}}
+
+
+def silos_without_data(fed: Federation, silos: int) -> list[int]:
+    """Return the silos with members, none of whom took part in a round of this model.
+
+    They were away when a request had it trained again. Not known of later blocks of a stream.
+    """
+    if fed.past is None or fed.past.base is not None or not fed.now.state.round:
+        return []
+    silo_of = torch.arange(len(fed.world.members)) % silos
+    here = {*silo_of[fed.world.members.cpu()].tolist()}
+    first = fed.past.first.cpu()  # of rounds that an early stop dropped, too
+    took_part = ((first != NEVER) & (first <= fed.now.state.round)).nonzero()[:, 0]
+    lent = fed.world.shared.client.cpu() % silos
+    return sorted(here - {*silo_of[took_part].tolist()} - {*lent.tolist()})
 
 
 def in_the_log(moment: RoundResult) -> None:

@@ -8,52 +8,94 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rescind.core.clock import Clock
 from rescind.core.federation import Federation
 from rescind.core.records import Erase, Event, Records, Unshare, Withdraw
 from rescind.errors import ConfigError, ConsentError, DataError
-from rescind.flower.run_request import NamedRequest
+from rescind.flower.run_request import NamedRequest, silo_names
 from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.remote_holdings import RemoteHoldings
 from rescind.flower.server.requests import request
 from rescind.privacy.keys import erasure_key
 from rescind.storage.packing import Facts
 
+NOTHING = "This request changed nothing."
+
 
 def digest_of(one: NamedRequest) -> str:
     """Return a digest under a secret of this machine, to recognise a request that is repeated."""
-    text = json.dumps([one.kind, one.user, list(one.items)])
+    where = [] if one.silo is None else [one.silo]
+    text = json.dumps([one.kind, one.user, list(one.items), *where])
     return hashlib.blake2b(text.encode(), key=erasure_key(), digest_size=32).hexdigest()
+
+
+Answers = dict[str, dict[int, int]]
+"""By name and silo: the number that a silo has for it, `UNKNOWN` if it does not know it."""
+UNKNOWN = -1
 
 
 @dataclass(frozen=True)
 class Numbers:
     """The numbers of the users and items that requests name, as far as silos know them."""
 
-    users: dict[str, int]
-    items: dict[str, int]
+    silos: int
+    users: Answers
+    items: Answers
     hint: str
     """Why an id may be unknown."""
 
     def of(self, one: NamedRequest) -> tuple[int, list[int]]:
-        """Return the numbers of the user and the items of a request. Raises if one is unknown."""
-        for kind, names, known in (
-            ("user", (one.user,), self.users), ("item", one.items, self.items),
-        ):  # fmt: skip
-            for name in names:
-                if name not in known:
-                    raise UnknownError(
-                        f"no silo knows {kind} '{name}'. Original ids are used here, as in the "
-                        f"data.{self.hint} This request changed nothing."
-                    )
-        return self.users[one.user], [self.items[item] for item in one.items]
+        """Return the numbers of the user and the items of a request.
+
+        Raises `UnknownError` if one is unknown, or if it is not sure who or what is meant.
+        """
+        return self._user(one), [self._item(name) for name in one.items]
+
+    def _user(self, one: NamedRequest) -> int:
+        answers = self.users[one.user]
+        found = {
+            (silo, number) for silo, number in answers.items()
+            if number != UNKNOWN and one.silo in (None, number % self.silos)
+        }  # fmt: skip
+        for silo, number in sorted(found):
+            holder = number % self.silos
+            if answers.get(holder, number) != number:  # another person has that number there
+                raise UnknownError(
+                    f"silo {silo} says that user '{one.user}' is on silo {holder}, which does not "
+                    f"know them under this number: the two have different tables. {NOTHING}"
+                )
+        numbers = {number for _, number in found}
+        if len(numbers) > 1:
+            raise UnknownError(
+                f"{silo_names(number % self.silos for number in numbers)} each have a user "
+                f"'{one.user}'. Say whose user is meant: --at SILO. If all are the same user, give "
+                f"the request once for each of these silos. {NOTHING}"
+            )
+        return self._only("user", one.user, numbers)
+
+    def _item(self, name: str) -> int:
+        numbers = {*self.items[name].values()} - {UNKNOWN}
+        if len(numbers) > 1:
+            raise UnknownError(
+                f"silos have different numbers for item '{name}': they have different tables. "
+                f"{NOTHING}"
+            )
+        return self._only("item", name, numbers)
+
+    def _only(self, kind: str, name: str, numbers: set[int]) -> int:
+        if not numbers:
+            raise UnknownError(
+                f"no silo knows {kind} '{name}'. Original ids are used here, as in the "
+                f"data.{self.hint} {NOTHING}"
+            )
+        return numbers.pop()
 
 
 class UnknownError(DataError):
-    """No silo knows a user or an item."""
+    """No silo knows a user or an item, or it is not sure which one is meant."""
 
 
 def numbers(
@@ -71,25 +113,24 @@ def numbers(
         silo: request(executor.run, "find", Clock(0), {**asked, **_moments(fed, silo)})
         for silo in range(executor.line.silos)
     }
-    answers, why = executor.line.ask(letters)
-    replies, missing = [reply.facts for reply in answers.values()], sorted(why)
+    replies, why = executor.line.ask(letters)
+    missing = sorted(why)
     if missing and not replies:
         raise DataError(f"no silo could look up who is meant: {why[missing[0]]}")
-    out: list[dict[str, int]] = []
-    for kind, names, place in (("user", users, "found_users"), ("item", items, "found_items")):
-        found: dict[str, int] = {}
-        for at, name in enumerate(names):
-            known = {int(reply[place][at]) for reply in replies} - {-1}
-            if len(known) > 1:
-                raise DataError(
-                    f"silos have different numbers for {kind} '{name}'. Use one recipe for all."
-                )
-            if known:
-                found[name] = known.pop()
-        out.append(found)
     late = " What was added later is not in this run." if fed else ""
     away = f" Silos {missing} did not answer and may know it." if missing else ""
-    return Numbers(out[0], out[1], late + away)
+    said = {silo: reply.facts for silo, reply in replies.items()}
+    return Numbers(
+        executor.line.silos,
+        _by_name(users, "found_users", said), _by_name(items, "found_items", said), late + away,
+    )  # fmt: skip
+
+
+def _by_name(names: Sequence[str], place: str, said: Mapping[int, Facts]) -> Answers:
+    return {
+        name: {silo: int(facts[place][at]) for silo, facts in said.items()}
+        for at, name in enumerate(names)
+    }
 
 
 def _moments(fed: Federation | None, silo: int) -> Facts:

@@ -27,6 +27,7 @@ from rescind.flower.server.forgetting import (
     in_the_log,
     of_recipe,
     published,
+    silos_without_data,
     unlearner,
     with_requests,
 )
@@ -87,6 +88,7 @@ def serve(grid: Grid, asked: RunRequest, on_round: tuple[OnRound, ...] = ()) -> 
         "silos": asked.silos, "messages": transport.letters,
         "refused": dict(transport.refused),
         "waiting": list(executor.waiting(fed)), "masked": asked.masked,
+        "not_in_model": silos_without_data(fed, asked.silos),
     }  # fmt: skip
     facts["model"] = {"public": params.digest(fed.now.state.public)}
     params.save(folder / "model" / "public.safetensors", dict(fed.now.state.public))

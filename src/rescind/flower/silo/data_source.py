@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 
 from rescind.core.federation import Federation
 from rescind.core.guards import Guard
 from rescind.core.holdings import Holdings
 from rescind.core.labels import Labels
 from rescind.core.records import Arrive
-from rescind.errors import DataError
+from rescind.data import Dataset
+from rescind.errors import ConfigError, DataError
 from rescind.experiments.cell import DataSettings
 from rescind.experiments.learning_run import obtained, prepare, start
 from rescind.experiments.recipe import Cell
@@ -18,6 +20,7 @@ from rescind.experiments.recipe_file import locate
 from rescind.experiments.streams import Stream
 from rescind.flower.recipe_cell import one_cell
 from rescind.flower.silo.intake import Names
+from rescind.flower.silo.own_people import OwnPeople
 from rescind.flower.silo.storage import Store
 
 
@@ -30,11 +33,29 @@ def _stream(recipe: str, cell: str | None, changes: tuple[str, ...], seed: int) 
 
 @dataclass(frozen=True)
 class RecipeData:
-    """The dataset of a recipe's cell, for all clients of all silos."""
+    """The dataset of a recipe's cell: for all clients of all silos, or of one silo's own people."""
 
     recipe: str
     cell: str | None = None
     changes: tuple[str, ...] = ()
+    people: OwnPeople | None = None
+    """How a table of the silo's own people is numbered; None: the table has those of all silos."""
+
+    def check_own(self) -> None:
+        """Refuse a table of own people where silos cannot number alone, or without its items."""
+        if self.people is None:
+            return
+        if self.is_graph or self._cell.data.variant:
+            raise ConfigError(
+                "--own is for tables of users and items, not for graphs or streams of blocks: "
+                "their silos need the whole table (docs/deploy.md)."
+            )
+        self.people.check(prepare(self._cell.data))
+
+    @property
+    def own(self) -> bool:
+        """Return whether the table has this silo's people only."""
+        return self.people is not None
 
     @property
     def _cell(self) -> Cell:
@@ -64,7 +85,12 @@ class RecipeData:
 
     def _start(self, seed: int) -> Federation:
         cell = replace(self._cell, sharing=None, guards=None, forget=None).with_seed(seed)
-        return start(cell, obtained(cell))
+        found = obtained(cell)
+        return start(cell, self.numbered(found) if isinstance(found, Dataset) else found)
+
+    def numbered(self, table: Dataset) -> Dataset:
+        """Return a table with the numbers that the run uses."""
+        return self.people.numbered(table) if self.people else table
 
     @property
     def guards(self) -> tuple[Guard, ...]:
@@ -75,7 +101,12 @@ class RecipeData:
     def note_in(self, store: Store) -> None:
         """Note in a silo's folder which data it has."""
         recipe = str(locate(self.recipe).resolve())
-        store.note(recipe=recipe, cell=self.cell or "", changes=list(self.changes))
+        place = [] if self.people is None else [self.people.silo, self.people.silos]
+        items = "" if self.people is None else str(self.people.items.resolve())
+        store.note(
+            recipe=recipe, cell=self.cell or "", changes=list(self.changes),
+            own_items=items, own_place=[str(n) for n in place],
+        )  # fmt: skip
 
     @classmethod
     def noted_in(cls, store: Store) -> RecipeData:
@@ -86,14 +117,18 @@ class RecipeData:
                 f"{store.folder} does not say which recipe its data is from. Let the silo join "
                 f"again (rescind flower join)."
             )
-        return cls(str(notes["recipe"]), str(notes["cell"]) or None, tuple(notes["changes"]))
+        people = None
+        if items := notes.get("own_items"):  # missing in folders of earlier versions
+            people = OwnPeople(Path(items), *map(int, notes["own_place"]))
+        cell = str(notes["cell"]) or None
+        return cls(str(notes["recipe"]), cell, tuple(notes["changes"]), people)
 
     def names(self) -> Names:
         """Read the original ids of users and items, and how many there are."""
         if self.is_graph:
             fed = self._start(0)
             return Names(fed.labels, fed.world.sizes.clients, fed.world.sizes.items)
-        dataset = prepare(self._cell.data)
+        dataset = self.numbered(prepare(self._cell.data))
         return Names(Labels.of(dataset), len(dataset.users), len(dataset.items))
 
     def block(self, number: int, seed: int) -> tuple[Arrive, Labels] | None:

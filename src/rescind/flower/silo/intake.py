@@ -13,12 +13,13 @@ from rescind.core.labels import Labels
 from rescind.core.records import Arrive, Event, Records, Withdraw
 from rescind.data.blocklist import Blocklist
 from rescind.errors import ConsentError, DataError
-from rescind.flower.silo.names import Numbering, find
+from rescind.flower.silo.names import Numbering, find, table_facts
 from rescind.flower.silo.partition import leave_out, silo_part
 from rescind.flower.silo.storage import Store
 from rescind.flower.silo.withheld import read_list
 from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.steps import HELD
+from rescind.storage.packing import Facts
 
 
 class Names(NamedTuple):
@@ -31,6 +32,11 @@ class Names(NamedTuple):
 
 class Source(Protocol):
     """The source of a silo's data."""
+
+    @property
+    def own(self) -> bool:
+        """Return whether it has this silo's people only, not those of all silos."""
+        ...
 
     def hold(self, seed: int) -> tuple[Holdings, Labels]:
         """Read the data: the initial holdings of all clients of all silos, and their ids."""
@@ -54,15 +60,20 @@ class Intake:
     silo: int
     silos: int
 
-    def first(self, seed: int) -> tuple[Holdings, Numbering]:
-        """Read the data. Return this silo's part, without those who left in an earlier run."""
+    def first(self, seed: int) -> tuple[Holdings, Numbering, Facts]:
+        """Read the data. Return this silo's part, without those who left in an earlier run.
+
+        Also returns its numbering, and by which facts the server tells tables apart.
+        """
         everything, labels = self.source.hold(seed)
         numbering = Numbering.of(labels, everything.clients, everything.items)
         listed = read_list(self.store.folder)
         if everything.graph is None:
             self._check_moved(listed, everything.records, numbering)
         holdings = silo_part(everything, self.silo, self.silos)
-        return listed.without_erased(holdings, numbering.users, numbering.items), numbering
+        left = listed.without_erased(holdings, numbering.users, numbering.items)
+        table = table_facts(labels, everything.clients, everything.items, self.source.own)
+        return left, numbering, table
 
     def block(self, number: int, seed: int) -> tuple[Arrive, Numbering] | None:
         """Return this silo's part of a block of its data, and how that is numbered."""
@@ -114,12 +125,14 @@ class Intake:
     def find(self, request: Letter) -> Letter:
         """Reply with the numbers of original ids: in a run, or else in the data of now."""
         moments = request.facts.get("held")
+        # Others' people have no ids in a table of own people, only places.
+        place = (self.silo, self.silos) if self.source.own else (0, 1)
         if not moments:
-            return find(Numbering.of(*self.source.names()), request)
+            return find(Numbering.of(*self.source.names()), request, *place)
         there = [moment for moment in moments if self.store.has(HELD, moment)]
         if not there:
             self.store.held(moments[0])  # raises: the run's data was removed
-        return find(self.numbering(there[0]), request)
+        return find(self.numbering(there[0]), request, *place)
 
     def remember(self, moment: int, before: Holdings, event: Event) -> None:
         """Put records that an event removes on the silo's list, so that no later run has them.

@@ -9,7 +9,8 @@ digest of an id under a secret of this machine.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,6 +18,7 @@ from rescind.core.labels import Labels
 from rescind.data.blocklist import keyed_digest
 from rescind.flower.wire.messages import Letter
 from rescind.privacy.keys import erasure_key
+from rescind.storage.packing import Facts
 
 NOT_HERE = -1
 """Stands for an id that this silo does not know."""
@@ -81,12 +83,35 @@ class Numbering:
         return _begins(self.users, earlier.users) and _begins(self.items, earlier.items)
 
 
+def table_facts(labels: Labels, clients: int, items: int, own: bool = False) -> Facts:
+    """Return what the server compares, to see that all silos number the same people and items.
+
+    A digest is of all ids of a table in order, and so short that it says little about who is there.
+    own: the table has one silo's people only, so nothing is said about them
+    """
+    users = [labels.user_id(n) for n in range(max(clients, len(labels.users)))] if not own else []
+    things = [labels.item_id(n) for n in range(max(items, len(labels.items)))]
+    return {
+        "own": own, "users": len(users), "user_ids": _short_digest(users),
+        "items": len(things), "item_ids": _short_digest(things),
+    }  # fmt: skip
+
+
+def _short_digest(names: Iterable[str]) -> str:
+    """Return 8 hexadecimal digits that most likely differ for other names, or another order."""
+    return hashlib.blake2b(json.dumps(list(names)).encode(), digest_size=4).hexdigest()
+
+
 def _begins(longer: Sequence[str], start: Sequence[str]) -> bool:
     return longer[: len(start)] == start
 
 
-def find(numbering: Numbering, request: Letter) -> Letter:
-    """Reply with the numbers of users and items that the server asks for by original id."""
-    users = [numbering.user(name) for name in request.facts["users"]]
+def find(numbering: Numbering, request: Letter, silo: int = 0, silos: int = 1) -> Letter:
+    """Reply with the numbers of users and items that the server asks for by original id.
+
+    silo, silos: only its own users are told
+    """
+    found = [numbering.user(name) for name in request.facts["users"]]
+    users = [n if n != NOT_HERE and n % silos == silo else NOT_HERE for n in found]
     items = [numbering.item(name) for name in request.facts["items"]]
     return Letter({"found_users": users, "found_items": items}, {})

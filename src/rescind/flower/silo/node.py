@@ -218,8 +218,8 @@ class Node:
         return Letter({}, {})
 
     def _hold(self, request: Letter) -> Letter:
-        """Load the data. Reply with its sizes."""
-        holdings, numbering = self._intake.first(int(request.facts["seed"]))
+        """Load the data. Reply with its sizes, and what tells its table from others."""
+        holdings, numbering, table = self._intake.first(int(request.facts["seed"]))
         moment = moment_of(f"{holdings.digest()}/{numbering.digest}", HELD)
         name = self.store.save_numbering(numbering)
         if not self.store.has(HELD, moment):
@@ -229,7 +229,7 @@ class Node:
         epoch = int(notes.get("epoch", 0)) if notes.get("run") == run else 0
         self.store.note(run=run, epoch=epoch)
         reply = self._state(moment, 0, holdings)
-        return Letter({**reply.facts, "past_epoch": epoch}, reply.tensors)
+        return Letter({**reply.facts, "past_epoch": epoch, "table": table}, reply.tensors)
 
     def _next(self, request: Letter) -> Letter:
         """Reply with the sizes of the next block and its training clients, if there is one."""

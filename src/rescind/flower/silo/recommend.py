@@ -36,8 +36,19 @@ def recommend_to(folder: Path, user: str, k: int) -> list[Recommendation]:
         )
     then, now = store.numbering(name), Numbering.of(labels, clients, items)
     if (number := then.user(user)) == NOT_HERE:
+        if data.own and user not in labels.users:  # of others it has places, which do not count
+            raise DataError(
+                f"this silo has no user '{user}'. Original ids are used, as in its data."
+            )
         labels.client(user, clients)  # raises if the data does not know them either
         raise DataError(f"user '{user}' was not there when the model was trained. Train again.")
+    learnt = store.held(int(about["held"])).items
+    if learnt > len(then.items):
+        raise DataError(
+            f"the model has {learnt} items and this silo's table {len(then.items)}: it was "
+            f"trained over silos with different tables, so its items are mixed up. Give all silos "
+            f"the same table and train again (docs/deploy.md)."
+        )
     because = method_of(about["method"]).because
     place = {key: number for number, key in enumerate(now.items)}
     known = [(place.get(then.items[item]), score) for item, score in recommend(folder, number, k)]

@@ -61,7 +61,7 @@ def _numbering_of_then(
         return holdings.records, Numbering.of(labels, holdings.clients, holdings.items)
     # Rows that the dataset's own list leaves out may have been there then, and counted by filters.
     for erased_too in (False, True):
-        rows = prepare(data.settings, erased_too)
+        rows = data.numbered(prepare(data.settings, erased_too))
         records = Records.of(torch.tensor(rows.user), torch.tensor(rows.item))
         held = all(bool(store.held(m).records.among(records).all()) for m in unnamed)
         if held and _explains(rows, listed):

@@ -71,6 +71,11 @@ def fraction(value: Any) -> bool:
     return type(value) in (int, float) and 0 <= value <= 1
 
 
+def compared(value: Any) -> bool:
+    """Return whether a value tells a silo's table from those of others."""
+    return isinstance(value, dict) and not _facts_flaw(value, TABLE)
+
+
 def letters(value: Any) -> bool:
     """Return whether a value is the facts of letters that a silo missed: only to open and keep."""
     return isinstance(value, list) and all(
@@ -112,9 +117,14 @@ REQUESTS: dict[str, dict[str, Rule]] = {
     },
 }  # fmt: skip
 """Facts of a request, by verb; those of `EVERY` come on top."""
+TABLE: dict[str, Rule] = {
+    "own": lambda v: isinstance(v, bool), "users": size, "user_ids": text,
+    "items": size, "item_ids": text,
+}  # fmt: skip
 STATE = {
     "held": moment, "private": moment, "clients": size, "items": size, "task": text, "block": size,
     "validated": size, "features": size, "classes": size, "heaviest": optional(size),
+    "table": optional(compared),
 }  # fmt: skip
 
 

@@ -1,0 +1,38 @@
+"""Tell the operator what a run over silos did, and what is left to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rescind.core.words import count_of
+
+
+def answer_told(one: Mapping[str, Any]) -> str:
+    """Return how a request was answered. one: an entry under "forgot" in run.json"""
+    nothing = not one["rounds"] and not one.get("in_model", True)
+    why = ": nothing of theirs was in the model" if nothing else ""
+    rounds = count_of(one["rounds"], "round")
+    left = f", {one['traces']} traces left" if one["traces"] else ""
+    return f"{one['event']} answered by {one['by']}, {rounds}{why}{left}"
+
+
+def silos_told(silos: Mapping[str, Any]) -> list[str]:
+    """Return which silos are waited for, and which the model knows nothing of.
+
+    silos: as in run.json
+    """
+    from rescind.flower.run_request import silo_names
+
+    lines, waiting = [], silos["waiting"]
+    if waiting:
+        lines.append(
+            f"not confirmed yet by {silo_names(waiting)}. Start what is away, then: --resume"
+        )
+    if missing := silos.get("not_in_model"):
+        lines.append(
+            f"the model has no data of {silo_names(missing)}. To train it again, with all silos "
+            f"there{', when they have confirmed' if waiting else ''}: the same command without "
+            f"requests and without --resume"
+        )
+    return lines
