@@ -161,6 +161,18 @@ REPETITIONS = (
     "test_any_request_is_answered_and_leaves_no_trace[the same person twice-",
     "core/test_history.py::test_every_method_forgets_exactly[unshare-",
     "core/test_boundary.py::test_a_world_at_the_edge_trains_and_is_measured[one_item_shared",
+    "test_every_method.py::test_10_resume_is_uninterrupted_bit_for_bit[4-",
+    "test_any_request_is_answered_and_leaves_no_trace[one kept record-",
+    "test_any_request_is_answered_and_leaves_no_trace[all of one who never shared-",
+    "test_any_request_is_answered_and_leaves_no_trace[one who never shared leaves-",
+    "test_late.py::test_a_silo_that_missed_a_block_takes_part_in_the_retraining[True-0-Erase]",
+    "test_late.py::test_a_silo_that_missed_a_block_takes_part_in_the_retraining[True-1-Erase]",
+    "test_late.py::test_a_silo_that_missed_a_block_takes_part_in_the_retraining[False-0-Withdraw]",
+    "test_late.py::test_a_silo_that_missed_a_block_takes_part_in_the_retraining[False-1-Erase]",
+    "test_bad_graphs.py::test_an_odd_client_leaves_by_every_form_of_fedgcv[one class-",
+    "test_bad_graphs.py::test_an_odd_client_leaves_by_every_method[one class-",
+    "test_subtraction.py::test_forgetting_is_never_having_had_it[method1-0-",
+    "test_subtraction.py::test_forgetting_is_never_having_had_it[method2-32-",
 )
 KEPT = ("[FedShare]", "[Gram]", "[FineTune]", "[F3CRec]", "replace-server.safetensors-0-before]")
 """Of these, the cases that run every time."""
