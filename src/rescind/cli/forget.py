@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
+from rescind.cli.forget_papers import is_about, keep_request, write_parts
 from rescind.cli.options import ChangeUnlearner, Edges, NodeLabels, Nodes, Run
 from rescind.cli.progress import Countdown
 from rescind.cli.stopping import interruptible
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from rescind.core.run_state import RoundResult
     from rescind.experiments.forget_run import Answer
     from rescind.experiments.read_request import Kind, NamedRecords, Source
-    from rescind.forgetting.forget import Evidence
 
 FEW_PEOPLE = 10
 """Up to so many users mostly change less than chance does, so an audit cannot tell."""
@@ -204,7 +204,7 @@ def _answer(
                 )
             asked.append((event, fed.labels))
             if request is not None:
-                _keep_request(request, event_text(event, fed.labels))
+                keep_request(request, event_text(event, fed.labels))
             rounds = fed.now.state.round if how is None else None
             later = "auditing (trains models to compare), saving" if audited else "saving"
             bar = RoundBar(f"forgetting ({kind})", rounds, after=later)
@@ -218,7 +218,7 @@ def _answer(
             watch=(on_round,), on_retrain=count, on_start=on_start, away=away,
             everywhere=everywhere, case=case,
         )  # fmt: skip
-    if not asked and (parts is not None or not (request is None or _is_about(request, done))):
+    if not asked and (parts is not None or not (request is None or is_about(request, done))):
         raise ConfigError(
             f"this request was answered before, and nothing of it was kept, so neither the request "
             f"nor its parts can be written now. Its receipt and key are in {done.folder}."
@@ -228,35 +228,6 @@ def _answer(
     if request is not None:
         typer.echo(f"Written: the exact request, {request} (for the requester only)")
     return done
-
-
-def _keep_request(path: Path, text: str) -> None:
-    """Write the exact request; never over that of somebody else, which could not be made again."""
-    from rescind.core.files import write_atomically
-    from rescind.errors import ConfigError
-
-    if path.is_file() and path.read_bytes() == text.encode():
-        return  # of the same command, which was interrupted
-    if path.exists():
-        raise ConfigError(
-            f"{path} exists already, and is not this request. Choose another name with --request, "
-            f"such as {path.with_stem(path.stem + '-2')}. Nothing was forgotten."
-        )
-    write_atomically(path, text.encode(), private=True)
-
-
-def _is_about(path: Path, done: Answer) -> bool:
-    """Return whether a file is the request of an answer that was given before."""
-    from rescind.errors import RescindError
-    from rescind.storage.events import read_event
-
-    if not path.is_file():
-        return False
-    try:
-        event = read_event(path.read_text(encoding="utf-8"))
-    except (RescindError, UnicodeDecodeError):
-        return False
-    return event.digest(done.evidence.key) == done.evidence.receipt.asked.digest
 
 
 def _amount(fed: Federation, event: Event, rows: int) -> str:
@@ -272,33 +243,6 @@ def few_people(event: Event) -> bool:
     """Return whether so few users ask that checks can rarely tell."""
     records = getattr(event, "records", None)
     return records is None or len(records.client.unique()) <= FEW_PEOPLE
-
-
-def write_parts(folder: Path, asked: tuple[Event, Labels], evidence: Evidence) -> None:
-    """Write a proof for each user of a request, named by original id, and a page for all of them.
-
-    The page is that for strangers: it says how to check, and has no exact numbers.
-    """
-    from urllib.parse import quote
-
-    from rescind.core.files import make_folder, write_atomically
-    from rescind.forgetting.parts import proof_text, proofs
-    from rescind.forgetting.receipt_html import page
-    from rescind.forgetting.succession import PAGE
-
-    event, labels = asked
-    make_folder(folder)
-    count = 0
-    for client, proof in proofs(event, evidence.key, labels):
-        user = labels.user_id(client)
-        path = folder / f"{quote(user, safe='')}.json"
-        write_atomically(path, proof_text(proof, user, labels).encode(), private=True)
-        count += 1
-    write_atomically(folder / PAGE, page(evidence.receipt).encode())
-    typer.echo(
-        f"Written: parts in {folder}, each for one user only (users: {count}), and for all of them "
-        f"{folder / PAGE}, a page without exact numbers"
-    )
 
 
 def _print(done: Answer, kind: Kind, source: Source) -> str:
