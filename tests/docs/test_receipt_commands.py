@@ -145,8 +145,14 @@ def test_the_commands_on_the_page_of_a_receipt_work_as_printed(folder: Path) -> 
         shutil.copy(f"runs/demo-forgot-1/{name}", name)
     of_log = good("rescind log key").split()[0]
     shutil.copy("parts/c03.json", "MY-PART.json")
-    printed = re.findall(r"<pre[^>]*>(.*?)</pre>", Path("receipt.html").read_text("utf-8"), re.S)
-    lines = html.unescape(re.sub(r"<[^>]+>", "", printed[0])).replace("\\\n", " ").splitlines()
+    shutil.copy("request.json", "MY-REQUEST.json")
+    lines = []
+    for page in ("receipt.html", "parts/receipt.html"):
+        printed = re.findall(r"<pre[^>]*>(.*?)</pre>", Path(page).read_text("utf-8"), re.S)
+        text = html.unescape(re.sub(r"<[^>]+>", "", printed[0])).replace("\\\n", " ")
+        lines += text.splitlines()
+    sent = Path("parts/receipt.html").read_text("utf-8").split("</style>")[1]
+    assert "receipt.key" not in sent, "nobody of them gets it"
     commands = [
         line.replace("KEY-FROM-THE-OPERATORS-WEB-PAGE", str(keys.own_public_key())).replace(
             "KEY-OF-THEIR-LOG", of_log
@@ -154,7 +160,7 @@ def test_the_commands_on_the_page_of_a_receipt_work_as_printed(folder: Path) -> 
         for line in lines
         if line.startswith("rescind")
     ]
-    assert len(commands) == 4
+    assert len(commands) == 6
     said = "".join(map(good, commands))
     assert "it is about exactly the given Erase request" in said
     assert "Erase of 1 item of user 'c03' is part of what it is about" in said
@@ -163,10 +169,10 @@ def test_the_commands_on_the_page_of_a_receipt_work_as_printed(folder: Path) -> 
     assert (table["user"], table["item"]) == (["c03"], ["p09"]), "as the user knows them"
     for older in ({}, {"rating": [8]}):  # versions 0.1 and 0.2 wrote such files
         flat = {"kind": table["kind"], **table["inner"], **older}
-        Path("request.json").write_text(json.dumps(flat), "utf-8")
+        Path("MY-REQUEST.json").write_text(json.dumps(flat), "utf-8")
         assert "it is about exactly the given Erase request" in good(commands[1])
     other = {**table, "inner": {**table["inner"], "item": [0]}}
-    Path("request.json").write_text(json.dumps(other), "utf-8")
+    Path("MY-REQUEST.json").write_text(json.dumps(other), "utf-8")
     code, refused = rescind(commands[1])
     assert code == 1, "control: another request"
     assert "not about the given request" in refused

@@ -246,7 +246,10 @@ def test_erased_rows_that_come_back_under_another_name_are_told(table: Path) -> 
     assert said.startswith("1 row of this file had been erased from 'mine', and 'before' has")
 
 
-def test_other_runs_that_still_have_the_user_are_named(table: Path, tmp_path: Path) -> None:
+def test_other_runs_that_still_have_the_user_are_named(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     for name in ("one", "two"):
         run_cell(CELL, tmp_path / "runs" / name / "seed-0")
     runs = tmp_path / "runs"
@@ -257,9 +260,17 @@ def test_other_runs_that_still_have_the_user_are_named(table: Path, tmp_path: Pa
         assert told.exit_code == 0, told.output
         return told.output
 
-    first = forgotten(runs / "one" / "seed-0")
+    asked = tmp_path / "asked.csv"
+    asked.write_text("User\nperson-1\nperson-2\n")  # capitals, as spreadsheets write them
+    words = ["forget", str(runs / "one" / "seed-0"), "--erase", str(asked), "--audits", "none"]
+    refused = CliRunner().invoke(app, words)
+    assert "Give --parts FOLDER, or --parts none" in str(refused.exception)
+    several = CliRunner().invoke(app, [*words, "--parts", str(tmp_path / "parts")])
+    assert several.exit_code == 0, several.output
+    assert f"Answer there, too: {runs}/two/seed-0\n" in several.output
+    first = forgotten(runs / "one" / "seed-0-forgot-1")
     assert f"Answer there, too: {runs}/two/seed-0\n" in first
-    left = json.loads((runs / "one" / "seed-0-forgot-1" / "receipt.json").read_text())
+    left = json.loads((runs / "one" / "seed-0-forgot-2" / "receipt.json").read_text())
     assert any("Other models that were trained on 'mine'" in said for said in left["not_covered"])
     (runs / "two" / "run.json").write_text("{")  # of somebody else: it stops nothing
     assert "Answer there" not in forgotten(runs / "two" / "seed-0"), "nobody is left to tell"
@@ -479,6 +490,23 @@ def test_a_deletion_is_announced_and_on_a_terminal_it_asks(
     told = CliRunner().invoke(app, ["data", "erase", "mine", "--user", "person-4"])
     assert told.exit_code == 0, "a script is not asked"
     assert "rows will be deleted for good, of 1 user" in told.output.splitlines()[0]
+
+
+def test_forgetting_imported_data_names_the_user_and_asks_on_a_terminal(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_cell(CELL, tmp_path / "run")
+    words = ["forget", str(tmp_path / "run"), "--withdraw", CANARY, "--audits", "none"]
+    with monkeypatch.context() as terminal:
+        terminal.setattr("rescind.cli.forget.sys", SimpleNamespace(stdin=Terminal()))
+        told = CliRunner().invoke(app, words, input="n\n")
+        assert told.exit_code == 1
+        assert told.output.startswith(f"withdraw of user '{CANARY}': 13 records. ")
+        assert told.output.endswith("Nothing was forgotten.\n")
+        assert not (tmp_path / "run-forgot-1").exists()
+        assert CliRunner().invoke(app, [*words, "--yes"]).exit_code == 0
+    other = ["forget", str(tmp_path / "run-forgot-1"), "--withdraw", "person-4", "--audits", "none"]
+    assert CliRunner().invoke(app, other).exit_code == 0, "a script is not asked"
 
 
 class Terminal:

@@ -406,9 +406,12 @@ def test_a_table_leaves_out_results_of_an_older_text_of_the_file(own, rescind, t
     seeds = {e["cell"]: e["seeds"] for e in table["entries"]}
     assert seeds == {"Popularity": 2, "mine": 1}
     said = rescind("table", "mine.toml")[1]
-    assert f"OTHER CODE: 2 results are of {old}, which is now {digest_of(path)}" in said
-    assert "mine seed 0, mine seed 1" in said
+    assert (
+        f"OTHER CODE: {old} is now {digest_of(path)}, so these are left out: mine seed 1." in said
+    )
     assert table["stale"] == 0
+    assert rescind("run", "mine.toml", "--record", "--cell", "mine")[0] == 0
+    assert "OTHER CODE" not in rescind("table", "mine.toml")[1], "all were run again"
 
 
 def test_checkpoints_of_an_older_text_of_the_file_are_not_gone_on_with(own, tmp_path):

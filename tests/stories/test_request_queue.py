@@ -231,6 +231,7 @@ def test_an_answer_ends_with_the_imported_rows_gone_and_a_receipt_of_that(shop, 
     code, told = command(folder, run, capsys)
     assert code == 0, told
     assert told.count("imported rows: deleted from 'shop'; its receipt: receipt-shop.json") == 2
+    assert "Other runs on this data" not in told, "control: there is none"
     assert items_of("shop", "c3") == []
     assert items_of("shop", "c4") == ["p4", "p5", "p6"], "the others stay"
     for name, rows in (("anna", 5), ("ben", 2)):
@@ -240,6 +241,15 @@ def test_an_answer_ends_with_the_imported_rows_gone_and_a_receipt_of_that(shop, 
         key = read_secret(place / "receipt-shop.key")
         assert opened(parse(receipt), key).asked.records == rows
     assert len(log_lines(folder)) == 2
+
+
+def test_other_runs_that_still_have_the_user_are_named(shop, capsys):
+    folder, run = shop
+    shutil.copytree(run, run.with_name("other"))
+    ask(folder, "anna", withdraw="c3")
+    code, told = command(folder, run, capsys)
+    assert code == 0, told
+    assert f"Answer there, too: {run.with_name('other')}\n" in told
 
 
 @pytest.mark.parametrize("at", ["erase", "write", "after erase", "_log", "unlink"])

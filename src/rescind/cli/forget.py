@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from rescind.cli.forget_papers import is_about, keep_request, write_parts
+from rescind.cli.forget_papers import (
+    NO_PARTS,
+    check_parts,
+    is_about,
+    keep_request,
+    users_of,
+    write_parts,
+)
 from rescind.cli.options import ChangeUnlearner, Edges, NodeLabels, Nodes, Run
 from rescind.cli.progress import Countdown
 from rescind.cli.stopping import interruptible
@@ -24,6 +32,7 @@ if TYPE_CHECKING:
     from rescind.experiments.forget_run import Answer
     from rescind.experiments.read_request import Kind, NamedRecords, Source
 
+FOR_ONE = "for the requester only"
 FEW_PEOPLE = 10
 """Up to so many users mostly change less than chance does, so an audit cannot tell."""
 
@@ -92,10 +101,10 @@ def command(
     parts: Annotated[
         Path | None,
         Option(
-            metavar="FOLDER",
+            metavar="FOLDER|none",
             help="Write each user's part of the request into an empty folder. With it they can "
             "check the receipt: rescind verify receipt.json --part FILE. Send each to its user "
-            "only.",
+            "only. Several users of imported data need it: parts cannot be made later.",
         ),
     ] = None,
     request: Annotated[
@@ -104,13 +113,16 @@ def command(
             metavar="FILE",
             help="Write the exact request to FILE, which must be new. The requester can check the "
             "receipt with rescind verify --event FILE --event-key receipt.key. Send both, then "
-            "delete them.",
+            "delete them; if several users ask, to nobody: it lists the records of all.",
         ),
     ] = None,
     case: Annotated[
         str | None,
         Option(metavar="TEXT", help="Your number of the request, for the top of receipt.html."),
     ] = None,
+    yes: Annotated[
+        bool, Option("--yes", help="Do not ask (of imported data, at a terminal).")
+    ] = False,
 ) -> None:
     """Forget records of a run: make a new run without them, and a signed receipt.
 
@@ -144,7 +156,7 @@ def command(
     check_requests(run, kind, sources)
     verdicts = []
     for source in sources:  # the next request is to the run that the last one left
-        done = _answer(
+        done, users = _answer(
             run,
             kind,
             source,
@@ -157,8 +169,9 @@ def command(
             parts,
             everywhere,
             case or "",
+            ask=not yes and sys.stdin.isatty(),
         )
-        verdicts.append(_print(done, kind, source))
+        verdicts.append(_print(done, users))
         run = done.folder
     if any(verdict in FAILED for verdict in verdicts):
         raise typer.Exit(1)
@@ -167,9 +180,12 @@ def command(
 def _answer(
     run: Path, kind: Kind, source: Source, how: Unlearner | None, audits: str, out: Path | None,
     workers: int, away: Sequence[str], request: Path | None, parts: Path | None,
-    everywhere: bool | None, case: str,
-) -> Answer:  # fmt: skip
-    """Answer one request, with a bar. request, parts: where to write them for the requesters"""
+    everywhere: bool | None, case: str, ask: bool,
+) -> tuple[Answer, list[str]]:  # fmt: skip
+    """Answer one request, with a bar; return the users, too.
+
+    request, parts: where to write them for the requesters    ask: before imported data is forgotten
+    """
     from contextlib import ExitStack
 
     from rescind.errors import ConfigError
@@ -177,7 +193,11 @@ def _answer(
     from rescind.forgetting.forget import FEWEST
     from rescind.reporting.progress import RoundBar
     from rescind.storage.events import event_text
+    from rescind.storage.run_folder import is_private
 
+    drawn = isinstance(source, str) and source.startswith("draw:")
+    private = is_private(run) and not drawn
+    folder = None if parts == NO_PARTS else parts
     bars: list[RoundBar] = []
     count = Countdown("retrained models to compare with (audit)")
     asked: list[tuple[Event, Labels]] = []
@@ -185,16 +205,21 @@ def _answer(
     with interruptible(kept, go_on), ExitStack() as stack:
 
         def on_start(fed: Federation, event: Event, count: int) -> None:
-            if parts is not None and parts.is_dir() and any(parts.iterdir()):
-                raise ConfigError(
-                    f"{parts} is not empty: it may hold parts of another request. Choose another "
-                    f"folder with --parts. Nothing was forgotten."
-                )
+            users = users_of(event, fed.labels)
+            check_parts(parts, needed=private and len(users) > 1)
             emptied = (
                 "The old run is emptied when the new one is complete (to keep a model from before, "
                 "stop now and copy the folder)."
             )
-            typer.echo(f"{kind}: {_amount(fed, event, count)}. {emptied}")
+            who = f"user '{users[0]}'" if len(users) == 1 else count_of(len(users), "user")
+            typer.echo(f"{kind} of {who}: {_amount(fed, event, count)}. {emptied}")
+            if (
+                ask
+                and private
+                and not typer.confirm("Go on? This cannot be undone.", default=False)
+            ):
+                typer.echo("Nothing was forgotten.")
+                raise typer.Exit(1)
             audited = audits != "none" and count >= FEWEST
             if audited and few_people(event):
                 typer.echo(
@@ -218,16 +243,19 @@ def _answer(
             watch=(on_round,), on_retrain=count, on_start=on_start, away=away,
             everywhere=everywhere, case=case,
         )  # fmt: skip
-    if not asked and (parts is not None or not (request is None or is_about(request, done))):
+    if not asked and (folder is not None or not (request is None or is_about(request, done))):
         raise ConfigError(
             f"this request was answered before, and nothing of it was kept, so neither the request "
             f"nor its parts can be written now. Its receipt and key are in {done.folder}."
         )
-    if parts is not None:
-        write_parts(parts, asked[0], done.evidence)
+    if folder is not None:
+        write_parts(folder, asked[0], done.evidence)
+    named = source if kind == "withdraw" else getattr(source, "user", "")
+    users = users_of(*asked[0]) if asked else [str(named)] * bool(named)
     if request is not None:
-        typer.echo(f"Written: the exact request, {request} (for the requester only)")
-    return done
+        whose = "for nobody: it lists the records of all" if len(users) > 1 else FOR_ONE
+        typer.echo(f"Written: the exact request, {request} ({whose})")
+    return done, users
 
 
 def _amount(fed: Federation, event: Event, rows: int) -> str:
@@ -245,7 +273,7 @@ def few_people(event: Event) -> bool:
     return records is None or len(records.client.unique()) <= FEW_PEOPLE
 
 
-def _print(done: Answer, kind: Kind, source: Source) -> str:
+def _print(done: Answer, users: Sequence[str]) -> str:
     """Print what was done, found and written; return the verdict."""
     from rescind.audits.finding import SAID_IN_WORDS, legend, question
     from rescind.forgetting.forget import IN_BATCHES, TOO_FEW
@@ -253,7 +281,7 @@ def _print(done: Answer, kind: Kind, source: Source) -> str:
     from rescind.forgetting.sealing import shown
     from rescind.forgetting.succession import RECEIPT
     from rescind.reporting.html import word_of
-    from rescind.storage.run_folder import others_with, read_facts
+    from rescind.storage.run_folder import others_told, others_with, read_facts
 
     receipt = done.evidence.exact
     asked, how_done = receipt.asked, receipt.done
@@ -288,16 +316,13 @@ def _print(done: Answer, kind: Kind, source: Source) -> str:
         typer.echo(f"For the requester only: {done.key_file}, and receipt.html (exact numbers)")
     else:
         typer.echo(
-            f"For nobody else: {done.key_file}, and receipt.html (numbers of all). Each user gets "
+            f"For nobody else: {done.key_file}, receipt.html and the exact request. Each user gets "
             f"receipt.json, their own part and the page beside the parts (--parts FOLDER)."
         )
     if done.later_runs:
         typer.echo(done.later_runs)
-    user = source if kind == "withdraw" else getattr(source, "user", None)
-    private = facts.get("data", {}).get("source") == "imported"
-    if private and user is not None and (others := others_with(done.folder, str(user))):
-        names = ", ".join(map(str, others[:5])) + ", ..." * (len(others) > 5)
-        typer.echo(f"Other runs on this data still have this user. Answer there, too: {names}")
+    if others := others_with(done.folder, users):
+        typer.echo(others_told(others))
     _tell_proof(done.folder / RECEIPT)
     return receipt.verdict
 

@@ -14,6 +14,37 @@ if TYPE_CHECKING:
     from rescind.forgetting.forget import Evidence
 
 
+NO_PARTS = Path("none")
+"""Says that nobody needs a part."""
+
+
+def users_of(event: Event, labels: Labels) -> list[str]:
+    """Return the original ids of the users whom a request is about."""
+    from rescind.core.records import Withdraw
+
+    if isinstance(event, Withdraw):
+        return [labels.user_id(event.client)]
+    records = getattr(event, "records", None)
+    return [] if records is None else [labels.user_id(c) for c in records.client.unique().tolist()]
+
+
+def check_parts(folder: Path | None, needed: bool) -> None:
+    """Refuse a request whose users could not check its receipt, or a folder that is not empty."""
+    from rescind.errors import ConfigError
+
+    if needed and folder is None:
+        raise ConfigError(
+            "several users ask together, and each can check the receipt with their part alone, "
+            "which cannot be made later. Give --parts FOLDER, or --parts none if nobody needs one. "
+            "Nothing was forgotten."
+        )
+    if folder is not None and folder != NO_PARTS and folder.is_dir() and any(folder.iterdir()):
+        raise ConfigError(
+            f"{folder} is not empty: it may hold parts of another request. Choose another "
+            f"folder with --parts. Nothing was forgotten."
+        )
+
+
 def keep_request(path: Path, text: str) -> None:
     """Write the exact request; never over that of somebody else, which could not be made again."""
     from rescind.core.files import write_atomically
@@ -63,7 +94,7 @@ def write_parts(folder: Path, asked: tuple[Event, Labels], evidence: Evidence) -
         path = folder / f"{quote(user, safe='')}.json"
         write_atomically(path, proof_text(proof, user, labels).encode(), private=True)
         count += 1
-    write_atomically(folder / PAGE, page(evidence.receipt).encode())
+    write_atomically(folder / PAGE, page(evidence.receipt, of_many=True).encode())
     typer.echo(
         f"Written: parts in {folder}, each for one user only (users: {count}), and for all of them "
         f"{folder / PAGE}, a page without exact numbers"

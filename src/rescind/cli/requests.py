@@ -93,6 +93,7 @@ def run_queue(
     from rescind.core.files import write_atomically
     from rescind.errors import ConfigError
     from rescind.experiments.request_queue import metrics_text, work_through
+    from rescind.storage.run_folder import others_told
 
     if audits not in ("standard", "full", "none"):
         raise ConfigError(f"--audits is standard, full or none; got '{audits}'.")
@@ -108,6 +109,8 @@ def run_queue(
                 "  answered before, by rescind forget: the receipt is that one, and the exact "
                 "request was not kept"
             )
+        if name in done.others:
+            typer.echo(f"  {others_told(done.others[name])}")
         if name in done.rows:
             typer.echo(f"  imported rows: {done.rows[name]}")
     for name in done.refused:

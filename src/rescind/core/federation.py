@@ -91,6 +91,7 @@ class Federation:
         """
         _check_kinds(data, method)
         if not isinstance(data, Holdings):
+            method.check_order(getattr(data, "name", ""), getattr(data, "has_time", True))
             labels = data.labels() if labels is None else labels
             data = data.on_devices(seed)
         _check_task(method, data)

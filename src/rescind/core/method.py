@@ -102,6 +102,8 @@ class Method(Unlearner):
     """True: sums carry single updates, so the server sees them."""
     seedless: ClassVar[bool] = False
     """True: a closed form that draws nothing, so that the seed does not matter."""
+    in_order: ClassVar[bool] = False
+    """True: learns from what came before what, so that data without times says nothing to it."""
     enough_rounds: ClassVar[int | None] = None
     """Rounds after which more change nothing, so that LIFE and `rescind run --data` train no more.
     None: 1 for a closed form, else not known."""
@@ -139,6 +141,16 @@ class Method(Unlearner):
     def for_items(self, items: int) -> Method:
         """Return the method that is used with this many items. Default: this one."""
         return self
+
+    def check_order(self, name: str, known: bool) -> None:
+        """Raise before a run starts if the order of rows is needed, and not known. name: of data"""
+        if self.in_order and not known:
+            raise ConfigError(
+                f"{type(self).__name__} learns from the order of each user's rows, but '{name}' "
+                f"has no times. Name its column of times (--time COLUMN; in Python columns="
+                f"{{'time': 'COLUMN'}}), set data.order = true if its rows are in order, or use "
+                f"Gram or LocalGram, which need no times."
+            )
 
     def check_above_zero(self, *fields: str) -> None:
         """Raise `ConfigError` unless these fields are None or above 0."""

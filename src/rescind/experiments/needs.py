@@ -92,13 +92,7 @@ def must_fit(method: Method, sizes: Sizes) -> None:
 
 def must_have_order(method: Method, dataset: Dataset) -> None:
     """Raise before a run starts if a method learns from the order of rows, and none is known."""
-    if dataset.has_time or not isinstance(method, SeqGram | LocalSeqGram):
-        return
-    raise ConfigError(
-        f"{type(method).__name__} learns from the order of each user's rows, but '{dataset.name}' "
-        f"has no times. Import it with a column of times (--time COLUMN), set data.order = true if "
-        f"its rows are in order, or use Gram or LocalGram, which need no times."
-    )
+    method.check_order(dataset.name, dataset.has_time)
 
 
 def in_words(size: int) -> str:

@@ -78,7 +78,8 @@ def _event(kind: Kind, records: Records) -> Event:
     if not len(records):
         raise ConsentError(
             f"the request names no records that can be {kind}d. "
-            f"Give ids of users and items in the run (`rescind recommend` shows ids)."
+            f"Give ids of users and items in the run (rescind data show RUN --user USER lists "
+            f"them). If it was answered before, the run has them no more: see its receipt."
         )
     return Erase(records) if kind == "erase" else Unshare(records)
 
@@ -179,7 +180,9 @@ def _table(path: Path) -> tuple[tuple[str, ...], list[dict[str, str | None]]]:
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             table = csv.DictReader(file)
-            return tuple(table.fieldnames or ()), list(table)
+            names = tuple(name.strip().lower() for name in table.fieldnames or ())  # User,Item too
+            table.fieldnames = names
+            return names, list(table)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path} cannot be read as a request: {error}.") from None
 

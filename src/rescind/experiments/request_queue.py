@@ -61,7 +61,7 @@ from rescind.forgetting.succession import (
 )  # fmt: skip
 from rescind.privacy.keys import erasure_key
 from rescind.storage.events import event_text
-from rescind.storage.run_folder import MOVED, check_finished, read_facts
+from rescind.storage.run_folder import MOVED, check_finished, others_with, read_facts
 
 ABOUT = "about.json"
 REQUEST = "request.json"
@@ -82,6 +82,8 @@ class Pass:
     """By how much a request was answered after its deadline, by its name."""
     before: tuple[str, ...]
     """Answered before by `rescind forget`: the same answer; its exact request was not kept."""
+    others: dict[str, list[Path]]
+    """Other runs on the same data that still have the user, by the name of the request."""
     rows: dict[str, str]
     """What became of the imported rows of an answered request, by its name."""
     waiting: tuple[Waiting, ...]
@@ -116,13 +118,16 @@ def work_through(folder: Path, run: Path, audits: Audits = "standard", workers: 
             except RescindError as error:
                 _exact_request(folder, one.name).unlink(missing_ok=True)
                 refused.append(_refuse(folder, one.path, str(error)))
+        users = {one.name: one.user for one in asked if one.name in answered}
         asked, wrong = read_all(folder, now or datetime.now(UTC))
         left = (*asked, *wrong)
     failed = tuple(name for name, about in answered.items() if about["verdict"] in FAILED)
     rows = {name: about["rows"] for name, about in answered.items() if about.get("rows")}
     before = tuple(name for name, about in answered.items() if about.get("before"))
     late = {name: _lateness(about) for name, about in answered.items() if about["late"]}
-    return Pass(tuple(answered), tuple(refused), failed, late, before, rows, left, current(run))
+    stands = current(run)
+    others = {name: found for name, user in users.items() if (found := others_with(stands, [user]))}
+    return Pass(tuple(answered), tuple(refused), failed, late, before, others, rows, left, stands)
 
 
 def _lateness(about: dict[str, Any]) -> str:

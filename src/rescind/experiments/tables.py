@@ -211,26 +211,27 @@ def collect(
     seedless = [n for n in recipe.names if cells[n].method.seedless]
     controls = tuple(n for n in seedless if cells[n].method.control)
     mixed = mixed_data(newest, cells)
-    other = other_code(recipe, cells) if any(cell.code for cell in cells.values()) else ()
+    own = any(cell.code for cell in cells.values())
+    other = other_code(recipe, cells, newest) if own else ()
     return ResultTable(recipe, tuple(entries), stale, controls, tuple(floors), mixed, other)
 
 
-def other_code(recipe: Recipe, cells: Mapping[str, Cell]) -> tuple[str, ...]:
-    """Tell which results were made before a user edited the file of a method.
+def other_code(recipe: Recipe, cells: Mapping[str, Cell], newest: Newest) -> tuple[str, ...]:
+    """Tell which results were made before a user edited the file of a method, and not since.
 
     Their settings are those of now, but a mean over both would be of no method.
     """
     runs: dict[tuple[str, str], list[str]] = {}
     for line in lines(recipe):
         cell = cells.get(line["cell"])
-        if cell is None or not cell.made(line) or cell.same_code(line):
+        if cell is None or not cell.made(line) or (line["cell"], line["seed"]) in newest:
             continue
         for name, code in cell.code.items():
             made = line["versions"].get(name, code)
             if made != code:
                 runs.setdefault((made, code), []).append(f"{line['cell']} seed {line['seed']}")
     return tuple(
-        f"OTHER CODE: {len(of)} results are of {made}, which is now {code}, and are left out: "
+        f"OTHER CODE: {made} is now {code}, so these are left out: "
         f"{_named(list(dict.fromkeys(of)))}. Run them again with --record, or put the file back."
         for (made, code), of in runs.items()
     )

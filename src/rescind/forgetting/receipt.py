@@ -345,7 +345,9 @@ def parse(data: bytes) -> Receipt:
         )
     table = from_bytes(data)
     if not isinstance(table, dict) or not {"asked", "done", "format"} <= table.keys():
-        raise DataError("it is JSON, but not a receipt of rescind.")
+        raise DataError(
+            "it is JSON, but not a receipt of rescind. Give receipt.json, the signed file."
+        )
     if table["format"] not in (1, FORMAT):
         raise DataError(f"its format is {table['format']!r}; this version reads 1 to {FORMAT}.")
     if table["format"] == 1:

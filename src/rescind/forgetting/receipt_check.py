@@ -29,12 +29,16 @@ REQUEST = ".request.json"
 """End of the name of the exact request about imported rows, beside its receipt."""
 
 
-def how_to_check(out: Page, receipt: Receipt, name: str, alone: bool) -> None:
+def how_to_check(
+    out: Page, receipt: Receipt, name: str, alone: bool, of_many: bool = False
+) -> None:
     """Add what to get, what to compare, and the commands.
 
     name: of the file, without .json    alone: whether the page is that of one person
+    of_many: whether it is for each of several, who have a part of the request
     """
-    file, own, second, commands = quote(f"{name}.json"), *_of_ones_own(receipt, name, alone)
+    mine = _of_ones_part(name) if of_many else _of_ones_own(receipt, name, alone)
+    file, own, second, commands = quote(f"{name}.json"), *mine
     proof = quote(f"{name}.tlog-proof")
     out.heading("Check it yourself")
     out.text(f"This page is not signed; the signed receipt is {file}. You need three things:")
@@ -94,13 +98,21 @@ def _of_ones_own(receipt: Receipt, name: str, alone: bool) -> tuple[str, str, st
             f"{numbers}",
         )
     return (
-        f"`{key}`, and the request (`request.json`) or your part of it",
+        f"`{key}`, and the request (a file such as `request.json`)",
         "The request in the receipt with yours",
         f"# is it about my request?\n"
-        f"rescind verify {file} --event request.json --event-key {key} \\\n"
-        f"  --key {THEIR_KEY}\n"
-        f"# the same, if several asked together and I got my part of it\n"
-        f"rescind verify {file} --part MY-PART.json --key {THEIR_KEY}",
+        f"rescind verify {file} --event MY-REQUEST.json --event-key {key} \\\n"
+        f"  --key {THEIR_KEY}",
+    )
+
+
+def _of_ones_part(name: str) -> tuple[str, str, str]:
+    """Return the same for one of several who asked together."""
+    file = quote(f"{name}.json")
+    return (
+        "your part of the request, a file with your id as its name",
+        "The request in the receipt with your part of it",
+        f"# is it about my request?\nrescind verify {file} --part MY-PART.json --key {THEIR_KEY}",
     )
 
 

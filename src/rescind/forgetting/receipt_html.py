@@ -46,6 +46,7 @@ FOR_NOBODY = (
     "the signed file and, of a run, their own part of the request and the page beside the parts."
 )
 SAME_MODEL = "The model is the same as before, bit for bit."
+FOR_EACH = "Numbers are bands: the exact ones would tell you about the others who asked with you."
 FOR_STRANGERS = "Numbers are bands. The exact ones are sealed: the requester's key opens them."
 
 
@@ -55,6 +56,7 @@ def page(
     figures: Mapping[str, str] | None = None,
     key: bytes | None = None,
     name: str = "receipt",
+    of_many: bool = False,
 ) -> str:
     """Return the page.
 
@@ -62,6 +64,7 @@ def page(
     figures: further pictures as SVG, by caption
     key: the requester's, to show exact numbers. Default: the page for strangers
     name: of the receipt's file, without .json
+    of_many: for each of several who asked together, who have a part of the request and no key
     """
     issued, receipt = receipt, receipt if key is None else opened(receipt, key)
     measured = receipt.findings if findings is None else tuple(findings)
@@ -71,10 +74,10 @@ def page(
             "that was not signed. Give the findings that the receipt was issued with."
         )
     out = Page("Receipt of forgetting")
-    _first(out, receipt, key is not None and same_model(receipt, key))
+    _first(out, receipt, key is not None and same_model(receipt, key), of_many)
     out.heading("What this does not cover")
     out.listing(receipt.not_covered)
-    how_to_check(out, issued, name, alone=receipt.asked.people == 1)
+    how_to_check(out, issued, name, alone=receipt.asked.people == 1, of_many=of_many)
     out.heading("Details")
     _asked_and_done(out, receipt)
     _measured(out, receipt, measured, figures or {})
@@ -91,9 +94,10 @@ def page(
     return out.html()
 
 
-def _first(out: Page, receipt: Receipt, same: bool = False) -> None:
+def _first(out: Page, receipt: Receipt, same: bool, of_many: bool) -> None:
     """Add what a person reads first. same: the model is bit for bit the one before"""
     whom = _for_whom(receipt) if receipt.format > 1 else ""
+    whom = FOR_EACH if of_many else whom
     if whom.startswith(NOT_TO_SEND):  # sent by mistake, it tells each of them about the others
         out.warning(whom)
     out.text(words.answered(receipt))

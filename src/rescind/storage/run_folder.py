@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -55,22 +55,28 @@ def _replaced_by(run: Path) -> str:
     return f"A request was answered there: give the same command with {now}, the run without it."
 
 
-def others_with(run: Path, user: str) -> list[Path]:
-    """Return runs in the same place that learnt from the same data and still know a user.
+def others_with(run: Path, users: Collection[str]) -> list[Path]:
+    """Return runs in the same place that learnt from the same imported data and still know a user.
 
-    A recipe puts its runs two folders below its own (RECIPE/METHOD/seed-0), a single run one.
+    A recipe puts its runs two folders below its own (RECIPE/METHOD/seed-0), a single run one. What
+    is not below the working directory may be anything: there the folder of the run alone counts.
     """
+    if not users or not is_private(run):
+        return []
     place = run.parent
     for above in list(run.parents)[1:3]:
-        if above.resolve() in (Path.cwd(), Path.home(), Path(above.resolve().anchor)):
+        if Path.cwd() not in above.resolve().parents:
             break
         place = above
-    data = _data_of(run)
+    data, seen, found = _data_of(run), {run.resolve()}, list[Path]()
     near = [
-        path.parent for depth in ("*", "*/*", "*/*/*") for path in place.glob(f"{depth}/run.json")
+        path.parent for deep in ("*", "*/*", "*/*/*") for path in place.glob(f"{deep}/run.json")
     ]
-    others = (one for one in sorted(near) if one.resolve() != run.resolve() and has_model(one))
-    return [one for one in others if _data_of(one) == data and _knows(one, user)]
+    for one in sorted(near):
+        if one.resolve() not in seen and has_model(one) and _data_of(one) == data:
+            found += [one] * _knows(one, users)
+        seen.add(one.resolve())
+    return found
 
 
 def _data_of(run: Path) -> str:
@@ -79,10 +85,24 @@ def _data_of(run: Path) -> str:
     return ""
 
 
-def _knows(run: Path, user: str) -> bool:
-    """Return whether the names that a saved run keeps have this one."""
-    name = json.dumps(user).encode()
-    return any(name in path.read_bytes() for path in run.glob("model/labels/*.json"))
+def _knows(run: Path, users: Collection[str]) -> bool:
+    """Return whether the names that a saved run keeps have one of these."""
+    names = [json.dumps(user).encode() for user in users]
+    kept = (path.read_bytes() for path in run.glob("model/labels/*.json"))
+    return any(name in text for text in kept for name in names)
+
+
+def others_told(runs: Sequence[Path]) -> str:
+    """Return a line that names such runs."""
+    names = ", ".join(map(str, runs[:5])) + ", ..." * (len(runs) > 5)
+    return f"Other runs on this data still have users of this request. Answer there, too: {names}"
+
+
+def is_private(run: Path) -> bool:
+    """Return whether a run learnt from imported data."""
+    with suppress(DataError):
+        return ((read_facts(run) or {}).get("data") or {}).get("source") == "imported"
+    return False
 
 
 def has_model(run: Path) -> bool:
@@ -124,7 +144,8 @@ def check_finished(run: Path) -> None:
 
 def _inside(run: Path) -> str:
     """Return a hint to runs further down; '' if there are none."""
-    inside = sorted(str(p.parent) for p in run.glob("**/run.json") if p.parent != run)[:3]
+    found = (path.parent for path in run.glob("**/run.json") if path.parent != run)
+    inside = sorted(str(one) for one in found if has_model(one))[:3]
     return f"Finished runs inside it: {', '.join(inside)}." if inside else ""
 
 

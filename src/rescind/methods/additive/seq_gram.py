@@ -46,6 +46,7 @@ class SeqGram(CountedGram):
 
     paper: ClassVar[str] = "ours; ridge regression of what follows, on sums that can be taken back"
     presets: ClassVar[tuple[str, ...]] = ("sequences",)
+    in_order: ClassVar[bool] = True
 
     ridge: float = 30.0
     ridge_per_item: float = 0.3
