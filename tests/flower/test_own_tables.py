@@ -18,17 +18,21 @@ pytest.importorskip("flwr")
 from flower.deployments import free_port
 from flower.grids import FIRST, InMemory
 from flower.served import GRAPH, SHOP, results
+from rescind.cli.data import app as data
 from rescind.cli.flower import app
 from rescind.cli.flower_given import requests_named
+from rescind.cli.flower_told import rows_told
 from rescind.core.federation import Federation
 from rescind.core.labels import Labels, left
+from rescind.core.records import Erase, Records, Unshare, Withdraw
 from rescind.data.erasing import erase_imported
-from rescind.data.importing import append_file, import_file
+from rescind.data.importing import append_file, import_file, load_imported
 from rescind.errors import ConfigError, DataError, RescindError
 from rescind.flower.recipe_cell import one_cell
 from rescind.flower.run_request import NamedRequest, RunRequest
 from rescind.flower.server import executor
 from rescind.flower.server.naming import Numbers, UnknownError
+from rescind.flower.server.receipts import rows_left
 from rescind.flower.server.serve import serve
 from rescind.flower.silo.data_source import RecipeData
 from rescind.flower.silo.names import table_facts
@@ -38,6 +42,8 @@ from rescind.flower.silo.recommend import recommend_to
 from rescind.flower.silo.storage import Store
 from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.steps import HELD
+from rescind.forgetting.data_erasure import erase
+from rescind.forgetting.receipt import parse
 
 pytestmark = pytest.mark.flower
 
@@ -247,10 +253,13 @@ def test_silos_with_their_own_people_learn_what_one_process_learns_from_all(
 def rows_of(machine: Machine, user: str) -> int:
     """Return how many rows of a user a silo holds in all its states."""
     with machine.here():
-        number = machine.data.names().labels.client(user, 99)
-        moments = machine.store.moments(HELD)
+        store, found = machine.store, 0
+        moments = store.moments(HELD)
         assert moments
-        return sum(int((machine.store.held(m).records.client == number).sum()) for m in moments)
+        for moment in moments:
+            number = store.numbering(store.numbering_of(moment)).user(user)
+            found += int((store.held(moment).records.client == number).sum())
+        return found
 
 
 def test_a_request_goes_to_the_silo_that_has_the_person(tmp_path: Path) -> None:
@@ -273,6 +282,104 @@ def test_a_request_goes_to_the_silo_that_has_the_person(tmp_path: Path) -> None:
             silos[1].recommended(user)
     run(tmp_path, *silos)
     assert rows_of(silos[1], "b1") == 0, "the silo remembers who left"
+
+
+def shown(machine: Machine, user: str) -> str:
+    """Return what `rescind data show` says about a user on a machine."""
+    with machine.here():
+        done = CliRunner().invoke(data, ["show", "shop", "--user", user])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return what silos said about rows in their imported tables."""
+    said = [one.getMessage() for one in caplog.records if "imported table" in one.getMessage()]
+    caplog.clear()
+    return said
+
+
+def not_covered(folder: Path, number: int) -> str:
+    return " ".join(
+        parse((folder / "out" / "receipts" / f"{number}.json").read_bytes()).not_covered
+    )
+
+
+def test_rows_that_stay_in_an_imported_table_are_told_and_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    silos = own_machines(tmp_path, rows(A, 24), rows(B, 30))
+    run(tmp_path, *silos)
+    assert told(caplog) == []
+    assert "8 rows of user 'b1', 0 of them left out" in shown(silos[1], "b1"), "the control"
+    facts = run(tmp_path, *silos, withdraw=["b1"], erase=["a2:item 7"])
+    erased, withdrawn = facts["forgot"]
+    for number, one, silo, command in (
+        (1, erased, 0, "rescind data erase shop --user USER --item ITEM"),
+        (2, withdrawn, 1, "rescind data erase shop --user USER"),
+    ):
+        says = not_covered(tmp_path, number)
+        assert "The imported table 'shop' on the silos' machines: silos leave its rows out" in says
+        assert f"`{command}` on each machine that has them deletes them" in says
+        (line,) = rows_told(one)
+        assert f"On the machine of silo {silo}, or" in line
+        assert line.endswith(f": {command}")
+    assert "silos removed all others from their state, too" in not_covered(tmp_path, 2)
+    first, second = told(caplog)
+    assert "1 row of user 'a2'" in first
+    assert first.endswith("here: rescind data erase shop --user a2 --item 'item 7'")
+    assert "8 rows of user 'b1'" in second
+    assert second.endswith("here: rescind data erase shop --user b1")
+    assert "8 rows of user 'b1', 8 of them left out" in shown(silos[1], "b1")
+    assert "8 rows of user 'a2', 1 of them left out" in shown(silos[0], "a2")
+    assert "8 rows of user 'a1', 0 of them left out" in shown(silos[0], "a1"), "nobody else"
+    with silos[1].here():
+        (tmp_path / "later.csv").write_text("user,item\nb1,item 29\nb2,item 29\n")
+        append_file("shop", tmp_path / "later.csv")
+        assert len(load_imported("shop")) == len(rows(B, 30)) + 1 - 8, "an append drops them"
+    run(tmp_path, *silos)
+    assert told(caplog) == [], "once is enough"
+    assert rows_of(silos[1], "b1") == 0
+
+
+def test_rows_that_are_listed_can_be_deleted_and_their_user_can_return(tmp_path: Path) -> None:
+    silos = own_machines(tmp_path, rows(A, 24), rows(B, 30))
+    run(tmp_path, *silos, withdraw=["b1"])
+    with silos[1].here():
+        done = erase("shop", ["b1"], path=tmp_path / "rows.json")
+        assert done.rows == 8
+        assert "b1" not in load_imported("shop").users
+        words = ["admit", "shop", "--user", "b1", "--silo", str(silos[1].store.folder)]
+        assert CliRunner().invoke(data, words).exit_code == 0
+        new = next(f"item {n}" for n in range(30) if f"b1,item {n}" not in rows(B, 30))
+        (tmp_path / "later.csv").write_text(f"user,item\nb1,{new}\n")
+        append_file("shop", tmp_path / "later.csv")
+    run(tmp_path, *silos)
+    assert rows_of(silos[1], "b1") > 0
+
+
+def test_a_table_that_all_machines_have_is_not_changed_on_one_of_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    silos = machines(tmp_path, ALL, ALL)
+    run(tmp_path, *silos, withdraw=["a2"])
+    (line,) = told(caplog)
+    command = "rescind data erase shop --user a2"
+    assert line.endswith(f"on each machine that has this table: {command}")
+    assert "0 of them left out" in shown(silos[1], "a2")
+    run(tmp_path, *silos)  # is refused if one machine's list has her and the other's has not
+    assert rows_of(silos[1], "a2") == 0
+
+
+def test_of_data_that_is_not_imported_nothing_is_told() -> None:
+    assert rows_left("shop", Withdraw(3), 2)["imported"]["silos"] == [1]
+    assert rows_left("shop", Erase(Records.of([2, 2], [0, 1])), 2)["imported"]["silos"] == [0]
+    for name, event in (
+        ("ml-100k", Withdraw(3)), ("synthetic", Withdraw(3)),
+        ("shop", Unshare(Records.of([2], [0]))),
+    ):  # fmt: skip
+        assert rows_left(name, event, 2) == {}
+    assert rows_told({"event": "Withdraw"}) == []
 
 
 def test_a_person_whose_silo_is_away_is_not_looked_for_elsewhere(tmp_path: Path) -> None:

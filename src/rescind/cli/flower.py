@@ -18,7 +18,7 @@ from rescind.cli.flower_given import (
     place_of,
     requests_named,
 )
-from rescind.cli.flower_told import answer_told, silos_told
+from rescind.cli.flower_told import answer_told, rows_told, silos_told
 from rescind.cli.options import Recipe
 from rescind.cli.progress import Followed, working
 from rescind.cli.stopping import interruptible
@@ -257,6 +257,8 @@ def run(
 
     Requests to forget name users and items by original id. They are answered after training, one
     after another, each with its receipt. If the run in --out is finished, it is not trained again.
+    Rows of an imported table stay on the silo's machine until you delete them there: rescind data
+    erase NAME --user USER.
 
     Examples: rescind flower run silos.toml --silos 2 --kit kit/operator;
     rescind flower run silos.toml --silos 2 --kit kit/operator --withdraw 7 --erase 17:3,8
@@ -299,6 +301,8 @@ def run(
     for one in facts.get("forgot", ()):
         typer.echo(answer_told(one))
         typer.echo(f"receipt: {out / one['receipt']}")
+        for line in rows_told(one):
+            typer.echo(f"  {line}")
     refused = facts.get("refused_requests", ())
     for one in refused:
         typer.echo(f"{one['event']} was refused: {one['why']}", err=True)

@@ -17,6 +17,19 @@ def answer_told(one: Mapping[str, Any]) -> str:
     return f"{one['event']} answered by {one['by']}, {rounds}{why}{left}"
 
 
+def rows_told(one: Mapping[str, Any]) -> list[str]:
+    """Return how the rows of a request are deleted from an imported table. one: as above"""
+    from rescind.flower.run_request import silo_names
+
+    if (table := one.get("imported")) is None:
+        return []
+    return [
+        f"the imported table '{table['name']}' keeps the rows until you delete them. On the "
+        f"machine of {silo_names(table['silos'])}, or of every silo if they joined without --own: "
+        f"{table['command']}"
+    ]
+
+
 def silos_told(silos: Mapping[str, Any]) -> list[str]:
     """Return which silos are waited for, and which the model knows nothing of.
 

@@ -33,6 +33,7 @@ class InMemorySource:
     holdings: Holdings
     blocks: tuple[Arrive, ...] = ()
     own: bool = False
+    imported: str = ""
 
     def hold(self, seed: int) -> tuple[Holdings, Labels]:
         """Return the holdings, and no ids: a number is its own. The seed is not used."""

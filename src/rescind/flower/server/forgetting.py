@@ -34,7 +34,7 @@ from rescind.flower.run_request import NamedRequest, RunRequest, silo_names
 from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.journal import Journal
 from rescind.flower.server.naming import UnknownError, digest_of, event_of, numbers
-from rescind.flower.server.receipts import facts_of, last_receipt, write_receipts
+from rescind.flower.server.receipts import facts_of, last_receipt, rows_left, write_receipts
 from rescind.flower.server.storage import load_remote, save_remote
 from rescind.forgetting.pipeline import check_answers, unlearn_and_purge
 from rescind.storage.events import pack_events, unpack_events
@@ -175,7 +175,7 @@ def answered(
     while progress.events or progress.unsettled:
         if not progress.unsettled:
             try:
-                progress = _unlearn(progress, method or progress.fed.method, executor, saved)
+                progress = _unlearn(progress, cell, method, executor, saved)
             except ConsentError as error:
                 if error.client is None:  # it is about the run, not about somebody's records
                     raise
@@ -231,7 +231,8 @@ def _with_refused(facts: dict[str, Any], event: str, why: Exception) -> dict[str
 
 def _unlearn(
     progress: ForgetProgress,
-    method: Unlearner,
+    cell: Cell,
+    method: Unlearner | None,
     executor: FlowerExecutor,
     saved: ForgetProgressFiles,
 ) -> ForgetProgress:
@@ -239,7 +240,8 @@ def _unlearn(
     event, before = progress.events[0], progress.facts.get("forgot", ())
     executor.begin_request(progress.fed)
     with saved.journal():
-        fed, forgot = forget(progress.fed, event, method)
+        fed, forgot = forget(progress.fed, event, method or progress.fed.method)
+    forgot |= rows_left(cell.data.name, event, executor.line.silos)
     forgot["asked"] = progress.asked[0]
     forgot["number"] = 1 + max(last_receipt(saved.folder.parent), *(f["number"] for f in before), 0)
     return ForgetProgress(

@@ -16,9 +16,10 @@ from typing import Any
 from rescind.audits.finding import Finding
 from rescind.core import params
 from rescind.core.federation import Federation
-from rescind.core.records import Event, Unshare, Withdraw
+from rescind.core.records import Erase, Event, Unshare, Withdraw
 from rescind.core.request import Request
 from rescind.core.settings import to_table
+from rescind.data.catalogue import ENTRIES
 from rescind.forgetting import receipt
 from rescind.forgetting.pipeline import Forgotten, vouched
 from rescind.forgetting.purge import inventory
@@ -36,7 +37,29 @@ ON_SILO = (
     "before these silos do anything else."
 )
 KEPT = "The records themselves: devices keep them, and train on them."
-COUNTED = "The number of records counts those that the server knew; silos removed all others, too."
+COUNTED = (
+    "The number of records counts those that the server knew; silos removed all others from their "
+    "state, too."
+)
+IMPORTED = (
+    "The imported table '{name}' on the silos' machines: silos leave its rows out of what they "
+    "learn, and `{command}` on each machine that has them deletes them. The files it was imported "
+    "from."
+)
+
+
+def rows_left(name: str, event: Event, silos: int) -> dict[str, Any]:
+    """Return the imported table that keeps the rows of a request, and the silos they are on.
+
+    Empty if the data is published or generated, or if the request is not about rows.
+    """
+    if name in ENTRIES or not isinstance(event, Erase | Withdraw):
+        return {}
+    people = [event.client] if isinstance(event, Withdraw) else event.records.client.tolist()
+    command = f"rescind data erase {name} --user USER"
+    command += " --item ITEM" if isinstance(event, Erase) else ""
+    at = sorted({int(client) % silos for client in people})
+    return {"imported": {"name": name, "silos": at, "command": command}}
 
 
 def facts_of(before: Federation, request: Request, done: Forgotten) -> dict[str, Any]:
@@ -106,6 +129,8 @@ def _issued(fed: Federation, one: dict[str, Any], event: Event, previous: bytes)
     limits = [ON_SILO.format(silos=", ".join(waiting))] if waiting else []
     limits += [COUNTED] if isinstance(event, Withdraw) else []
     limits += [KEPT] if isinstance(event, Unshare) else []
+    if table := one.get("imported"):
+        limits.append(IMPORTED.format(name=table["name"], command=table["command"]))
     silos = {str(silo) for silo in range(int(one["silos"]))} - {*waiting}
     return receipt.issue(
         event, done, inventory(fed), [Finding("audit", "UNAUDITED", note=UNAUDITED)],

@@ -12,6 +12,8 @@ from rescind.core.holdings import Holdings
 from rescind.core.labels import Labels
 from rescind.core.records import Arrive
 from rescind.data import Dataset
+from rescind.data.catalogue import ENTRIES
+from rescind.data.importing import imported_names
 from rescind.errors import ConfigError, DataError
 from rescind.experiments.cell import DataSettings
 from rescind.experiments.learning_run import obtained, prepare, start
@@ -65,6 +67,17 @@ class RecipeData:
     def settings(self) -> DataSettings:
         """Return which data it is: a dataset and its filters."""
         return self._cell.data
+
+    @property
+    def imported(self) -> str:
+        """Return the name of the imported table; "" of published and generated data.
+
+        Also "" where the recipe draws who leaves: that is a trial, for which nobody asked.
+        """
+        cell = self._cell
+        drawn = cell.forget is not None and cell.forget.draw is not None
+        name = cell.data.name
+        return name if name not in ENTRIES and name in imported_names() and not drawn else ""
 
     @property
     def is_graph(self) -> bool:

@@ -13,6 +13,7 @@ from rescind.core.labels import Labels
 from rescind.core.records import Arrive, Event, Records, Withdraw
 from rescind.data.blocklist import Blocklist
 from rescind.errors import ConsentError, DataError
+from rescind.flower.silo.imported_rows import leave_out_of_table
 from rescind.flower.silo.names import Numbering, find, table_facts
 from rescind.flower.silo.partition import leave_out, silo_part
 from rescind.flower.silo.storage import Store
@@ -36,6 +37,11 @@ class Source(Protocol):
     @property
     def own(self) -> bool:
         """Return whether it has this silo's people only, not those of all silos."""
+        ...
+
+    @property
+    def imported(self) -> str:
+        """Return the name of the imported table whose people ask; "" if there is none."""
         ...
 
     def hold(self, seed: int) -> tuple[Holdings, Labels]:
@@ -137,6 +143,8 @@ class Intake:
     def remember(self, moment: int, before: Holdings, event: Event) -> None:
         """Put records that an event removes on the silo's list, so that no later run has them.
 
+        Those of an imported table are told about, once: the machine still has their rows.
+
         before: the holdings of the moment, or of one that follows from it
         """
         after, folder = leave_out(before, event), self.store.folder
@@ -149,10 +157,16 @@ class Intake:
         numbering = self.numbering(moment)
         users = [numbering.users[client] for client in gone.client.tolist()]
         items = [numbering.items[item] for item in gone.item.tolist()]
-        listed = read_list(folder).with_erased(users, items)
+        known = read_list(folder)
+        listed = known.with_erased(users, items)
         if isinstance(event, Withdraw):
             listed = listed.with_withdrawn(numbering.users[event.client])
-        listed.write(folder)
+        if listed == known:  # a request comes here more than once
+            return
+        if name := self.source.imported:
+            pairs = list(zip(users, items, strict=True))
+            leave_out_of_table(name, self.source.own, pairs, isinstance(event, Withdraw))
+        listed.write(folder)  # last: after a kill before it, the rows are told about again
 
     def _check_moved(self, listed: Blocklist, records: Records, numbering: Numbering) -> None:
         """Refuse data in which people on this silo's list have numbers of other silos.

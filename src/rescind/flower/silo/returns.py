@@ -50,6 +50,6 @@ def admit_to_silo(folder: Path, user: str) -> bool:
     if not read_list(folder).has_withdrawn(key):
         return False
     # Without filters: what they left out may come in with rows that are added.
-    rows = prepare(replace(data.settings, core=None, min_user=None))
+    rows = prepare(replace(data.settings, core=None, min_user=None), erased_too=True)
     items = rows.items[rows.item[rows.users[rows.user] == user]].tolist()
     return Blocklist.admit(folder / FILE, key, [key_of(ITEM, item) for item in items])
