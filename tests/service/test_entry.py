@@ -86,6 +86,7 @@ def test_a_recovery_code_opens_the_account_once(house: House) -> None:
     assert lost.get("/v1/me").status_code == 200
     again = house.caller().post("/v1/account/recover", {"code": codes[3]}, None)
     assert again.status_code == 404
+    assert "the person has left, has a passkey" in again.json()["next"]
     wrong = codes[4][:-1] + ("0" if codes[4][-1] != "0" else "1")
     assert house.caller().post("/v1/account/recover", {"code": wrong}, None).status_code == 404
     fresh = Authenticator()

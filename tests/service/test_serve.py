@@ -183,6 +183,8 @@ def test_what_it_says_is_in_a_pipe_at_once(tmp_path: Path) -> None:
     try:
         assert "0 loans of 0 people opened" in process.stdout.readline()
         assert process.poll() is None, "control: it still runs"
+        ready = next(line for line in process.stdout if line.startswith("getting ready"))
+        assert "if this version has not compiled here before" in ready, "true at every start"
     finally:
         too_late.cancel()
         process.kill()
@@ -224,6 +226,7 @@ def test_a_real_process_is_filled_signs_in_and_ends_in_order(tmp_path: Path, end
         served = rescind("requests", "extend", "0" * 32, "--days=1", "--reason=x", state=state)
         assert served.returncode == 2
         assert "is served now" in served.stderr
+        assert "--url ADDRESS, where it is served" in served.stderr
         assert "--url" in served.stderr
         listed = rescind("tokens", "list", state=state)
         assert "made at the start: read,release" in listed.stdout

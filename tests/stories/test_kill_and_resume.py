@@ -32,7 +32,9 @@ from rescind.core import params
 from rescind.errors import DataError
 from rescind.experiments.learning_run import append_facts
 from rescind.experiments.recipe import read
+from rescind.forgetting.succession import settle
 from rescind.storage.checkpoints import Checkpoints, resume
+from rescind.storage.run_folder import check_finished
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +112,11 @@ DEATHS = [
     ("replace", "checkpoints/", 1, "before"),
     ("replace", "model/devices/", 0, "before"),
     ("replace", "server.safetensors", 0, "before"),
-    ("write", ".run.json", 0, "half"),
-    ("unlink", "checkpoints/round", -1, "before"),
+    ("write", ".learnt.json", 0, "half"),
+    ("replace", "run.json", 0, "before"),
+    ("replace", "whole/model", 0, "before"),
+    ("rmdir", "checkpoints", 0, "before"),
+    ("rmdir", ".learning", 0, "before"),
     ("open", ".jsonl", 0, "before"),
     ("write", ".jsonl", 0, "half"),
 ]
@@ -246,16 +251,39 @@ def other(nurse: Nursery, whole: Yardstick) -> tuple[list[tuple[str, str]], dict
     return book, outcome(nurse.here / "other")["facts"]["model"]
 
 
-@pytest.mark.parametrize("name", ["model/devices/", "server.safetensors", "run.json"])
-def test_a_new_run_over_an_old_one_leaves_the_old_or_the_new(nurse, whole, other, cut, name):
+NEW_FROM = "learnt.json"  # before it is written, the old run stands; then the new one
+
+
+@pytest.mark.parametrize("how", ["before", "after"])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("replace", "checkpoints/"),
+        ("replace", "model/devices/"),
+        ("replace", "server.safetensors"),
+        ("replace", NEW_FROM),
+        ("unlink", "other/run.json"),
+        ("replace", "other/model"),
+        ("replace", "other/run.json"),
+    ],
+)
+def test_a_new_run_over_an_old_one_leaves_the_old_or_the_new(
+    nurse, whole, other, cut, kind, name, how
+):
     shutil.copytree(whole.folder, cut)
     book, model = other
     old = saved(cut)
     assert old not in (None, model)
-    at = place(book, "replace", name)
-    assert nurse.run(*OTHER, "--out", "cut", at=at, how="after").code == -signal.SIGKILL
-    assert saved(cut) == (old if name == "model/devices/" else model)
-    assert (cut / "run.json").exists() == (name == "run.json")
+    at = place(book, kind, name)
+    assert nurse.run(*OTHER, "--out", "cut", at=at, how=how).code == -signal.SIGKILL
+    settle(cut)  # as every command on a run does first
+    new = at + (how == "after") > place(book, "replace", NEW_FROM)
+    assert saved(cut) == (model if new else old)
+    assert json.loads((cut / "run.json").read_text())["model"] == (model if new else old)
+    check_finished(cut)
+    assert nurse.run(*OTHER, "--out", "cut", "--resume").code == 0
+    assert saved(cut) == model, "what is to be replaced is not taken for what was asked for"
+    assert files(cut) == files(nurse.here / "other")
 
 
 # -- no space -------------------------------------------------------------------------------------

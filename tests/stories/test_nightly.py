@@ -15,6 +15,8 @@ import pytest
 
 from rescind.cli import main
 from rescind.data.importing import load_imported
+from rescind.experiments import learning_run
+from rescind.forgetting import succession
 from rescind.privacy import keys
 
 PAGE = Path(__file__).parents[2] / "docs" / "operate.md"
@@ -26,6 +28,22 @@ def script(name: str) -> list[str]:
     found = re.search(rf'```bash title="{name}"\n(.*?)```', PAGE.read_text(encoding="utf-8"), re.S)
     assert found, name
     return found[1].splitlines()
+
+
+MOMENTS = {
+    "it has learnt": (learning_run, "save_federation"),
+    "the model is saved": (learning_run, "finish_learning"),
+    "the model counts": (succession, "_put_in_place"),
+}
+"""While a night learns: what would come next."""
+
+
+class Killed(BaseException):
+    """Ends a command as a kill does: nothing after it is run."""
+
+
+def killed(*_: object) -> None:
+    raise Killed
 
 
 def table(path: Path, rows: list[tuple[int, int, int]]) -> None:
@@ -69,6 +87,13 @@ class Shop:
                 assert unless or not code, said
                 codes[asked.split()[1]] = code
         return codes
+
+    def killed_in_the_night(self, moment: str) -> None:
+        """Carry out the nightly script up to a moment of its learning."""
+        with self.monkeypatch.context() as patch:
+            patch.setattr(*MOMENTS[moment], killed)
+            with pytest.raises(Killed):
+                self.follow("nightly.sh")
 
     def ask(self, name: str, text: str) -> None:
         (self.folder / "in" / "requests" / f"{name}.json").write_text(text)
@@ -126,6 +151,45 @@ def test_a_night_without_orders_takes_who_left_off_the_lists(shop: Shop, orders:
     codes = shop.follow("nightly.sh")
     assert codes.get("data", 0) == (0 if orders == "no file" else 2), "cron tells of it"
     assert not any(user == "c1" for user, _ in shop.lists())
+
+
+@pytest.mark.parametrize("before", ["no request", "a request"])
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_after_a_night_that_was_killed_while_it_learnt_requests_are_answered(
+    shop: Shop, moment: str, before: str
+) -> None:
+    table(shop.folder / "in" / "today.csv", [(u, 20, 300) for u in range(4, 10)])
+    if before == "a request":
+        shop.ask("zoe", '{"withdraw": "c3"}')
+    shop.killed_in_the_night(moment)
+    assert not (shop.folder / "lists").exists(), "control: the night ended there"
+    shop.ask("anna", '{"withdraw": "c1"}')
+    table(shop.folder / "in" / "today.csv", [(u, 21, 301) for u in range(4, 10)])
+    assert shop.follow("nightly.sh")["requests"] == 0
+    gone = {"c1"} | ({"c3"} if before == "a request" else set())
+    assert {user for user, _ in shop.lists()} == {f"c{user}" for user in range(12)} - gone
+    assert any(item == "p21" for _, item in shop.lists())
+    left = (shop.folder / "runs").rglob("*")
+    assert not [path for path in left if path.name in (".learning", "checkpoints", "moved.json")]
+    code, said = shop.rescind("rescind verify in/requests/answered")
+    assert code == 0, said
+    assert said.count("it follows") == len(gone) - 1
+
+
+def test_a_request_after_a_killed_learning_leaves_nothing_that_it_had_begun(shop: Shop) -> None:
+    shop.ask("zoe", '{"withdraw": "c3"}')
+    shop.killed_in_the_night("the model is saved")
+    runs = shop.folder / "runs"
+
+    def known(user: str) -> list[Path]:
+        name = json.dumps(user).encode()
+        return [path for path in runs.rglob("*.json") if name in path.read_bytes()]
+
+    assert any(".learning" in path.parts for path in known("c1")), "control: it was begun with her"
+    shop.ask("anna", '{"withdraw": "c1"}')
+    assert shop.rescind(script("nightly.sh")[0].partition(" || ")[0])[0] == 0
+    assert known("c2"), "control: others are found"
+    assert not known("c1")
 
 
 def test_own_receipts_stay_valid_after_a_new_key(shop: Shop) -> None:

@@ -28,6 +28,7 @@ from rescind.experiments.request_files import month_after
 from rescind.experiments.request_queue import current, log_lines, metrics_text, work_through
 from rescind.forgetting import data_erasure
 from rescind.forgetting.receipt import opened, parse
+from rescind.forgetting.succession import begin_learning, rerunning
 from rescind.forgetting.verify import verify
 from rescind.methods.additive.gram import Gram
 from rescind.privacy import keys
@@ -563,6 +564,54 @@ def test_the_command_for_cron(queue, monkeypatch, capsys, tmp_path):
     assert "late: anna; answered" in out.err
     assert "overdue: ben" in out.err
     assert "rescind_requests_overdue 1" in (tmp_path / "m.prom").read_text()
+
+
+def given(monkeypatch, capsys, *words: object) -> tuple[int, str]:
+    monkeypatch.setattr(sys, "argv", ["rescind", "requests", "run", *map(str, words)])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    return int(stop.value.code or 0), capsys.readouterr().err
+
+
+def test_metrics_for_a_folder_that_is_not_there_are_refused_before_an_answer(
+    queue, monkeypatch, capsys, tmp_path
+):
+    folder, run = queue
+    ask(folder, "anna", withdraw="3")
+    there = tmp_path / "collector"
+    words = (folder, "--run", run, "--audits", "none", "--metrics", there / "rescind.prom")
+    code, said = given(monkeypatch, capsys, *words)
+    assert code == 2
+    assert f"there is no folder {there} for --metrics" in said
+    assert not there.exists()
+    assert (folder / "anna.json").is_file(), "nothing was answered"
+    there.mkdir()
+    assert given(monkeypatch, capsys, *words)[0] == 0
+    assert (there / "rescind.prom").is_file()
+
+
+@pytest.mark.parametrize("earlier", ["a finished run", "a first run", "a run that was replaced"])
+def test_while_a_run_learns_its_requests_wait_and_the_command_says_so(
+    queue, monkeypatch, capsys, earlier
+):
+    folder, run = queue
+    words = (folder, "--run", run, "--audits", "none")
+    if earlier == "a run that was replaced":
+        ask(folder, "ben", withdraw="5")
+        assert given(monkeypatch, capsys, *words)[0] == 0
+    if earlier == "a first run":
+        shutil.rmtree(run)
+    ask(folder, "anna", withdraw="3")
+    with rerunning(run):
+        code, said = given(monkeypatch, capsys, *words)
+    assert code == 2
+    assert f"is in use by another rescind command (process {os.getpid()})" in said
+    assert not (folder / "refused").exists(), "nothing is wrong with the request"
+    code, said = given(monkeypatch, capsys, *words)  # the control: it has ended
+    assert code == (2 if earlier == "a first run" else 0)
+    if earlier == "a first run":
+        begin_learning(run)
+        assert "learning here was interrupted" in given(monkeypatch, capsys, *words)[1]
 
 
 @pytest.mark.slow  # starts two processes

@@ -97,6 +97,10 @@ def run_queue(
 
     if audits not in ("standard", "full", "none"):
         raise ConfigError(f"--audits is standard, full or none; got '{audits}'.")
+    if metrics is not None and not metrics.parent.is_dir():  # the collector reads another one
+        raise ConfigError(
+            f"there is no folder {metrics.parent} for --metrics. Make it, or name another."
+        )
     done = work_through(folder, run, audits, workers, most)  # type: ignore[arg-type]
     now = datetime.now(UTC)
     if metrics is not None:

@@ -184,11 +184,15 @@ def _one(cell: Cell, folder: Path, resume: bool, title: str, cache: TrialCache) 
     from rescind.experiments import stream_run
     from rescind.experiments.learning_run import tidy
     from rescind.experiments.run import run_one
+    from rescind.forgetting.succession import settle
     from rescind.reporting.progress import BlockBar, RoundBar
-    from rescind.storage.run_folder import MOVED, has_model, read_facts
+    from rescind.storage.run_folder import LEARNING, MOVED, has_model, read_facts
 
+    if resume and folder.is_dir():
+        settle(folder)
     emptied = (folder / MOVED).is_file() and not has_model(folder)  # forgetting replaced this run
-    done = read_facts(folder) if resume and not emptied else None
+    earlier = (folder / LEARNING).is_dir()  # what is finished here is to be replaced
+    done = read_facts(folder) if resume and not emptied and not earlier else None
     if done is not None and _same(done, cell):
         typer.echo(f"{title}: finished before", err=True)
         tidy(folder)

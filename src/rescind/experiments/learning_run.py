@@ -31,12 +31,11 @@ from rescind.errors import BoundaryError, ConfigError, DataError
 from rescind.experiments.needs import Sizes, must_fit, must_have_order
 from rescind.experiments.recipe import Cell, DataSettings, Recipe
 from rescind.experiments.results import append_line
-from rescind.forgetting.succession import rerunning
+from rescind.forgetting.succession import begin_learning, finish_learning, rerunning
 from rescind.privacy import accountant, gaussian
 from rescind.storage.checkpoints import Checkpoints, Resumed, resume
 from rescind.storage.federations import save_federation
 from rescind.storage.provenance import version_of, versions
-from rescind.storage.run_folder import write_facts
 
 log = logging.getLogger(__name__)
 
@@ -218,6 +217,7 @@ def run_cell(
 ) -> Result:
     """Train and measure one cell; writes `folder/run.json` and `folder/model/`.
 
+    A finished run in the folder stays until the new one is complete.
     again: resume from the newest checkpoint in the folder, if there is one
     Records that were erased or taken back (`withheld.json` in the folder) are left out.
     """
@@ -250,7 +250,9 @@ def _run_cell(
     until: EarlyStop | None = stopping(cell)
     checkpoints = Checkpoints(folder / "checkpoints", settings.checkpoint_every, key, meter.read)
     found = resume(checkpoints.folder, key, fed, until) if again else None
-    _prepare_folder(folder, keep=found is not None)
+    if found is None:
+        tidy(folder)
+    model = begin_learning(folder)
     if found is not None:
         fed, until = restored(fed, found), found.until
         meter = Meter(**found.extra)
@@ -266,8 +268,8 @@ def _run_cell(
     if withheld and not isinstance(dataset, Dataset):  # parts of a graph are missing
         facts["data"]["digest"] = trained.now.vault.holdings.digest()
     trained = meter.ledger(trained)
-    save_federation(trained, folder / "model")
-    write_facts(folder, facts)
+    save_federation(trained, model)
+    finish_learning(folder, facts)
     tidy(folder)
     return Result(trained, facts, folder)
 
@@ -343,16 +345,6 @@ class Last:
 
     def __call__(self, moment: RoundResult) -> None:
         self.until = moment.until
-
-
-def _prepare_folder(folder: Path, keep: bool) -> None:
-    """Remove files of an older run, so that run.json and model/ are always of one run.
-
-    keep: keep the checkpoints, which are of this run
-    """
-    if not keep:
-        tidy(folder)
-    (folder / "run.json").unlink(missing_ok=True)
 
 
 def server_bytes(fed: Federation) -> int:

@@ -61,7 +61,13 @@ from rescind.forgetting.succession import (
 )  # fmt: skip
 from rescind.privacy.keys import erasure_key
 from rescind.storage.events import event_text
-from rescind.storage.run_folder import MOVED, check_finished, others_with, read_facts
+from rescind.storage.run_folder import (
+    MOVED,
+    check_finished,
+    check_free,
+    others_with,
+    read_facts,
+)  # fmt: skip
 
 ABOUT = "about.json"
 REQUEST = "request.json"
@@ -102,6 +108,7 @@ def work_through(folder: Path, run: Path, audits: Audits = "standard", workers: 
 
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder}. Make it, and put requests into it.")
+    check_free(current(run))  # not one refusal for each request
     check_finished(current(run))
     answered, refused = dict[str, dict[str, Any]](), list[str]()
     with locked(folder):

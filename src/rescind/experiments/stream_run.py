@@ -27,12 +27,11 @@ from rescind.experiments.cell import Cell
 from rescind.experiments.drift import Drift
 from rescind.experiments.learning_run import Meter, Result, about, prepare, tidy, withheld_from
 from rescind.experiments.streams import Block, Blocks, Stream, StreamCheckpoints, Streamed, Watch
-from rescind.forgetting.succession import rerunning
+from rescind.forgetting.succession import begin_learning, finish_learning, rerunning
 from rescind.reporting import charts
 from rescind.storage.checkpoints import Checkpoints, resume
 from rescind.storage.federations import load_federation, save_federation
 from rescind.storage.provenance import versions
-from rescind.storage.run_folder import write_facts
 
 log = logging.getLogger(__name__)
 
@@ -67,11 +66,10 @@ def _run_cell(
     halts = StreamCheckpointFiles(folder / "checkpoints", cell, key)
     if not again:
         halts.clear()
-    (folder / "run.json").unlink(missing_ok=True)
+    model = begin_learning(folder)
     fed, facts = measured(cell, dataset, watch, halts, withheld)
-    save_federation(fed, folder / "model")
-    write_facts(folder, facts)
-    halts.clear()
+    save_federation(fed, model)
+    finish_learning(folder, facts)
     tidy(folder)
     return Result(fed, facts, folder)
 

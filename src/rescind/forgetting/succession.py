@@ -7,7 +7,15 @@
        NEW/receipt.tlog-proof   its place in the operator's log
 
 A kill before step 2 leaves the old run as it was. After it, `settle` finishes the rest: every
-command on either folder calls it. Needs no torch.
+command on either folder calls it.
+
+A run that is trained anew is replaced in the same manner, in its own folder:
+
+    1. RUN/.learning/model      the new model; RUN, or the run that replaced it, still answers
+    2. RUN/.learning/learnt.json   from now on the new model counts
+    3. RUN                      gets both, and no longer names the run that had replaced it
+
+Needs no torch.
 """
 
 from __future__ import annotations
@@ -17,15 +25,16 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rescind.core.files import in_use, locked, make_folder, sweep, sync_folder, write_atomically
 from rescind.errors import DataError
 from rescind.storage.run_folder import (
     FOR_WORKERS,
+    LEARNING,
     MOVED,
     SCRATCH,
     UNSIGNED,
@@ -50,6 +59,8 @@ LEFT = ("run.json", WITHHELD, MOVED, BEFORE, RECEIPT, PROOF, PAGE, KEY, REPORT)
 """Files that stay in the folder of a run after forgetting: no records and no model. The key of an
 earlier requester stays until it is handed over."""
 OLD = "from.json"
+LEARNT = "learnt.json"
+"""The facts of a new model, written when it is complete: they become run.json."""
 LAST = "receipt-last.json"
 """In a run that was trained anew: the newest receipt before it, so that the next one follows it."""
 
@@ -89,8 +100,11 @@ def commit(run: Path, new: Path) -> None:
 def settle(run: Path) -> Path | None:
     """Finish or undo an interrupted forgetting of this run, or the one that made it.
 
-    Return the new run, if this run was replaced.
+    A new model that is complete gets its place. Return the new run, if this run was replaced.
     """
+    if (run / LEARNING / LEARNT).is_file():
+        with locked(run):
+            _put_in_place(run)
     unsigned = run / UNSIGNED
     if unsigned.is_dir():
         old = run / str(read_note(unsigned / OLD)["run"])
@@ -114,16 +128,21 @@ def settle(run: Path) -> Path | None:
 
 @contextmanager
 def rerunning(run: Path) -> Iterator[None]:
-    """Hold the folder of a run that is trained anew. Receipts of its earlier model are kept."""
+    """Hold the folder of a run that is trained anew. Receipts of its earlier model are kept.
+
+    The run that replaced it is held, too: whoever left it meanwhile would be learnt here.
+    """
     try:
         make_folder(run)
     except OSError as error:
         why = f"cannot make the folder {run}: {error.strerror}"
         raise DataError(f"{why}. Choose another with --out.") from None
     settle(run)
-    with locked(run):
+    with ExitStack() as held:
+        held.enter_context(locked(run))
+        if (newest := _newest(run)) != run:
+            held.enter_context(locked(newest))
         _keep_last(run)
-        (run / MOVED).unlink(missing_ok=True)
         if (run / RECEIPT).is_file():
             number = 1 + sum(1 for _ in run.glob("receipt-before-*.json"))
             for name in (
@@ -138,17 +157,55 @@ def rerunning(run: Path) -> Iterator[None]:
         yield
 
 
+def begin_learning(run: Path) -> Path:
+    """Return the folder for a new model of this run. Until it is complete, nothing changes."""
+    shutil.rmtree(run / LEARNING, ignore_errors=True)
+    make_folder(run / LEARNING)
+    return run / LEARNING / "model"
+
+
+def finish_learning(run: Path, facts: dict[str, Any]) -> None:
+    """Replace the run here, or the one that replaced it, by the new model, which is saved."""
+    write_atomically(run / LEARNING / LEARNT, json.dumps(facts, indent=2).encode())
+    _put_in_place(run)
+
+
+def _put_in_place(run: Path) -> None:
+    """Give a complete new model its place. Killed at any moment, it can be done again."""
+    new = run / LEARNING
+    if (new / "model").is_dir():
+        (run / MOVED).unlink(missing_ok=True)
+        (run / "run.json").unlink(missing_ok=True)  # so that it is never beside another's model
+        shutil.rmtree(run / "model", ignore_errors=True)
+        os.replace(new / "model", run / "model")
+        sync_folder(run)
+    shutil.rmtree(run / "checkpoints", ignore_errors=True)
+    os.replace(new / LEARNT, run / "run.json")
+    sync_folder(run)
+    shutil.rmtree(new)
+
+
 def last_receipt(run: Path) -> bytes | None:
     """Return the receipt that the next one of this run follows, or None."""
     found = [run / name for name in (RECEIPT, LAST) if (run / name).is_file()]
     return found[0].read_bytes() if found else None
 
 
+def _later(run: Path) -> Iterator[Path]:
+    """Yield the runs that replaced this one, one after another, where they still lie."""
+    while (new := successor(run)) is not None and new.is_dir():
+        run = new
+        yield run
+
+
+def _newest(run: Path) -> Path:
+    return [run, *_later(run)][-1]
+
+
 def _keep_last(run: Path) -> None:
     """Keep what runs have that replaced the one here: the newest receipt, and who left since."""
     newest = run
-    while (new := successor(newest)) is not None and new.is_dir():
-        newest = new
+    for newest in _later(run):
         _leave_out(run, newest)
     last = last_receipt(newest)
     if last is not None:
@@ -193,6 +250,8 @@ def _purge_folder(run: Path, new: Path) -> None:
     write_atomically(run / WITHHELD, (new / WITHHELD).read_bytes())
     for earlier in replaced(run):
         _leave_out(earlier, new)
+        for begun in (earlier / LEARNING, earlier / "checkpoints"):  # a rerun that was killed
+            shutil.rmtree(begun, ignore_errors=True)
     facts = read_facts(run) or {}
     facts.pop("model", None)  # its digest would help to test guesses
     if facts.get("data", {}).get("source") == "imported":

@@ -25,7 +25,7 @@ from rescind.ledger.credentials import (
     remove,
     write,
 )
-from rescind.ledger.errors import NotThere
+from rescind.ledger.errors import CodeNotKnown, NotThere
 from rescind.ledger.lending import join
 
 LONGEST = timedelta(days=30)
@@ -191,7 +191,7 @@ class UseCode:
     def carry_out(self, batch: Batch) -> Answer:
         """Delete the code, or refuse if it was spent meanwhile."""
         if not remove(batch, self.lookup):
-            raise NotThere("this recovery code is not known here, or was used before.")
+            raise CodeNotKnown()
         self.session.carry_out(batch)
         left = select(tables.credential.c.lookup).where(
             tables.credential.c.person == self.person, tables.credential.c.kind == RECOVERY

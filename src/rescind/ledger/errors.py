@@ -15,6 +15,13 @@ class NotThere(RescindError):
     """There is no such thing, or it is not the caller's: one answer for both."""
 
 
+class CodeNotKnown(NotThere):
+    """A recovery code that opens nothing, or no longer."""
+
+    def __init__(self) -> None:
+        super().__init__("this recovery code is not known here, or was used before.")
+
+
 class StillRunning(RescindError):
     """The first request with this Idempotency-Key has not been answered yet."""
 

@@ -21,7 +21,7 @@ from rescind.ledger.place import check_there
 from rescind.ledger.reading import OPEN
 from rescind.ledger.store import reading
 
-BY_URL = "Give --url http://localhost:8000 with a token in RESCIND_TOKEN"
+BY_URL = "Give --url ADDRESS, where it is served, with a token in RESCIND_TOKEN"
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from starlette.responses import RedirectResponse, Response
 
 from rescind.ledger import accounts, credentials
 from rescind.ledger.accounts import NewSession, Passkey
-from rescind.ledger.errors import NotThere
+from rescind.ledger.errors import CodeNotKnown, NotThere
 from rescind.service import bodies, problems, recovery
 from rescind.service.answers import reply, signed_in, signed_out
 from rescind.service.callers import Caller, digest_of, new_secret
@@ -83,7 +83,7 @@ async def recover(body: bodies.Recover, service: TheService) -> Response:
     with service.ledger.store.reading() as tx:
         found = credentials.find_credential(tx, service.ledger.keys, lookup, credentials.RECOVERY)
     if not await asyncio.to_thread(recovery.matches, body.code, found) or found is None:
-        raise NotThere("this recovery code is not known here, or was used before.")
+        raise CodeNotKnown()
     secret, digest = new_secret()
     session = NewSession(digest, Role.PERSON, person=found.person)
     answer = await service.submit(accounts.UseCode(found.person, lookup, session))

@@ -24,7 +24,9 @@ MEDIA = "application/problem+json"
 KIND = "urn:rescind:problem:"
 
 AGAIN = "Send the same request again, with the same Idempotency-Key."
+USED = "Check the code. If it was used, the person has left, has a passkey, or needs another code."
 STATUS: tuple[tuple[str, int, str], ...] = (
+    ("CodeNotKnown", 404, USED),
     ("NotThere", 404, "Check the address. What is not yours is answered the same way."),
     ("VersionConflict", 412, "Read the loans again, then send the change with the new ETag."),
     ("StillRunning", 409, "Wait for the first answer, or send the same request again later."),

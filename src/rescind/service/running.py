@@ -221,7 +221,7 @@ def run(
             for one in wanted.removed():
                 count = ledger.submit(one).result().body["removed"]
                 say(f"removed {one.kind} {one.name} ({count}).")
-            say("getting ready; the first start on a machine compiles, which takes a minute.")
+            say("getting ready: a minute if this version has not compiled here before.")
             warm_up(ledger)
             if note := release_missing(ledger):
                 say(note)

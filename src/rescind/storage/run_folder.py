@@ -20,6 +20,8 @@ UNSIGNED = "unsigned"
 """Holds the receipt of a new run until the old run is purged."""
 SCRATCH = ".scratch"
 """Holds what a command needs while it works; swept by the next command."""
+LEARNING = ".learning"
+"""In a run that is trained: its new model, until it is complete. The earlier one stands so long."""
 FOR_WORKERS = "rescind-audit-"
 """Prefix of folders with a federation and a request for the workers of an audit."""
 
@@ -133,6 +135,12 @@ def check_finished(run: Path) -> None:
         return
     if answered := _replaced_by(run):
         raise DataError(f"{run} was emptied. {answered}")
+    check_free(run)  # a run that is still learning is not finished either
+    if (run / LEARNING).is_dir():
+        raise DataError(
+            f"{run} holds no finished run: learning here was interrupted. Give its `rescind run` "
+            f"again, then this command."
+        )
     raise DataError(
         f"{run} holds no finished run. "
         + (
@@ -140,6 +148,13 @@ def check_finished(run: Path) -> None:
             or "Give the folder that `rescind run` names after 'Written', or runs/demo."
         )
     )
+
+
+def check_free(run: Path) -> None:
+    """Raise if another command works in a folder."""
+    if run.is_dir():
+        with files.locked(run):
+            pass
 
 
 def _inside(run: Path) -> str:
