@@ -330,3 +330,6 @@ def test_a_line_is_added_once_and_a_torn_one_before_it_is_cleared_away(nurse, wh
     recipe.results.write_text(text[:-1])  # only the end of the line is missing
     append_facts(recipe, {**facts, "seed": 1})
     assert recipe.results.read_text() == text
+    edited = {**facts["versions"], "Mine": "mine.py sha256:0123"}
+    append_facts(recipe, {**facts, "versions": edited})  # in the same second, by edited code
+    assert len(recipe.results.read_text().splitlines()) == 3

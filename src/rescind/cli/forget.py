@@ -212,7 +212,8 @@ def _answer(
                 "stop now and copy the folder)."
             )
             who = f"user '{users[0]}'" if len(users) == 1 else count_of(len(users), "user")
-            typer.echo(f"{kind} of {who}: {_amount(fed, event, count)}. {emptied}")
+            of = "" if kind in ("nodes", "edges", "labels") else f" of {who}"
+            typer.echo(f"{kind}{of}: {_amount(fed, event, count)}. {emptied}")
             if (
                 ask
                 and private

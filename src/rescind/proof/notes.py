@@ -53,8 +53,8 @@ class Key(NamedTuple):
     @classmethod
     def parse(cls, text: str, kind: int) -> Key:
         """Read NAME+ID+KEY, as `rescind log key` and `rescind witness` print it."""
-        line = text.strip().removeprefix("witness ")  # the line that `rescind witness` prints
-        if (given := _KEY.fullmatch(line)) and is_name(given[1]):
+        # `rescind witness` prints a word before it.
+        if (given := _KEY.fullmatch(text.strip().removeprefix("witness "))) and is_name(given[1]):
             key = cls(given[1], b64decode(given[2])[1:], kind)
             if str(key) == given[0]:
                 return key
