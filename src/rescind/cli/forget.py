@@ -190,13 +190,15 @@ def _answer(
 
     from rescind.errors import ConfigError
     from rescind.experiments.forget_run import answer
+    from rescind.experiments.read_request import DRAW
     from rescind.forgetting.forget import FEWEST
     from rescind.reporting.progress import RoundBar
     from rescind.storage.events import event_text
     from rescind.storage.run_folder import is_private
 
-    drawn = isinstance(source, str) and source.startswith("draw:")
+    drawn = isinstance(source, str) and source.startswith(DRAW)
     private = is_private(run) and not drawn
+    ask = ask and private
     folder = None if parts == NO_PARTS else parts
     bars: list[RoundBar] = []
     count = Countdown("retrained models to compare with (audit)")
@@ -214,11 +216,7 @@ def _answer(
             who = f"user '{users[0]}'" if len(users) == 1 else count_of(len(users), "user")
             of = "" if kind in ("nodes", "edges", "labels") else f" of {who}"
             typer.echo(f"{kind}{of}: {_amount(fed, event, count)}. {emptied}")
-            if (
-                ask
-                and private
-                and not typer.confirm("Go on? This cannot be undone.", default=False)
-            ):
+            if ask and not typer.confirm("Go on? This cannot be undone.", default=False):
                 typer.echo("Nothing was forgotten.")
                 raise typer.Exit(1)
             audited = audits != "none" and count >= FEWEST

@@ -32,9 +32,11 @@ def leave_out_of_table(name: str, own: bool, gone: Sequence[Pair], withdrawn: bo
     keys = Numbering.of(Labels.of(stored), len(stored.users), len(stored.items))
     user_of = dict(zip(keys.users, stored.users.tolist(), strict=True))
     item_of = dict(zip(keys.items, stored.items.tolist(), strict=True))
-    found = [(user_of[u], item_of[i]) for u, i in gone if u in user_of and i in item_of]
-    for user in dict.fromkeys(user for user, _ in found):
-        items = [item for one, item in found if one == user]
+    found: dict[str, list[str]] = {}
+    for user, item in gone:
+        if user in user_of and item in item_of:
+            found.setdefault(user_of[user], []).append(item_of[item])
+    for user, items in found.items():
         listed = Blocklist().with_erased([user] * len(items), items)
         listed = listed.with_withdrawn(user) if withdrawn else listed
         rows = len(stored) - len(listed.left_of(stored))

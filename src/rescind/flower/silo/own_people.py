@@ -41,8 +41,8 @@ class OwnPeople:
         Raises if the list misses an item, without its id: the server reads the error.
         """
         listed = read_items(self.items)
-        if self.missing(table):
-            raise DataError(f"{self._told(table)}. Join again, which names them.")
+        if missing := self.missing(table):
+            raise DataError(f"{self._told(table, missing)}. Join again, which names them.")
         old = np.arange(len(table.users))
         place = old * self.silos + self.silo
         users = np.array(
@@ -64,8 +64,8 @@ class OwnPeople:
         if missing := self.missing(table):
             named = f"{', '.join(missing[:NAMED])}{', ...' * (len(missing) > NAMED)}"
             raise DataError(
-                f"{self._told(table)}: {named}. Add them to the list (one id a line) and give the "
-                f"same list to every silo."
+                f"{self._told(table, missing)}: {named}. Add them to the list (one id a line) and "
+                f"give the same list to every silo."
             )
 
     def missing(self, table: Dataset) -> list[str]:
@@ -74,8 +74,8 @@ class OwnPeople:
         lines = _lines_of(table, read_items(self.items))
         return [str(table.items[item]) for item in used[lines[used] < 0]]
 
-    def _told(self, table: Dataset) -> str:
-        count, of = len(self.missing(table)), len(np.unique(table.item))
+    def _told(self, table: Dataset, missing: list[str]) -> str:
+        count, of = len(missing), len(np.unique(table.item))
         return f"{count} of the {of} items of '{table.name}' are not in the list {self.items.name}"
 
 
