@@ -374,7 +374,7 @@ def test_the_command_writes_a_receipt(
     code, said = rescind(*other, "page.html")
     assert (code, "must end in .json" in said) == (2, True)
     code, said = rescind(*other, "two.json")
-    assert (code, "for nobody (numbers of all)  two.key, two.html\n" in said) == (0, True)
+    assert (code, "for you alone (it counts all users)  two.key, two.html\n" in said) == (0, True)
     assert not (tmp_path / "two.request.json").exists(), "nobody gets it, so it is not written"
     assert "Do not send this page" in (tmp_path / "two.html").read_text()
     assert rescind("data", "erase", "mine", "--user", "person-4")[0] == 0

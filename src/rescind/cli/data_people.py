@@ -14,7 +14,10 @@ from typer import Argument, Option
 
 def erase_rows(
     name: Annotated[str, Argument(help="An imported dataset.")],
-    user: Annotated[list[str], Option(help="A user's original id; repeatable.")],
+    user: Annotated[
+        list[str],
+        Option(help="A user's original id. Repeated: one receipt of them all, for you alone."),
+    ],
     item: Annotated[
         list[str] | None, Option(help="Only this item of the users; repeatable. Default: all.")
     ] = None,
@@ -60,7 +63,7 @@ def erase_rows(
         typer.echo(f"{name}: an interrupted deletion was finished first; receipt {done.earlier}")
     what = items_and_rows(done.items, done.rows, "row")
     typer.echo(f"{name}: deleted {what} of {people}; later imports leave them out")
-    whose = "for the requester only" if len(users) == 1 else "for nobody (numbers of all)"
+    whose = "for the requester only" if len(users) == 1 else "for you alone (it counts all users)"
     request = path.with_suffix(REQUEST)
     beside = f"{path.with_suffix('.key')}, {path.with_suffix('.html')}"
     beside += f", {request}" if request.is_file() else ""

@@ -176,7 +176,10 @@ def _numbers(source: str, columns: tuple[str, ...]) -> list[list[int]]:
 def _table(path: Path) -> tuple[tuple[str, ...], list[dict[str, str | None]]]:
     """Return the header and the rows of a CSV file."""
     if not path.exists():
-        raise DataError(f"there is no file {path}. Give a CSV file with the columns user,item.")
+        lot = f" For a trial, {DRAW}0.3 draws 30 % of the lenders." if ":" in str(path) else ""
+        raise DataError(
+            f"there is no file {path}. Give a CSV file with the columns user,item.{lot}"
+        )
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             table = csv.DictReader(file)
