@@ -32,7 +32,8 @@ from rescind.core.federation import Federation
 from rescind.core.records import Withdraw
 from rescind.data import Dataset
 from rescind.experiments.cell import Cell
-from rescind.experiments.learning_run import AnyData, Meter, obtained, start
+from rescind.experiments.learning_run import Meter, start
+from rescind.experiments.prepared_data import AnyData, obtained
 from rescind.experiments.streams import Blocks, Stream, run_stream
 from rescind.forgetting.claims import sum_digest
 from rescind.forgetting.pipeline import unlearn_and_purge

@@ -40,6 +40,7 @@ from rescind.data import GraphDataset
 from rescind.experiments import learning_run as experiment
 from rescind.experiments import unlearning_run as trials
 from rescind.experiments.cell import Cell
+from rescind.experiments.prepared_data import prepare_graph
 from rescind.experiments.recipe import read
 
 Key = tuple[Any, ...]
@@ -55,7 +56,7 @@ def prepare(folder: Path, recipes: list[Path]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in dict.fromkeys(c.data.name for r in recipes for c in read(r).cells):
         cell = next(c for r in recipes for c in read(r).cells if c.data.name == name)
-        graph = experiment.prepare_graph(cell.data)
+        graph = prepare_graph(cell.data)
         node, feature, value = _entries(graph.features)
         path = folder / f"{name}.npz"
         np.savez_compressed(

@@ -38,6 +38,7 @@ from rescind.core.settings import chosen
 from rescind.core.tasks.metrics import Ranking
 from rescind.data import Dataset
 from rescind.experiments import learning_run as experiment
+from rescind.experiments import prepared_data
 from rescind.experiments import stream_run as stream_cell
 from rescind.experiments.recipe import Cell, Recipe, read
 from rescind.experiments.results import append_line
@@ -63,7 +64,7 @@ def prepare(path: Path, recipes: list[Path]) -> None:
     packed: dict[str, Any] = {}
     names = list({name_of(c): c for r in recipes for c in read(r).cells}.items())
     for number, (name, cell) in enumerate(names):
-        data = experiment.prepare(cell.data)
+        data = prepared_data.prepare(cell.data)
         for column in COLUMNS:
             value = getattr(data, column)
             if value is not None and column != "titles":

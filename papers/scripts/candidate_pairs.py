@@ -19,7 +19,8 @@ import numpy as np
 import torch
 
 from rescind.core.federation import Federation
-from rescind.experiments.learning_run import prepare, start
+from rescind.experiments.learning_run import start
+from rescind.experiments.prepared_data import prepare
 from rescind.experiments.recipe import read
 from rescind.methods.additive._local_ridge import Near, SparseGram
 from rescind_papers.pages import write_block

@@ -221,7 +221,7 @@ def saved(folder: Path, method: Method) -> Path:
 
 
 def test_a_run_is_attacked_as_it_is_set(tmp_path, monkeypatch):
-    monkeypatch.setattr("rescind.experiments.learning_run.prepare", lambda settings: small())
+    monkeypatch.setattr("rescind.experiments.prepared_data.prepare", lambda settings: small())
     run = saved(tmp_path / "run", Gram(noise=1.0, longest_history=1))
     done = CliRunner().invoke(app, ["leak", str(run), "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
@@ -237,7 +237,7 @@ def test_a_run_is_attacked_as_it_is_set(tmp_path, monkeypatch):
 
 
 def test_without_options_updates_and_sums_are_attacked(tmp_path, monkeypatch):
-    monkeypatch.setattr("rescind.experiments.learning_run.prepare", lambda settings: small())
+    monkeypatch.setattr("rescind.experiments.prepared_data.prepare", lambda settings: small())
     one = [Case("FedAvg, MF", FedAvg(model=MF(dim=4)))]
     monkeypatch.setattr("rescind.experiments.update_leaks.cases", lambda *_: one)
     call = ["leak", "--users", "5", "--rounds", "1", "--out", str(tmp_path)]
@@ -284,7 +284,7 @@ def test_sequences_are_read_from_a_sum_of_ordered_pairs_in_their_order():
 def test_the_sums_of_sequences_are_attacked_by_the_command(named, tmp_path, monkeypatch):
     rows = small()
     data = next_item(replace(rows, time=np.arange(len(rows)) * 37 % 301 + 1))
-    monkeypatch.setattr("rescind.experiments.learning_run.prepare", lambda _: data)
+    monkeypatch.setattr("rescind.experiments.prepared_data.prepare", lambda _: data)
     run = tmp_path / "run"
     if not named:
         fed = Federation.start(data, SeqGram.sequences(), seed=0).run(1)

@@ -15,7 +15,8 @@ pytest.importorskip("flwr")
 
 from flower.deployments import PATIENCE, Machines
 from rescind.core import params
-from rescind.experiments.learning_run import obtained, start
+from rescind.experiments.learning_run import start
+from rescind.experiments.prepared_data import obtained
 from rescind.flower.deploy import Link
 from rescind.flower.recipe_cell import one_cell
 from rescind.flower.silo.recommend import recommend

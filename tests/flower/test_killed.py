@@ -28,7 +28,8 @@ from rescind.core.method import Method
 from rescind.core.params import Params
 from rescind.core.records import Event
 from rescind.errors import ConsentError, DataError
-from rescind.experiments.learning_run import obtained, start
+from rescind.experiments.learning_run import start
+from rescind.experiments.prepared_data import obtained
 from rescind.flower.recipe_cell import one_cell
 from rescind.flower.run_request import RunRequest
 from rescind.flower.server.remote_holdings import FORGETTING

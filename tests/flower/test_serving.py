@@ -23,7 +23,8 @@ from rescind.cli.flower_given import erased
 from rescind.core.federation import Federation
 from rescind.core.records import Erase, Records, Withdraw
 from rescind.errors import ConfigError
-from rescind.experiments.learning_run import obtained, start
+from rescind.experiments.learning_run import start
+from rescind.experiments.prepared_data import obtained
 from rescind.experiments.unlearning_run import events
 from rescind.flower.recipe_cell import one_cell
 from rescind.flower.run_request import NamedRequest, RunRequest

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from rescind.errors import ConfigError
-from rescind.experiments.learning_run import Meter, obtained, start
+from rescind.experiments.learning_run import Meter, start
+from rescind.experiments.prepared_data import obtained
 from rescind.experiments.recipe import read
 from rescind_papers import costs, first_page
 from rescind_papers.first_page import CENTRAL, FILE, OURS, PAPERS, PICTURE, tasks

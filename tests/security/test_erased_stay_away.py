@@ -22,7 +22,8 @@ from rescind.data.erasing import erase_imported, items_of, stored_rows
 from rescind.data.importing import append_file, import_file, imported_folder
 from rescind.errors import ConfigError, DataError
 from rescind.experiments.forget_run import answer
-from rescind.experiments.learning_run import obtained, run_cell
+from rescind.experiments.learning_run import run_cell
+from rescind.experiments.prepared_data import obtained
 from rescind.experiments.recipe import Cell, DataSettings, RunSettings, SharingSettings
 from rescind.forgetting.data_erasure import erase
 from rescind.forgetting.receipt import Receipt, opened

@@ -18,7 +18,8 @@ from rescind.data.importing import append_file
 from rescind.experiments import stream_run
 from rescind.experiments.cell import Cell, DataSettings, RunSettings
 from rescind.experiments.forget_run import answer
-from rescind.experiments.learning_run import Result, prepare, run_cell
+from rescind.experiments.learning_run import Result, run_cell
+from rescind.experiments.prepared_data import prepare
 from rescind.experiments.request_queue import current, work_through
 from rescind.methods.additive.gram import Gram
 from rescind.methods.baselines.fedavg import FedAvg

@@ -14,7 +14,8 @@ import rescind as rs
 from rescind.cli import main
 from rescind.core.settings import find, sought
 from rescind.errors import ConfigError
-from rescind.experiments.learning_run import obtained, run_key
+from rescind.experiments.learning_run import run_key
+from rescind.experiments.prepared_data import obtained
 from rescind.experiments.recipe import read
 from rescind.methods import _outside
 from rescind.methods._outside import file_of

@@ -31,7 +31,7 @@ from rescind.data import Dataset, load
 from rescind.data.blocks import arrange
 from rescind.errors import ConfigError, DataError
 from rescind.experiments.cell import Cell
-from rescind.experiments.learning_run import prepare
+from rescind.experiments.prepared_data import prepare
 from rescind.experiments.recipe import read
 from rescind.experiments.stream_run import draw, run_cell
 from rescind.experiments.streams import Blocks, Stream, next_block, run_stream, train_block

@@ -30,7 +30,7 @@ from rescind.core.world import World
 from rescind.data import load
 from rescind.data.blocks import arrange, chronological
 from rescind.experiments.forget_run import answer
-from rescind.experiments.learning_run import prepare
+from rescind.experiments.prepared_data import prepare
 from rescind.experiments.recipe import read
 from rescind.experiments.stream_run import run_cell
 from rescind.experiments.streams import Block, Blocks, Stream, StreamCheckpoints, run_stream

@@ -19,6 +19,7 @@ from rescind.data.partition import subgraphs
 from rescind.errors import ConfigError, ConsentError
 from rescind.experiments import learning_run as experiment
 from rescind.experiments import unlearning_run as trials
+from rescind.experiments.prepared_data import obtained
 from rescind.experiments.recipe import read
 from rescind.experiments.run import run_one
 from rescind.experiments.tables import collect
@@ -312,7 +313,7 @@ def test_people_who_lend_nothing_erase_what_only_their_devices_have(tmp_path):
     path = tmp_path / "keepers.toml"
     path.write_text(RECIPE.replace("draw = 0.3", 'draw = 0.5\nof = "keepers"'))
     cell = next(c for c in read(path, only="Retrain").cells)
-    fed = experiment.start(cell, experiment.obtained(cell))
+    fed = experiment.start(cell, obtained(cell))
     (event,) = trials.events(cell, fed)
     held, lent = fed.now.vault.holdings, set(fed.world.shared.client.tolist())
     trained = held.records[held.split == TRAIN]
@@ -325,7 +326,7 @@ def test_people_who_lend_nothing_erase_what_only_their_devices_have(tmp_path):
         read(path, ["forget.event=unshare"], only="Retrain")
     alone = read(path, ["sharing.ratio=[1, 0, 0]"], only="Retrain").cells[0]
     with pytest.raises(ConsentError, match="no user keeps all records private"):
-        trials.events(alone, experiment.start(alone, experiment.obtained(alone)))
+        trials.events(alone, experiment.start(alone, obtained(alone)))
 
 
 def test_a_run_uses_one_thread_whatever_the_machine_has(tmp_path):

@@ -24,7 +24,7 @@ from rescind.core.records import Erase, Event, Withdraw
 from rescind.data import Dataset
 from rescind.data.sequences import next_item
 from rescind.experiments.cell import DataSettings
-from rescind.experiments.learning_run import prepare
+from rescind.experiments.prepared_data import prepare
 from rescind.forgetting.claims import sum_digest
 from rescind.methods.additive.seq_gram import SeqGram
 

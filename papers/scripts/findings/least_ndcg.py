@@ -16,7 +16,7 @@ import numpy as np
 from writing import write
 
 from rescind.core.holdings import TEST
-from rescind.experiments.learning_run import obtained
+from rescind.experiments.prepared_data import obtained
 from rescind.experiments.tables import cells_by_name
 from rescind_papers.bounds import least_ndcg
 from rescind_papers.index import Shelf, chosen

@@ -18,7 +18,7 @@ from writing import write
 
 from rescind.core.federation import Federation
 from rescind.experiments.cell import DataSettings
-from rescind.experiments.learning_run import prepare
+from rescind.experiments.prepared_data import prepare
 from rescind.methods.additive.gram import Gram
 from rescind.privacy.gaussian import epsilon_of
 from rescind.privacy.schedules import fresh_noise_of, noise_of

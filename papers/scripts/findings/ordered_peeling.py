@@ -12,8 +12,8 @@ from typing import Any
 from writing import write
 
 from rescind.experiments.cell import DataSettings
-from rescind.experiments.learning_run import prepare
 from rescind.experiments.ordered_leaks import ordered_leaks
+from rescind.experiments.prepared_data import prepare
 from rescind.methods.additive.seq_gram import SeqGram
 
 DATA = (DataSettings("ml-100k", core=5, split="last"), DataSettings("ml-1m", core=5, split="last"))

@@ -23,6 +23,7 @@ from rescind.core.federation import Federation
 from rescind.core.update import Sum
 from rescind.experiments import learning_run as experiment
 from rescind.experiments import unlearning_run as trials
+from rescind.experiments.prepared_data import obtained
 from rescind.experiments.recipe import read
 from rescind.methods.sharing._server_rerun import pull, sums_of
 from rescind.methods.sharing.fedshare_unlearn import FedShareUnlearn
@@ -61,7 +62,7 @@ def row(data: str) -> str:
     assert cell.forget is not None
     assert cell.forget.learner is not None
     plain = replace(cell, forget=None, method=cell.forget.learner)
-    fed = experiment.start(plain, experiment.obtained(plain))
+    fed = experiment.start(plain, obtained(plain))
     fed = fed.run(plain.run.rounds, until=experiment.stopping(plain))
     (event,) = trials.events(cell, fed)
     products = true_pull(fed, fed.retrained(event))

@@ -18,6 +18,7 @@ import torch
 
 from rescind.experiments import learning_run as experiment
 from rescind.experiments import unlearning_run as trials
+from rescind.experiments.prepared_data import obtained
 from rescind.experiments.recipe import read
 from rescind.forgetting.examine import retrains
 from rescind.forgetting.forget import forget
@@ -32,7 +33,7 @@ def main() -> None:
     cell = next(c for c in recipe.cells if c.forget and c.forget.name == wanted)
     assert cell.forget is not None
     plain = replace(cell, forget=None, method=cell.forget.learner or cell.method)
-    dataset = experiment.obtained(plain)
+    dataset = obtained(plain)
     start = time.process_time()
     fed = experiment.start(plain, dataset).run(plain.run.rounds, until=experiment.stopping(plain))
     times = {"learning": time.process_time() - start}

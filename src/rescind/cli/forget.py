@@ -156,7 +156,7 @@ def command(
     check_requests(run, kind, sources)
     verdicts = []
     for source in sources:  # the next request is to the run that the last one left
-        done, users = _answer(
+        done, others = _answer(
             run,
             kind,
             source,
@@ -171,7 +171,7 @@ def command(
             case or "",
             ask=not yes and sys.stdin.isatty(),
         )
-        verdicts.append(_print(done, users))
+        verdicts.append(_print(done, others))
         run = done.folder
     if any(verdict in FAILED for verdict in verdicts):
         raise typer.Exit(1)
@@ -181,8 +181,8 @@ def _answer(
     run: Path, kind: Kind, source: Source, how: Unlearner | None, audits: str, out: Path | None,
     workers: int, away: Sequence[str], request: Path | None, parts: Path | None,
     everywhere: bool | None, case: str, ask: bool,
-) -> tuple[Answer, list[str]]:  # fmt: skip
-    """Answer one request, with a bar; return the users, too.
+) -> tuple[Answer, list[Path]]:  # fmt: skip
+    """Answer one request, with a bar; return other runs that still have some of it, too.
 
     request, parts: where to write them for the requesters    ask: before imported data is forgotten
     """
@@ -190,6 +190,7 @@ def _answer(
 
     from rescind.errors import ConfigError
     from rescind.experiments.forget_run import answer
+    from rescind.experiments.other_runs import named_by, named_in, others_with
     from rescind.experiments.read_request import DRAW
     from rescind.forgetting.forget import FEWEST
     from rescind.reporting.progress import RoundBar
@@ -249,12 +250,11 @@ def _answer(
         )
     if folder is not None:
         write_parts(folder, asked[0], done.evidence)
-    named = source if kind == "withdraw" else getattr(source, "user", "")
-    users = users_of(*asked[0]) if asked else [str(named)] * bool(named)
+    named = named_in(*asked[0], done.fed) if asked else named_by(kind, source)
     if request is not None:
-        whose = "for nobody: it lists the records of all" if len(users) > 1 else FOR_ONE
+        whose = "for nobody: it lists the records of all" if len(named) > 1 else FOR_ONE
         typer.echo(f"Written: the exact request, {request} ({whose})")
-    return done, users
+    return done, others_with(done.folder, named, lent=kind == "unshare")
 
 
 def _amount(fed: Federation, event: Event, rows: int) -> str:
@@ -272,15 +272,16 @@ def few_people(event: Event) -> bool:
     return records is None or len(records.client.unique()) <= FEW_PEOPLE
 
 
-def _print(done: Answer, users: Sequence[str]) -> str:
+def _print(done: Answer, others: Sequence[Path]) -> str:
     """Print what was done, found and written; return the verdict."""
     from rescind.audits.finding import SAID_IN_WORDS, legend, question
+    from rescind.experiments.other_runs import others_told
     from rescind.forgetting.forget import IN_BATCHES, TOO_FEW
     from rescind.forgetting.receipt_words import amount, said_of
     from rescind.forgetting.sealing import shown
     from rescind.forgetting.succession import RECEIPT
     from rescind.reporting.html import word_of
-    from rescind.storage.run_folder import others_told, others_with, read_facts
+    from rescind.storage.run_folder import read_facts
 
     receipt = done.evidence.exact
     asked, how_done = receipt.asked, receipt.done
@@ -320,7 +321,7 @@ def _print(done: Answer, users: Sequence[str]) -> str:
         )
     if done.later_runs:
         typer.echo(done.later_runs)
-    if others := others_with(done.folder, users):
+    if others:
         typer.echo(others_told(others))
     _tell_proof(done.folder / RECEIPT)
     return receipt.verdict

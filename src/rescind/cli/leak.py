@@ -60,7 +60,7 @@ def command(
     from rescind.audits.defences import defences
     from rescind.core.files import write_atomically
     from rescind.errors import ConfigError
-    from rescind.experiments.learning_run import prepare
+    from rescind.experiments.prepared_data import prepare
     from rescind.experiments.recipe import DataSettings
     from rescind.experiments.update_leaks import case_of, cases, facts_of
     from rescind.privacy.gaussian import check_delta
@@ -181,8 +181,8 @@ def _ordered(run: Federation | None, name: str, seed: int, out: Path) -> dict[st
     """Read sequences out of the sums of SeqGram. Write and return the facts."""
     from rescind.core.files import write_atomically
     from rescind.errors import ConfigError
-    from rescind.experiments.learning_run import prepare
     from rescind.experiments.ordered_leaks import ordered_leaks
+    from rescind.experiments.prepared_data import prepare
     from rescind.experiments.recipe import DataSettings
     from rescind.methods.additive.seq_gram import SeqGram
     from rescind.storage.provenance import versions
@@ -231,7 +231,7 @@ def _graph(run: Federation | None, name: str, seed: int, out: Path) -> dict[str,
     from rescind.core.federation import Federation
     from rescind.core.files import write_atomically
     from rescind.experiments.graph_leaks import graph_leaks
-    from rescind.experiments.learning_run import prepare_graph
+    from rescind.experiments.prepared_data import prepare_graph
     from rescind.experiments.recipe import DataSettings
     from rescind.methods.additive.graph_gram import GraphGram
     from rescind.storage.provenance import versions

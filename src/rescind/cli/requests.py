@@ -92,8 +92,8 @@ def run_queue(
 
     from rescind.core.files import write_atomically
     from rescind.errors import ConfigError
+    from rescind.experiments.other_runs import others_told
     from rescind.experiments.request_queue import metrics_text, work_through
-    from rescind.storage.run_folder import others_told
 
     if audits not in ("standard", "full", "none"):
         raise ConfigError(f"--audits is standard, full or none; got '{audits}'.")

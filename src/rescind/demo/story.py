@@ -21,7 +21,8 @@ from rescind.data.simulated_lending import ALL, NOTHING, PART, draw_groups, draw
 from rescind.demo import page as demo_page
 from rescind.demo.erasure import Erasure, Person, Subtraction
 from rescind.errors import DataError
-from rescind.experiments.learning_run import Result, prepare, run_cell
+from rescind.experiments.learning_run import Result, run_cell
+from rescind.experiments.prepared_data import prepare
 from rescind.experiments.recipe import Cell, DataSettings, RunSettings, SharingSettings
 from rescind.forgetting.claims import AFTER, check, sum_digest
 from rescind.forgetting.forget import forget

@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # a table of results needs settings, but no torch
     from rescind.core.guards import Guard
     from rescind.core.method import Method
 
+FILTERS = ("min_user", "core")
+"""Settings that decide which users and items are in a run at all."""
 UNNAMED = ("sharing", "guards", "run")
 """Settings that are saved without the name of their class."""
 
@@ -52,6 +54,12 @@ class DataSettings:
     client holds the whole graph."""
     clients: int | None = None
     """Graphs only: number of clients. Default: the number of METIS parts, 10 for Louvain."""
+
+    @property
+    def filters(self) -> dict[str, int]:
+        """Return the filters that are set, by name."""
+        given = {name: getattr(self, name) for name in FILTERS}
+        return {name: least for name, least in given.items() if least is not None}
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from rescind.core.records import Event, Unshare, Withdraw
 from rescind.core.request import Request
 from rescind.data.blocklist import Blocklist, place
 from rescind.errors import ConfigError
+from rescind.experiments.cell import FILTERS
 from rescind.experiments.counterfactual import open_run
 from rescind.experiments.read_request import DRAW, Kind, NamedRecords, Source, read_request
 from rescind.experiments.stream_run import measured_again
@@ -127,7 +128,7 @@ def answer(
             after, evidence = forget(
                 watched, event, method, audits,
                 previous=previous, data=_public_data(facts), folder=scratch, workers=workers,
-                progress=on_retrain, not_covered=_copies(facts, event, listed),
+                progress=on_retrain, not_covered=[*_copies(facts, event, listed), *_chosen(facts)],
                 also_kept=lambda after: _lists(run, facts, listed, _withheld(fed, after, request)),
                 away=away, case=case,
             )  # fmt: skip
@@ -267,6 +268,18 @@ def _copies(facts: dict[str, Any], event: Event, listed: bool) -> list[str]:
             f"itself.",
         ]
     return [f"The published files of '{data['name']}' on this machine: their rows {later}."]
+
+
+def _chosen(facts: dict[str, Any]) -> list[str]:
+    """Name what the records decided before the first round, which no unlearner reaches."""
+    asked = (facts.get("configuration") or {}).get("data") or {}
+    given = [f"{name} = {asked[name]}" for name in FILTERS if isinstance(asked.get(name), int)]
+    if not given:
+        return []
+    return [
+        f"Which users and items are in this run at all ({', '.join(given)}): that was decided "
+        f"while the records were there. A run that is learnt again decides without them."
+    ]
 
 
 def _answered(new: Path) -> Answer:

@@ -1,4 +1,4 @@
-"""Run a cell of a recipe: data, sharing, training, evaluation, and the files of the run."""
+"""Run a cell of a recipe: sharing, training, evaluation, and the files of the run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,15 +20,14 @@ from rescind.core.executor import InProcess
 from rescind.core.federation import Federation
 from rescind.core.records import Share
 from rescind.core.run_state import EarlyStop, RoundResult
-from rescind.data import Dataset, GraphDataset, k_core, load, min_user
-from rescind.data.arrays import Ints
-from rescind.data.blocklist import Blocklist, place
-from rescind.data.partition import louvain, subgraphs
-from rescind.data.sequences import in_order, next_item
+from rescind.data import Dataset, GraphDataset
+from rescind.data.blocklist import Blocklist
+from rescind.data.partition import subgraphs
 from rescind.data.simulated_lending import GROUPS, draw_groups, draw_share, groups_of
-from rescind.errors import BoundaryError, ConfigError, DataError
+from rescind.errors import ConfigError, DataError
 from rescind.experiments.needs import Sizes, must_fit, must_have_order
-from rescind.experiments.recipe import Cell, DataSettings, Recipe
+from rescind.experiments.prepared_data import AnyData, obtained, parts_of, withheld_from
+from rescind.experiments.recipe import Cell, Recipe
 from rescind.experiments.results import append_line
 from rescind.forgetting.succession import begin_learning, finish_learning, rerunning
 from rescind.privacy import accountant, gaussian
@@ -40,7 +38,6 @@ from rescind.storage.provenance import version_of, versions
 log = logging.getLogger(__name__)
 
 Watch = Callable[[RoundResult], Any]
-AnyData = Dataset | GraphDataset
 
 
 @dataclass
@@ -115,64 +112,6 @@ class Result:
         return dict(self.facts["metrics"]["test"])
 
 
-def prepare(settings: DataSettings, erased_too: bool = False) -> Dataset:
-    """Load a dataset and apply the recipe's filters. erased_too: as in `load`"""
-    names = ("users", "items", "interactions", "variant")
-    given = {n: v for n in names if (v := getattr(settings, n)) is not None}
-    dataset = load(settings.name, erased_too=erased_too, **given)
-    if not isinstance(dataset, Dataset):
-        raise BoundaryError(
-            f"'{settings.name}' is a graph for node classification; this recipe ranks items. "
-            f"Choose one of the interaction datasets (rescind data list)."
-        )
-    if settings.split == "last" or settings.order:
-        dataset = in_order(dataset)  # filters count distinct pairs
-    if settings.min_user is not None:
-        dataset = min_user(dataset, settings.min_user)
-    if settings.core is not None:
-        dataset = k_core(dataset, settings.core)
-    if settings.split == "random":
-        dataset = replace(dataset, split=None)
-    return next_item(dataset) if settings.split == "last" else dataset
-
-
-def prepare_graph(settings: DataSettings) -> GraphDataset:
-    """Load a graph for node classification."""
-    graph = load(settings.name)
-    if not isinstance(graph, GraphDataset):
-        raise BoundaryError(
-            f"'{settings.name}' has no nodes to classify; this recipe's method classifies nodes. "
-            f"Choose one of the graphs (rescind data list), or a method that ranks items."
-        )
-    return graph
-
-
-def obtained(cell: Cell, erased_too: bool = False) -> AnyData:
-    """Load the data of a cell, of the kind that its method works on."""
-    nodes = cell.method.model.task == "nodes"
-    return prepare_graph(cell.data) if nodes else prepare(cell.data, erased_too)
-
-
-def withheld_from(dataset: AnyData, folder: Path | None = None) -> Blocklist:
-    """Return what must not be learnt from a dataset, by its own list and that of a run's folder."""
-    own = Blocklist.read(folder) if folder else Blocklist()
-    known = dataset.source not in ("", "generated")
-    found = own | Blocklist.of_dataset(dataset.name) if known else own
-    if found != own:
-        log.warning(
-            "users erased rows of '%s' on this machine: they are left out (the list: %s)",
-            dataset.name, place(dataset.name),
-        )  # fmt: skip
-    return found
-
-
-def parts_of(settings: DataSettings, graph: GraphDataset) -> Ints | None:
-    """Return the client of each node; None means the METIS parts of the package. [N]"""
-    if settings.parts == "louvain":
-        return louvain(graph, settings.clients or 10)
-    return np.zeros(len(graph), dtype=np.int64) if settings.parts == "whole" else None
-
-
 def start(
     cell: Cell,
     dataset: AnyData,
@@ -233,7 +172,7 @@ def _run_cell(
     dataset: AnyData | None,
 ) -> Result:
     with step(f"reading {cell.data.name}"):
-        dataset = dataset or obtained(cell, erased_too=True)
+        dataset = dataset or obtained(cell, erased_too=True, folder=folder)
     withheld, complete = withheld_from(dataset, folder), None
     if withheld and isinstance(dataset, Dataset):
         dataset, complete = withheld.left_of(dataset), dataset

@@ -35,6 +35,7 @@ from rescind.data.erasing import items_of
 from rescind.data.importing import imported_names
 from rescind.errors import DataError, RescindError
 from rescind.experiments.forget_run import Answer, answer
+from rescind.experiments.other_runs import others_with
 from rescind.experiments.request_files import (
     ANSWERED,
     LOG,
@@ -65,7 +66,6 @@ from rescind.storage.run_folder import (
     MOVED,
     check_finished,
     check_free,
-    others_with,
     read_facts,
 )  # fmt: skip
 
@@ -89,7 +89,7 @@ class Pass:
     before: tuple[str, ...]
     """Answered before by `rescind forget`: the same answer; its exact request was not kept."""
     others: dict[str, list[Path]]
-    """Other runs on the same data that still have the user, by the name of the request."""
+    """Other runs on the same data that still have some of it, by the name of the request."""
     rows: dict[str, str]
     """What became of the imported rows of an answered request, by its name."""
     waiting: tuple[Waiting, ...]
@@ -125,7 +125,7 @@ def work_through(folder: Path, run: Path, audits: Audits = "standard", workers: 
             except RescindError as error:
                 _exact_request(folder, one.name).unlink(missing_ok=True)
                 refused.append(_refuse(folder, one.path, str(error)))
-        users = {one.name: one.user for one in asked if one.name in answered}
+        named = {one.name: {one.user: one.items} for one in asked if one.name in answered}
         asked, wrong = read_all(folder, now or datetime.now(UTC))
         left = (*asked, *wrong)
     failed = tuple(name for name, about in answered.items() if about["verdict"] in FAILED)
@@ -133,7 +133,7 @@ def work_through(folder: Path, run: Path, audits: Audits = "standard", workers: 
     before = tuple(name for name, about in answered.items() if about.get("before"))
     late = {name: _lateness(about) for name, about in answered.items() if about["late"]}
     stands = current(run)
-    others = {name: found for name, user in users.items() if (found := others_with(stands, [user]))}
+    others = {name: found for name, what in named.items() if (found := others_with(stands, what))}
     return Pass(tuple(answered), tuple(refused), failed, late, before, others, rows, left, stands)
 
 

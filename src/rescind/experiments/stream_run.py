@@ -25,7 +25,8 @@ from rescind.errors import ConfigError, DataError
 from rescind.experiments import learning_run, streams
 from rescind.experiments.cell import Cell
 from rescind.experiments.drift import Drift
-from rescind.experiments.learning_run import Meter, Result, about, prepare, tidy, withheld_from
+from rescind.experiments.learning_run import Meter, Result, about, tidy
+from rescind.experiments.prepared_data import prepare, withheld_from
 from rescind.experiments.streams import Block, Blocks, Stream, StreamCheckpoints, Streamed, Watch
 from rescind.forgetting.succession import begin_learning, finish_learning, rerunning
 from rescind.reporting import charts
@@ -60,7 +61,7 @@ def _run_cell(
     cell: Cell, folder: Path, again: bool, watch: Sequence[Watch], dataset: Dataset | None
 ) -> Result:
     with step(f"reading {cell.data.name}"):
-        dataset = dataset or prepare(cell.data, erased_too=True)
+        dataset = dataset or prepare(cell.data, erased_too=True, folder=folder)
     withheld = withheld_from(dataset, folder)
     key = learning_run.run_key(cell, dataset)
     halts = StreamCheckpointFiles(folder / "checkpoints", cell, key)

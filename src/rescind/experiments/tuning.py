@@ -16,7 +16,8 @@ from rescind.core.method import Method
 from rescind.core.settings import chosen, fields_of, to_table
 from rescind.errors import ConfigError
 from rescind.experiments.cell import Cell
-from rescind.experiments.learning_run import obtained, start
+from rescind.experiments.learning_run import start
+from rescind.experiments.prepared_data import obtained
 from rescind.forgetting.parallel import one_thread
 from rescind.methods.additive.gram import DENSE_ITEMS
 from rescind.methods.baselines.popularity import Popularity

@@ -37,6 +37,7 @@ from rescind.errors import ConfigError, ConsentError
 from rescind.experiments import learning_run as experiment
 from rescind.experiments.cell import NO_OP, OTHER_SEED, SHIFT, Cell, ForgetSettings
 from rescind.experiments.learning_run import Result, Watch
+from rescind.experiments.prepared_data import obtained
 from rescind.forgetting.examine import By, examine_records, judge, retrains
 from rescind.forgetting.pipeline import CostMeter, unlearn_and_purge
 from rescind.storage.federations import load_federation
@@ -75,7 +76,7 @@ def run_cell(
         raise ConfigError(
             f"cell '{cell.name}' has no unlearner, so there is no request to run. Add [forget]."
         )
-    dataset = dataset or experiment.obtained(cell)
+    dataset = dataset or obtained(cell)
     plain = replace(cell, forget=None)
     base, facts = learned(plain, dataset, cache)
     before = base

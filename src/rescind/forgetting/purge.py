@@ -36,6 +36,9 @@ def purge(before: Federation, after: Federation, request: Request, exact: bool) 
         after = replace(after, past=replace(past, points=points))
     if isinstance(event, Withdraw):
         after = replace(after, labels=after.labels.without_user(event.client))
+    if isinstance(event, Erase):
+        for client in _without_records(after, request):
+            after = replace(after, labels=after.labels.without_user(client))
     if isinstance(event, Withdraw | Erase):
         after = replace(after, labels=after.labels.without_items(_only_theirs(after, request)))
     old = {id(s) for s in _made_with(before, request)}
@@ -52,6 +55,14 @@ def purge(before: Federation, after: Federation, request: Request, exact: bool) 
         vault = after.executor.apply(after.method, public, reset, after.now.vault, after.clock)
         after = after.with_(vault=vault)
     return after
+
+
+def _without_records(after: Federation, request: Request) -> list[int]:
+    """Return the users of a request who have no record left: then their ids are of no use here."""
+    left = after.now.vault.holdings.records
+    if not len(left):  # devices are remote: nobody here knows what they hold
+        return []
+    return request.people[~torch.isin(request.people, left.client)].tolist()
 
 
 def _only_theirs(after: Federation, request: Request) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -55,49 +55,6 @@ def _replaced_by(run: Path) -> str:
     if now == run:
         return ""
     return f"A request was answered there: give the same command with {now}, the run without it."
-
-
-def others_with(run: Path, users: Collection[str]) -> list[Path]:
-    """Return runs in the same place that learnt from the same imported data and still know a user.
-
-    A recipe puts its runs two folders below its own (RECIPE/METHOD/seed-0), a single run one. What
-    is not below the working directory may be anything: there the folder of the run alone counts.
-    """
-    if not users or not is_private(run):
-        return []
-    place = run.parent
-    for above in list(run.parents)[1:3]:
-        if Path.cwd() not in above.resolve().parents:
-            break
-        place = above
-    data, seen, found = _data_of(run), {run.resolve()}, list[Path]()
-    near = [
-        path.parent for deep in ("*", "*/*", "*/*/*") for path in place.glob(f"{deep}/run.json")
-    ]
-    for one in sorted(near):
-        if one.resolve() not in seen and has_model(one) and _data_of(one) == data:
-            found += [one] * _knows(one, users)
-        seen.add(one.resolve())
-    return found
-
-
-def _data_of(run: Path) -> str:
-    with suppress(DataError):
-        return str(((read_facts(run) or {}).get("data") or {}).get("name"))
-    return ""
-
-
-def _knows(run: Path, users: Collection[str]) -> bool:
-    """Return whether the names that a saved run keeps have one of these."""
-    names = [json.dumps(user).encode() for user in users]
-    kept = (path.read_bytes() for path in run.glob("model/labels/*.json"))
-    return any(name in text for text in kept for name in names)
-
-
-def others_told(runs: Sequence[Path]) -> str:
-    """Return a line that names such runs."""
-    names = ", ".join(map(str, runs[:5])) + ", ..." * (len(runs) > 5)
-    return f"Other runs on this data still have users of this request. Answer there, too: {names}"
 
 
 def is_private(run: Path) -> bool:

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from rescind.core import params
-from rescind.experiments.learning_run import obtained, start
+from rescind.experiments.learning_run import start
+from rescind.experiments.prepared_data import obtained
 from rescind.flower.recipe_cell import one_cell
 from rescind.flower.run_request import RunRequest
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from rescind.core.params import Params
-from rescind.experiments.learning_run import obtained, prepare, start, stopping
+from rescind.experiments.learning_run import start, stopping
+from rescind.experiments.prepared_data import obtained, prepare
 from rescind.experiments.stream_run import measured
 from rescind.experiments.unlearning_run import events
 from rescind.flower.recipe_cell import one_cell

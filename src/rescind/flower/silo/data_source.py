@@ -16,7 +16,8 @@ from rescind.data.catalogue import ENTRIES
 from rescind.data.importing import imported_names
 from rescind.errors import ConfigError, DataError
 from rescind.experiments.cell import DataSettings
-from rescind.experiments.learning_run import obtained, prepare, start
+from rescind.experiments.learning_run import start
+from rescind.experiments.prepared_data import obtained, prepare
 from rescind.experiments.recipe import Cell
 from rescind.experiments.recipe_file import locate
 from rescind.experiments.streams import Stream

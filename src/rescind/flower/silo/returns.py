@@ -8,7 +8,7 @@ from pathlib import Path
 from rescind.core.files import in_use
 from rescind.data.blocklist import FILE, Blocklist
 from rescind.errors import ConfigError
-from rescind.experiments.learning_run import prepare
+from rescind.experiments.prepared_data import prepare
 from rescind.flower.silo.data_source import RecipeData
 from rescind.flower.silo.names import ITEM, USER, key_of
 from rescind.flower.silo.storage import Store

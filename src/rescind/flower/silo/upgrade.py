@@ -18,7 +18,7 @@ from rescind.core.records import Records
 from rescind.data import Dataset
 from rescind.data.blocklist import FILE, Blocklist, keyed_digest
 from rescind.errors import DataError
-from rescind.experiments.learning_run import prepare
+from rescind.experiments.prepared_data import prepare
 from rescind.flower.silo.data_source import RecipeData
 from rescind.flower.silo.names import Numbering
 from rescind.flower.silo.storage import Store

@@ -1,0 +1,108 @@
+"""Find other runs that still have what a request was about: each is answered by itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from rescind.core.federation import Federation
+from rescind.core.labels import Labels
+from rescind.core.records import Event, Unshare, Withdraw
+from rescind.errors import DataError, RescindError
+from rescind.experiments.read_request import Kind, NamedRecords, Source
+from rescind.storage.federations import load_federation
+from rescind.storage.run_folder import has_model, is_private, model_in, read_facts
+
+Named = Mapping[str, Collection[str] | None]
+"""Original ids: items by user. None: everything of the user, who leaves or has nothing left."""
+
+
+def named_in(event: Event, before: Labels, after: Federation | None) -> Named:
+    """Return what a request names. after: the run without it, if it is there"""
+    if isinstance(event, Withdraw):
+        return {before.user_id(event.client): None}
+    records, named = getattr(event, "records", None), dict[str, set[str]]()
+    if records is None:
+        return {}
+    for client, item in zip(records.client.tolist(), records.item.tolist(), strict=True):
+        named.setdefault(before.user_id(client), set()).add(before.item_id(item))
+    if isinstance(event, Unshare) or after is None:
+        return named
+    left = {*after.labels.users}
+    return {user: items if user in left else None for user, items in named.items()}
+
+
+def named_by(kind: Kind, source: Source) -> Named:
+    """Return what a request names, by its words alone; of a file nothing is known."""
+    if isinstance(source, NamedRecords):
+        return {source.user: source.items}
+    return {source: None} if kind == "withdraw" else {}
+
+
+def others_with(run: Path, named: Named, lent: bool = False) -> list[Path]:
+    """Return runs in the same place that learnt from the same imported data and still have some.
+
+    A recipe puts its runs two folders below its own (RECIPE/METHOD/seed-0), a single run one. What
+    is not below the working directory may be anything: there the folder of the run alone counts.
+    lent: only what is lent counts
+    """
+    if not named or not is_private(run):
+        return []
+    place = run.parent
+    for above in list(run.parents)[1:3]:
+        if Path.cwd() not in above.resolve().parents:
+            break
+        place = above
+    data, seen, found = _data_of(run), {run.resolve()}, list[Path]()
+    near = [
+        path.parent for deep in ("*", "*/*", "*/*/*") for path in place.glob(f"{deep}/run.json")
+    ]
+    for one in sorted(near):
+        if one.resolve() not in seen and has_model(one) and _data_of(one) == data:
+            found += [one] * _has(one, named, lent)
+        seen.add(one.resolve())
+    return found
+
+
+def others_told(runs: Sequence[Path]) -> str:
+    """Return a line that names such runs."""
+    names = ", ".join(map(str, runs[:5])) + ", ..." * (len(runs) > 5)
+    return f"Other runs on this data still have some of it. Answer there, too: {names}"
+
+
+def _data_of(run: Path) -> str:
+    with suppress(DataError):
+        return str(((read_facts(run) or {}).get("data") or {}).get("name"))
+    return ""
+
+
+def _has(run: Path, named: Named, lent: bool) -> bool:
+    """Return whether a saved run has some of it. One that cannot be read may: look there."""
+    if not _knows(run, named):
+        return False
+    try:
+        fed = load_federation(model_in(run))
+    except RescindError:
+        return True
+    held, labels = fed.now.vault.holdings, fed.labels
+    if held.graph is not None:
+        return True
+    records, there = held.records[held.lent] if lent else held.records, {*labels.users}
+    for user, items in named.items():
+        if user not in there:
+            continue
+        if items is None:
+            return True
+        mine = records.item[records.client == labels.client(user, held.clients)]
+        if {labels.item_id(item) for item in mine.tolist()} & {*items}:
+            return True
+    return False
+
+
+def _knows(run: Path, users: Collection[str]) -> bool:
+    """Return whether the names that a saved run keeps have one of these: without a load."""
+    names = [json.dumps(user).encode() for user in users]
+    kept = (path.read_bytes() for path in run.glob("model/labels/*.json"))
+    return any(name in text for text in kept for name in names)

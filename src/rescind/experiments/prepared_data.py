@@ -1,0 +1,104 @@
+"""Get the data of a cell ready: loaded, filtered as its recipe says, without removed rows."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from rescind.data import Dataset, GraphDataset, k_core, load, min_user
+from rescind.data.arrays import Ints
+from rescind.data.blocklist import Blocklist, place
+from rescind.data.partition import louvain
+from rescind.data.sequences import in_order, next_item
+from rescind.errors import BoundaryError
+from rescind.experiments.recipe import Cell, DataSettings
+
+log = logging.getLogger(__name__)
+
+AnyData = Dataset | GraphDataset
+
+
+def prepare(
+    settings: DataSettings, erased_too: bool = False, folder: Path | None = None
+) -> Dataset:
+    """Load a dataset and apply the recipe's filters.
+
+    erased_too: as in `load`; filters do not count the erased rows
+    folder: of a run, whose list of removed rows counts, too
+    """
+    names = ("users", "items", "interactions", "variant")
+    given = {n: v for n in names if (v := getattr(settings, n)) is not None}
+    dataset = load(settings.name, erased_too=erased_too, **given)
+    if not isinstance(dataset, Dataset):
+        raise BoundaryError(
+            f"'{settings.name}' is a graph for node classification; this recipe ranks items. "
+            f"Choose one of the interaction datasets (rescind data list)."
+        )
+    if settings.split == "last" or settings.order:
+        dataset = in_order(dataset)  # filters count distinct pairs
+    if settings.filters:
+        counted = _listed(dataset, folder).left_of(dataset) if erased_too else dataset
+        kept = _filtered(counted, settings)
+        dataset = kept if counted is dataset else _of_both(dataset, kept)
+    if settings.split == "random":
+        dataset = replace(dataset, split=None)
+    return next_item(dataset) if settings.split == "last" else dataset
+
+
+def _filtered(dataset: Dataset, settings: DataSettings) -> Dataset:
+    if settings.min_user is not None:
+        dataset = min_user(dataset, settings.min_user)
+    return dataset if settings.core is None else k_core(dataset, settings.core)
+
+
+def _of_both(dataset: Dataset, kept: Dataset) -> Dataset:
+    """Return the rows of a dataset whose user and item are in the other one."""
+    users, items = np.isin(dataset.users, kept.users), np.isin(dataset.items, kept.items)
+    return dataset.select(users[dataset.user] & items[dataset.item]).compact()
+
+
+def prepare_graph(settings: DataSettings) -> GraphDataset:
+    """Load a graph for node classification."""
+    graph = load(settings.name)
+    if not isinstance(graph, GraphDataset):
+        raise BoundaryError(
+            f"'{settings.name}' has no nodes to classify; this recipe's method classifies nodes. "
+            f"Choose one of the graphs (rescind data list), or a method that ranks items."
+        )
+    return graph
+
+
+def obtained(cell: Cell, erased_too: bool = False, folder: Path | None = None) -> AnyData:
+    """Load the data of a cell, of the kind that its method works on; the rest as in `prepare`."""
+    nodes = cell.method.model.task == "nodes"
+    return prepare_graph(cell.data) if nodes else prepare(cell.data, erased_too, folder)
+
+
+def withheld_from(dataset: AnyData, folder: Path | None = None) -> Blocklist:
+    """Return what must not be learnt from a dataset, by its own list and that of a run's folder."""
+    found = _listed(dataset, folder)
+    if found != _listed_by(folder):
+        log.warning(
+            "users erased rows of '%s' on this machine: they are left out (the list: %s)",
+            dataset.name, place(dataset.name),
+        )  # fmt: skip
+    return found
+
+
+def _listed(dataset: AnyData, folder: Path | None) -> Blocklist:
+    known = dataset.source not in ("", "generated")
+    return _listed_by(folder) | Blocklist.of_dataset(dataset.name) if known else _listed_by(folder)
+
+
+def _listed_by(folder: Path | None) -> Blocklist:
+    return Blocklist.read(folder) if folder else Blocklist()
+
+
+def parts_of(settings: DataSettings, graph: GraphDataset) -> Ints | None:
+    """Return the client of each node; None means the METIS parts of the package. [N]"""
+    if settings.parts == "louvain":
+        return louvain(graph, settings.clients or 10)
+    return np.zeros(len(graph), dtype=np.int64) if settings.parts == "whole" else None
