@@ -152,6 +152,41 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     ledger.close()
 
 
+def test_a_backup_of_another_service_is_refused(tmp_path: Path) -> None:
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    for state, items in ((mine, (1, 2)), (other, (3, 4, 5))):
+        ledger = opened(state)
+        joined(ledger, *items)
+        back_up(state, tmp_path / f"{state.name}.db")
+        ledger.close()
+    keys = (mine / "keys.bin").read_bytes()
+    for step in (plan, restore):
+        with pytest.raises(ConfigError, match="is not a backup of this service"):
+            step(mine, tmp_path / "other.db", None, None)
+    (mine / "ledger.db").unlink()  # the ledger is lost: its keys tell
+    with pytest.raises(ConfigError, match="has a key for nobody in it"):
+        restore(mine, tmp_path / "other.db")
+    assert (mine / "keys.bin").read_bytes() == keys
+    restore(mine, tmp_path / "mine.db")
+    ledger = opened(mine)
+    assert list(ledger.live.loans.values()) == [(1, 2)], "control: its own is taken"
+    ledger.close()
+
+
+def test_a_backup_from_before_everybody_left_is_no_foreign_one(tmp_path: Path) -> None:
+    state, backup = tmp_path / "state", tmp_path / "backup.db"
+    ledger = opened(state)
+    leaves = joined(ledger, 2)
+    back_up(state, backup)
+    done(ledger, take_back(leaves, "leave"))
+    ledger.close()
+    assert plan(state, backup, None, None).accounts_ended == 1
+    restore(state, backup)
+    ledger = opened(state)
+    assert ledger.live.loans == {}
+    ledger.close()
+
+
 def test_a_backup_holds_no_sessions_key_or_opening_in_the_open(tmp_path: Path) -> None:
     state, backup = tmp_path / "state", tmp_path / "backup.db"
     ledger = opened(state)

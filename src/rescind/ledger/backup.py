@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,7 +93,8 @@ class Plan:
             f"people open.\n"
             f"Dropped: {self.loans_dropped:,} loans of {self.people_dropped:,} people, which "
             f"changed since; {self.accounts_ended:,} accounts, which ended since.\n"
-            f"Destroyed: {self.keys_destroyed:,} keys of what was lent or changed since."
+            f"The next start destroys {self.keys_destroyed:,} keys of what was lent or changed "
+            f"since. Until then another backup can be put in place instead."
         )
         if self.undone is not None:
             text += f"\n{self.undone}"
@@ -135,6 +136,8 @@ def plan(state: Path, backup: Path | None, keys_mirror: Path | None, database: s
         source = stack.enter_context(_source(state, backup, database))
         if backup is None:
             _refuse_empty(keys, source)
+        else:
+            _refuse_foreign(keys, source, state, backup, database)
         loans, lost = open_boxes(keys, source)
         named = tables.named_slots(source)
         tree = _tree(source)
@@ -153,13 +156,21 @@ def plan(state: Path, backup: Path | None, keys_mirror: Path | None, database: s
 
 def _undone(state: Path, database: str | None, source: Connection) -> Undone | None:
     """Compare with the ledger in place; None if it cannot be read, which may be why."""
-    if database is None and not (state / FILE).is_file():
-        return None
-    try:
-        with reading_any(state, database) as here:
-            return Undone.between(here, source)
-    except DBAPIError:
-        return None
+    with _in_place(state, database) as here:
+        return None if here is None else Undone.between(here, source)
+
+
+@contextmanager
+def _in_place(state: Path, database: str | None) -> Iterator[Connection | None]:
+    """Read the ledger in place; None if there is none that can be read."""
+    with ExitStack() as stack:
+        here = None
+        if database is not None or (state / FILE).is_file():
+            with suppress(DBAPIError):
+                found = stack.enter_context(reading_any(state, database))
+                found.execute(select(tables.leaf.c.n).limit(1)).all()  # of another version: none
+                here = found
+        yield here
 
 
 def restore(
@@ -175,6 +186,8 @@ def restore(
     _check_place(state, backup, database)
     with _keys(state, keys_mirror) as keys:
         if backup is not None:
+            with _one_file(backup) as source:
+                _refuse_foreign(keys, source, state, backup, database)
             _put_in_place(state, backup, database)
         store = Store(state, database)
         try:
@@ -211,6 +224,35 @@ def _refuse_empty(keys: KeySlots, connection: Connection) -> None:
             f"is not theirs, and accepting it would destroy them all. If the ledger is in "
             f"PostgreSQL, give --database; if it is lost, give --from BACKUP."
         )
+
+
+def _refuse_foreign(
+    keys: KeySlots, source: Connection, state: Path, backup: Path, database: str | None
+) -> None:
+    """Take no backup of another service: every key in use would be destroyed for it.
+
+    Its log began with another entry than the one in place. If that is lost, no account of another
+    service has a key here.
+    """
+    first, ours = _first_entry(source), None
+    with _in_place(state, database) as here:
+        ours = None if here is None else _first_entry(here)
+    if first is not None and ours is not None:
+        other = first != ours
+    else:
+        accounts = {*source.scalars(select(tables.person.c.account_key))} - {None}
+        other = bool(accounts) and bool(keys.head.batch) and not accounts & keys.ids
+    if other:
+        raise ConfigError(
+            f"{backup} is not a backup of this service: its log is another one, or {state} has a "
+            f"key for nobody in it. Putting it in place would destroy all that is here. Give a "
+            f"backup that rescind backup {state} wrote. Nothing was changed."
+        )
+
+
+def _first_entry(connection: Connection) -> bytes | None:
+    first = connection.scalar(select(tables.leaf.c.hash).where(tables.leaf.c.n == 0))
+    return None if first is None else bytes(first)
 
 
 def _put_in_place(state: Path, backup: Path, database: str | None) -> None:
