@@ -354,18 +354,24 @@ class Away:
 
 
 def test_a_database_that_goes_before_the_commit_refuses_at_once(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     person, away = joined(ledger, 1), Away(ledger, monkeypatch)
-    with monkeypatch.context() as broken:
-        broken.setattr("rescind.ledger.batch.Batch.flush", away.cut)
+    for items in ((2,), (3,)):  # each outage is told
+        caplog.clear()
+        with monkeypatch.context() as broken:
+            broken.setattr("rescind.ledger.batch.Batch.flush", away.cut)
+            with pytest.raises(Busy):
+                done(ledger, Lend(person, items), KEY)
         with pytest.raises(Busy):
-            done(ledger, Lend(person, (2,)), KEY)
-    with pytest.raises(Busy):
-        done(ledger, Lend(person, (2,)), KEY)
-    away.back()
-    done(ledger, Lend(person, (2,)), KEY)
-    assert lent(ledger, person) == [1, 2]
+            done(ledger, Lend(person, items), KEY)
+        (gone,) = caplog.messages
+        assert gone.startswith("the database is away since "), "once, not for each change"
+        away.back()
+        done(ledger, Lend(person, items), None)
+        back = caplog.messages[1:]
+        assert [("2 were refused" in line, "after 0 s" in line) for line in back] == [(True, True)]
+    assert lent(ledger, person) == [1, 2, 3]
     assert ledger.writer.fault is None
 
 

@@ -33,6 +33,7 @@ from rescind.ledger.errors import Busy, Closing, DiskFull, StillRunning
 from rescind.ledger.expiry import EVERY, Expire
 from rescind.ledger.failpoints import reach
 from rescind.ledger.keyslots import Head
+from rescind.ledger.outage import Outage
 from rescind.ledger.parts import Parts
 from rescind.ledger.recorded import Recorded
 from rescind.ledger.statements import Driver, Prepared
@@ -91,8 +92,7 @@ class Writer:
         self._open = False
         self._seq = self.batch = self._untidied = 0
         self._expired: datetime | None = None
-        self.fault: DiskFull | Busy | None = None
-        """Why the last batch was refused as a whole; None: the last one was written."""
+        self._outage = Outage()
         self.dates: dict[str, tuple[datetime, datetime]] = {}
         """When requests were erased and summed, until it is written."""
         self._thread = threading.Thread(target=self._run, name="ledger writer", daemon=True)
@@ -131,6 +131,11 @@ class Writer:
             text = "the first request with this Idempotency-Key is still running. Wait for it."
             return StillRunning(text)
         return None
+
+    @property
+    def fault(self) -> DiskFull | Busy | None:
+        """Why the last batch was refused as a whole; None: the last one was written."""
+        return self._outage.fault
 
     @property
     def running(self) -> bool:
@@ -192,14 +197,14 @@ class Writer:
         try:
             batch = self._committed(jobs)
         except (DiskFull, Busy) as error:
-            self.fault = error
-            for job in jobs:
-                if job.refusal is None and not (job.answer and job.answer.replayed):
-                    job.refusal = error
+            hit = [j for j in jobs if j.refusal is None and not (j.answer and j.answer.replayed)]
+            for job in hit:
+                job.refusal = error
+            self._outage.refused(error, len(hit))
             self._tell(jobs)
             return
         if batch is not None:
-            self.fault = None
+            self._outage.ended()
             self._after(batch, jobs)
         self._tell(jobs)
 
@@ -310,7 +315,6 @@ class Writer:
             return False
 
         def refuse(away: Busy) -> None:
-            self.fault = away
             self._tell_early(jobs, away)
             with suppress(queue.Empty):
                 while (job := self._queue.get_nowait()) is not None:
@@ -321,6 +325,7 @@ class Writer:
 
     def _tell_early(self, jobs: list[_Job], away: Busy) -> None:
         """Tell callers to come again, while it is not known what became of their batch."""
+        self._outage.refused(away, sum(job.tell is not None for job in jobs))
         for job in jobs:
             own, job.refusal = job.refusal, job.refusal or away
             self._tell([job])

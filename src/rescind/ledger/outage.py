@@ -1,0 +1,46 @@
+"""Say when the database goes and when it is back: callers are told, and so is the operator."""
+
+from __future__ import annotations
+
+import logging
+import time
+from datetime import UTC, datetime
+
+from rescind.ledger.errors import Busy, DiskFull
+
+LOG = logging.getLogger("rescind.service")
+
+
+class Outage:
+    """What hinders changes now. Two lines for each outage, however many changes are refused."""
+
+    def __init__(self) -> None:
+        self.fault: DiskFull | Busy | None = None
+        self._since = 0.0
+        self._refused = 0
+
+    def refused(self, error: DiskFull | Busy, changes: int) -> None:
+        """Note that changes were refused."""
+        if self.fault is None:
+            self._since, self._refused = time.monotonic(), 0
+            LOG.warning("%s since %s: changes are refused (503).", _what(error), _now())
+        self.fault = error
+        self._refused += changes
+
+    def ended(self) -> None:
+        """Note that a change was written."""
+        if self.fault is not None:
+            LOG.warning(
+                "changes are written again since %s, after %.0f s; %d were refused, own ones of the "
+                "service included.",
+                _now(), time.monotonic() - self._since, self._refused,
+            )  # fmt: skip
+        self.fault = None
+
+
+def _what(error: DiskFull | Busy) -> str:
+    return "the disk is full" if isinstance(error, DiskFull) else "the database is away"
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%H:%M:%S UTC")
