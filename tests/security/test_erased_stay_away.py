@@ -24,6 +24,7 @@ from rescind.errors import ConfigError, DataError
 from rescind.experiments.forget_run import answer
 from rescind.experiments.learning_run import run_cell
 from rescind.experiments.prepared_data import obtained
+from rescind.experiments.read_request import NamedRecords
 from rescind.experiments.recipe import Cell, DataSettings, RunSettings, SharingSettings
 from rescind.forgetting.data_erasure import erase
 from rescind.forgetting.receipt import Receipt, opened
@@ -105,6 +106,52 @@ def test_whoever_left_is_gone_with_rows_that_the_run_did_not_use(
     answer(tmp_path / "one", "withdraw", CANARY, audits="none")
     assert CANARY not in load("mine").users
     assert holding(run_cell(CELL, tmp_path / "two").folder, CANARY) == []
+
+
+@pytest.mark.parametrize("filters", [{"core": 7}, {"min_user": 12}])
+def test_who_passes_a_filter_is_decided_without_what_was_erased(
+    table: Path, tmp_path: Path, filters: dict[str, int]
+) -> None:
+    """A rerun has the rows of data that never had them, not those that passed because of them."""
+    filtered = replace(CELL, data=DataSettings(name="mine", **filters))
+    lends = replace(filtered, sharing=SharingSettings(ratio=(1.0, 2.0, 7.0)))
+    first = run_cell(lends, tmp_path / "one")
+    few = NamedRecords("person-5", tuple(items_of("mine", "person-5")[:2]))
+    done = answer(tmp_path / "one", "withdraw", CANARY, audits="none")
+    assert any("core" in line or "min_user" in line for line in done.evidence.receipt.not_covered)
+    answer(done.folder, "erase", few, audits="none")
+    again = run_cell(lends, tmp_path / "two")
+    erase("mine", [CANARY], path=tmp_path / "a.json")
+    erase("mine", ["person-5"], few.items, path=tmp_path / "b.json")
+    never = obtained(filtered)
+    held = again.fed.now.vault.holdings
+    assert len(held.records) == len(never)
+    assert sorted(again.fed.labels.users) == sorted(never.users.tolist())
+    assert sorted(again.fed.labels.items) == sorted(never.items.tolist())
+    assert len(first.fed.labels.users) > len(never.users), "control: somebody passed before"
+    assert len(again.fed.world.shared), "control: somebody lends"
+
+
+def test_a_run_without_a_filter_says_nothing_of_one(table: Path, tmp_path: Path) -> None:
+    run_cell(CELL, tmp_path / "one")
+    done = answer(tmp_path / "one", "withdraw", CANARY, audits="none")
+    assert not any("decided" in line for line in done.evidence.receipt.not_covered)
+
+
+def test_an_id_goes_with_the_last_record(table: Path, tmp_path: Path) -> None:
+    """Who asks to erase everything is gone as who leaves is; who keeps a record stays known."""
+    run_cell(CELL, tmp_path / "one")
+    asked = tmp_path / "asked.csv"
+    asked.write_text(f"user\n{CANARY}\nperson-4\n")
+    done = answer(tmp_path / "one", "erase", str(asked), audits="none")
+    asked.unlink()
+    some = NamedRecords("person-5", tuple(items_of("mine", "person-5")[:-1]))
+    after = answer(done.folder, "erase", some, audits="none")
+    assert after.fed is not None
+    assert not {CANARY, "person-4"} & {*after.fed.labels.users}
+    assert "person-5" in after.fed.labels.users, "control: a record is left"
+    assert holding(after.folder, CANARY) == holding(after.folder, "person-4") == []
+    assert holding(after.folder, "person-5"), "control: names are found"
 
 
 def test_receipts_of_other_requests_survive(table: Path, tmp_path: Path) -> None:
@@ -275,6 +322,29 @@ def test_other_runs_that_still_have_the_user_are_named(
     assert any("Other models that were trained on 'mine'" in said for said in left["not_covered"])
     (runs / "two" / "run.json").write_text("{")  # of somebody else: it stops nothing
     assert "Answer there" not in forgotten(runs / "two" / "seed-0"), "nobody is left to tell"
+
+
+def test_another_run_is_named_by_what_it_still_has(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lends = replace(CELL, sharing=SharingSettings(ratio=(1.0, 0.0, 0.0)))
+    one, two = (run_cell(cell, tmp_path / "runs" / name).folder for cell, name in
+                ((CELL, "one"), (lends, "two")))  # fmt: skip
+
+    def told(run: Path, *words: str) -> str:
+        said = CliRunner().invoke(app, ["forget", str(run), *words, "--audits", "none"])
+        assert said.exit_code == 0, said.output
+        return said.output
+
+    film = items_of("mine", "person-7")[0]
+    record = ("--user", "person-7", "--item", film)
+    assert f"Answer there, too: {two}\n" in told(one, *record), "control: it has the record"
+    assert "Answer there" not in told(two, *record), "the first run knows the user, without it"
+    one, two = (tmp_path / "runs" / f"{name}-forgot-1" for name in ("one", "two"))
+    lent = tmp_path / "lent.csv"
+    lent.write_text("user\nperson-8\n")
+    assert "Answer there" not in told(two, "--unshare", str(lent)), "nobody lends in the first run"
 
 
 def test_one_row_can_be_erased(table: Path) -> None:

@@ -153,8 +153,8 @@ def rescind(*words: str, state: Path) -> subprocess.CompletedProcess[str]:
     ("words", "scope"),
     [
         (["tokens", "list"], "tokens"),
-        (["tokens", "revoke", "x"], "tokens"),
-        (["requests", "extend", "x", "--days=1", "--reason=x"], "extend"),
+        (["tokens", "revoke", "0" * 32], "tokens"),
+        (["requests", "extend", "0" * 32, "--days=1", "--reason=x"], "extend"),
     ],
 )
 def test_a_command_without_a_token_names_the_scope_that_it_needs(
@@ -164,6 +164,12 @@ def test_a_command_without_a_token_names_the_scope_that_it_needs(
     told = CliRunner().invoke(app, [*words, "--url", "http://localhost:1"])
     assert isinstance(told.exception, ConfigError)
     assert f"rescind tokens make {scope}." in str(told.exception)
+
+
+def test_a_mistyped_id_is_named_with_the_command_that_lists_them() -> None:
+    told = CliRunner().invoke(app, ["tokens", "revoke", "nosuch", "--url", "http://localhost:1"])
+    assert "'nosuch' is not an id" in str(told.exception)
+    assert "rescind tokens list" in str(told.exception)
 
 
 def test_what_it_says_is_in_a_pipe_at_once(tmp_path: Path) -> None:

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from typing import Any
 
 TOKEN = "RESCIND_TOKEN"
 URL = f"Address of a running service. Its token is read from {TOKEN}."
+
+
+def check_id(given: str, listing: str) -> None:
+    """Refuse what cannot be an id, in words: the service would quote its pattern."""
+    from rescind.errors import ConfigError
+
+    if not re.fullmatch("[0-9a-f]{32}", given):
+        raise ConfigError(
+            f"'{given}' is not an id, which has 32 characters of 0 to 9 and a to f. {listing} "
+            f"lists them. Nothing was changed."
+        )
 
 
 def call(url: str, method: str, path: str, scope: str, body: dict[str, Any] | None = None) -> Any:

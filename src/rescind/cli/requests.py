@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from rescind.cli.calling import TOKEN, URL, call
+from rescind.cli.calling import TOKEN, URL, call, check_id
 from rescind.cli.options import Json
 
 app = typer.Typer(suggest_commands=False)
@@ -151,9 +151,8 @@ def extend(
     --url http://localhost:8000
     """
     if url is not None:
-        from urllib.parse import quote
-
-        path = f"/v1/operator/requests/{quote(request, safe='')}/extend"
+        check_id(request, "rescind requests")
+        path = f"/v1/operator/requests/{request}/extend"
         due = call(url, "POST", path, "extend", {"days": days, "reason": reason})["expected_by"]
     else:
         from rescind.ledger.requests import extend as extend_here

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from rescind.cli.calling import URL, call
+from rescind.cli.calling import URL, call, check_id
 
 if TYPE_CHECKING:
     from sqlalchemy import Row
@@ -83,9 +83,8 @@ def revoke(
     Example: rescind tokens revoke ID --url http://localhost:8000
     """
     if url is not None:
-        from urllib.parse import quote
-
-        call(url, "DELETE", f"/v1/operator/tokens/{quote(token, safe='')}", "tokens")
+        check_id(token, "rescind tokens list")
+        call(url, "DELETE", f"/v1/operator/tokens/{token}", "tokens")
     else:
         from rescind.ledger.accounts import RevokeToken
         from rescind.ledger.requests import opened_alone

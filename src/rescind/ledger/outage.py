@@ -31,8 +31,8 @@ class Outage:
         """Note that a change was written."""
         if self.fault is not None:
             LOG.warning(
-                "changes are written again since %s, after %.0f s; %d were refused, own ones of the "
-                "service included.",
+                "changes are written again since %s, after %.0f s; %d were refused, its own "
+                "included.",
                 _now(), time.monotonic() - self._since, self._refused,
             )  # fmt: skip
         self.fault = None

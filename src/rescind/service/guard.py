@@ -138,10 +138,11 @@ def _same_site(service: Service, rule: Rule, headers: Sent) -> None:
         return
     if site is None and origin.decode("latin-1") == service.settings.origin:
         return
+    token = ", or with a bearer token" if rule.scope else ""
     raise Problem(
         403,
         "This change did not come from our own page.",
-        f"Send it from {service.settings.origin}, or with a bearer token.",
+        f"Send it from {service.settings.origin} (the header Origin){token}.",
         kind="cross-site",
     )
 
