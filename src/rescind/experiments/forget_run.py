@@ -274,12 +274,18 @@ def _chosen(facts: dict[str, Any]) -> list[str]:
     """Name what the records decided before the first round, which no unlearner reaches."""
     asked = (facts.get("configuration") or {}).get("data") or {}
     given = [f"{name} = {asked[name]}" for name in FILTERS if isinstance(asked.get(name), int)]
-    if not given:
-        return []
-    return [
-        f"Which users and items are in this run at all ({', '.join(given)}): that was decided "
-        f"while the records were there. A run that is learnt again decides without them."
-    ]
+    said = []
+    if given:
+        said.append(
+            f"Which users and items are in this run at all ({', '.join(given)}): that was decided "
+            f"while the records were there. A run that is learnt again decides without them."
+        )
+    if asked.get("variant", "none") != "none":
+        said.append(
+            f"Where the blocks of time begin (variant = {asked['variant']}): that was decided "
+            f"while the records were there."
+        )
+    return said
 
 
 def _answered(new: Path) -> Answer:
