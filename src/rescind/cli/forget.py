@@ -251,7 +251,7 @@ def _answer(
         write_parts(folder, asked[0], done.evidence)
     named = source if kind == "withdraw" else getattr(source, "user", "")
     users = users_of(*asked[0]) if asked else [str(named)] * bool(named)
-    if request is not None:
+    if request is not None and asked:
         whose = "for nobody: it lists the records of all" if len(users) > 1 else FOR_ONE
         typer.echo(f"Written: the exact request, {request} ({whose})")
     return done, users
@@ -282,6 +282,8 @@ def _print(done: Answer, users: Sequence[str]) -> str:
     from rescind.reporting.html import word_of
     from rescind.storage.run_folder import others_told, others_with, read_facts
 
+    if done.evidence.cost is None:
+        typer.echo("answered before: the receipt is the same")
     receipt = done.evidence.exact
     asked, how_done = receipt.asked, receipt.done
     seconds = how_done.seconds  # bands, if the key is not here any more
