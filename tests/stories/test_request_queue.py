@@ -167,6 +167,16 @@ def test_the_same_request_under_another_name_is_answered_by_the_first(queue, tog
     assert current(run).name == "run-forgot-1"
 
 
+def test_rows_of_the_same_request_are_told_by_the_first_answer(shop):
+    folder, run = shop
+    ask(folder, "anna", withdraw="c3")
+    ask(folder, "anna-2", withdraw="c3")
+    told = work_through(folder, run, "none").rows
+    assert "its receipt: receipt-shop.json" in told["anna"]
+    assert told["anna-2"] == "'shop' had none of them any more, see the answer to anna"
+    assert (folder / "answered" / "anna" / "receipt-shop.json").is_file()
+
+
 def test_the_same_request_with_another_receipt_is_not_told_as_the_first(queue):
     folder, run = queue
     ask(folder, "anna", withdraw="3")

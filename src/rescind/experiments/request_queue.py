@@ -271,7 +271,8 @@ def _complete(folder: Path, one: Asked, now: datetime) -> dict[str, Any]:
     about = _read(path)
     if "answered" not in about:
         if name := about["imported"]:
-            about["rows"] = _delete_rows(path.with_name(f"receipt-{name}.json"), name, one)
+            receipt = path.with_name(f"receipt-{name}.json")
+            about["rows"] = _delete_rows(receipt, name, one, about.get(SAME, ""))
         about |= {"answered": now.isoformat(timespec="seconds"), "late": now > one.due}
         write_atomically(path, json.dumps(about, indent=2).encode())
     line = {"event": "answered", **about}
@@ -284,10 +285,11 @@ def _complete(folder: Path, one: Asked, now: datetime) -> dict[str, Any]:
     return about
 
 
-def _delete_rows(receipt: Path, name: str, one: Asked) -> str:
+def _delete_rows(receipt: Path, name: str, one: Asked, same: str) -> str:
     """Delete what an imported dataset has of a request; say what became of it.
 
     receipt: where to write the receipt of that; if it is there, a call before was killed
+    same: the request that was answered before and asked the same, if there is one
     """
     if name not in imported_names():
         missing = f"rescind data erase {name} --user USER"
@@ -304,7 +306,8 @@ def _delete_rows(receipt: Path, name: str, one: Asked) -> str:
         ) from None
     if receipt.is_file():
         return f"deleted from '{name}'; its receipt: {receipt.name}"
-    return f"'{name}' had none of them any more, so there is no receipt about it"
+    why = f"see the answer to {same}" if same else "so there is no receipt about it"
+    return f"'{name}' had none of them any more, {why}"
 
 
 def _keep_once(place: Path, run: Path) -> None:
