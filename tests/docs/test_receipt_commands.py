@@ -176,6 +176,12 @@ def test_the_commands_on_the_page_of_a_receipt_work_as_printed(folder: Path) -> 
     code, refused = rescind(commands[1])
     assert code == 1, "control: another request"
     assert "not about the given request" in refused
+    assert "the request file belongs to another receipt, or was changed" in refused
+    forged = Path("receipt.json").read_text("utf-8").replace('"L3"', '"L2"')
+    Path("receipt.json").write_text(forged, "utf-8")
+    code, refused = rescind(commands[1])
+    assert code == 1
+    assert "the request file belongs" not in refused, "the receipt itself was changed"
 
 
 def test_one_person_of_many_checks_her_part_as_printed(
@@ -205,13 +211,37 @@ def test_one_person_of_many_checks_her_part_as_printed(
 def test_an_officer_answers_as_printed_and_can_read_it_on_a_phone(folder: Path) -> None:
     answer = typed("docs/officer.md", "## 3. The answer")
     names = {"RUN": "runs/demo", "USER": "c03", "NAME": "shop"}
+    shutil.copytree("runs/demo", "runs/other")
     for line in answer[:2]:
         good(re.sub("|".join(names), lambda found: names[found[0]], line))
-    for page in ("runs/demo-forgot-1/receipt.html", "receipt-117.html"):
+    other_run = {**names, "RUN": "runs/other"}
+    good(re.sub("|".join(names), lambda found: other_run[found[0]], answer[0]))
+    for page in ("runs/demo-forgot-1/receipt.html", "receipt-rows-117.html"):
         assert "Request DSR 117 was answered on 20" in Path(page).read_text("utf-8")
+    check = "rescind verify {} --event {} --event-key {}"
+    new = "runs/demo-forgot-1"
+    model = (f"{new}/receipt.json", "request-117.json", f"{new}/receipt.key")
+    rows = ("receipt-rows-117.json", "receipt-rows-117.request.json", "receipt-rows-117.key")
+    for own, other in ((model, rows), (rows, model)):
+        assert "belongs" not in good(check.format(*own)), "control: each with its own files"
+        code, said = rescind(check.format(own[0], other[1], own[2]))
+        assert code == 1
+        assert "it is not about the given request" in said
+        assert "the request file belongs to another receipt: the file asks for" in said
+        code, said = rescind(check.format(own[0], *other[1:]))
+        assert code == 1
+        assert "the request file and the key belong to another receipt" in said
+        code, said = rescind(check.format(*own[:2], other[2]))
+        assert code == 1
+        assert "the key belongs to another receipt, and perhaps the request file" in said
+    assert "Withdraw, and this one is of Erase" in rescind(check.format(rows[0], *model[1:]))[1]
     ask("asked.csv", "c05,p09", "c07,p21")
     assert len(answer) == 4, "a command was added: try it here"
     good(answer[2].replace("RUN", "runs/demo-forgot-1"))
+    code, said = rescind(answer[2].replace("RUN", "runs/other-forgot-1"))
+    assert code == 2
+    assert "Choose another folder with --parts" in said
+    good(answer[2].replace("RUN", "runs/other-forgot-1").replace("parts-118", "parts-118-2"))
     told = {path.name for path in Path("parts-118").iterdir()}
     assert told == {"c05.json", "c07.json", "receipt.html"}
     shown = [b.text for b in blocks("docs/officer.md") if b.language == "bash"]

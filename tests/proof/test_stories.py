@@ -86,7 +86,12 @@ def test_a_person_leaves_and_anybody_can_check_it(
 
     said = good(rescind("forget", "one", "--withdraw", "7", "--audits", "none"))
     assert "In your log: one-forgot-1/receipt.tlog-proof" in said
-    good(rescind("roster", "publish", "one-forgot-1", "--out", "public"))
+    code, said = rescind("roster", "check", "public", "--run", "one-forgot-1")
+    assert code == 1
+    assert "NOT VALID: the run's sum is not the published one" in said
+    again = said.rstrip().partition("If a request was answered since, publish again: rescind ")[2]
+    assert again == "roster publish one-forgot-1 --out public"
+    good(rescind(*again.split()))
     with witnessing(tmp_path / "silo", "silo-0", [log_key], "127.0.0.1", 0):
         said = rescind("log", "list")[1]  # also what the witness said before
         witness = re.search(r"witness (silo-0\S+)", said)[1]
@@ -121,6 +126,9 @@ def test_a_person_leaves_and_anybody_can_check_it(
     assert code == 0, said
     assert "Not covered" not in said, "control: here the sum in use was compared"
     assert "receipt" in good(rescind("log", "list"))
+    said = good(rescind("roster", "check", "public", "--since", "kept"))
+    assert "  the log begins with what kept signed\n" in said
+    assert "begins with" not in good(rescind("roster", "check", "public")), "control"
     said = good(rescind("log", "check", "--since", "kept"))
     assert "VALID" in said
     assert "no witness was named" in said, "one signed, but nobody asked whether"

@@ -521,14 +521,14 @@ def test_an_item_that_somebody_had_twice_is_one_item_and_two_rows(
 @pytest.mark.parametrize(
     ("asked", "advised"),
     [
-        (["--user", CANARY], "--withdraw USER for each run"),
+        (["--user", CANARY], "--withdraw USER for each run that still has them"),
         (
             ["--user", CANARY, "--item", ONLY_THEIRS, "--item", "film-5"],
-            f"--user {CANARY} --item {ONLY_THEIRS} --item film-5 for each run",
+            f"--user {CANARY} --item {ONLY_THEIRS} --item film-5 for each run that still has them",
         ),
         (
             ["--user", CANARY, "--user", "person-4", "--item", "film-5"],
-            "--erase FILE (a CSV with the columns user,item) for each run",
+            "--erase FILE (a CSV with the columns user,item) for each run that still has them",
         ),
     ],
 )

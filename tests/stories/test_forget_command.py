@@ -137,6 +137,8 @@ def test_the_exact_request_of_one_person_is_never_replaced_by_that_of_another(ru
     assert (path.read_bytes(), (parts / "7.json").read_bytes()) == (mine, part)
     again = forget(run, "--withdraw", "7", *quick[:4])
     assert again.exit_code == 0, "the same command again: the file is that of the request"
+    assert again.output.startswith("answered before: the receipt is the same\n")
+    assert "answered before" not in said.output, "control: the first time"
     path.unlink()
     late = forget(run, "--withdraw", "7", *quick[:4])
     assert isinstance(late.exception, ConfigError), "it cannot be made again, so this is told"

@@ -196,6 +196,31 @@ def test_exported_lists_are_those_that_recommend_gives(tmp_path, method):
         assert score["0"] == pytest.approx(weights[0], rel=1e-3), "what that neighbour adds"
 
 
+@pytest.mark.parametrize("method", [Gram(), FedAvg(model=MF(dim=2))], ids=str)
+def test_users_without_data_are_exported_with_the_popular_items_that_recommend_gives(
+    tmp_path, method
+):
+    run = RunSettings(rounds=1, evaluate_every=1)
+    fed = run_cell(Cell("c", DATA, None, method, run), tmp_path / "run").fed
+    held = fed.now.vault.holdings
+    only_tests = held.part(torch.tensor([7]))
+    for gone in (held.part(torch.tensor([3])).records, only_tests.records[only_tests.split == 0]):
+        fed = fed.apply(rs.Erase(gone))
+    assert (~fed.world.available).nonzero().squeeze(1).tolist() == [3, 7]
+    export(fed, tmp_path / "out", k=5)
+    table = pq.read_table(tmp_path / "out" / "top-k.parquet").to_pylist()
+    got = {user: [r["item"] for r in table if r["user"] == user] for user in ("3", "7", "8")}
+    for user, items in got.items():
+        best = fed.recommend(user, 5)
+        assert items == [one.item for one in best]
+        assert (best[0].because == "popularity") == (user != "8"), "control: 8 has data"
+    owners = fed.popularity().tolist()
+    assert [owners[int(item)] for item in got["3"]] == sorted(owners, reverse=True)[:5]
+    had = {fed.labels.item_id(i) for i in only_tests.records.item[only_tests.split != 0].tolist()}
+    assert had
+    assert not had & set(got["7"]), "what is held out of their data is left out"
+
+
 def test_a_new_key_is_signed_by_the_old_one_and_a_kill_changes_nothing(monkeypatch):
     keys.signing_key()
     old = keys.own_public_key()

@@ -119,6 +119,7 @@ def test_a_request_that_was_answered_is_told_again_without_its_key(queue, monkey
             main()
         said = capsys.readouterr().out
         assert not end.value.code
+        assert ("answered before: the receipt is the same\n" in said) != key_is_there
         assert ("For the requester only" in said) == key_is_there
         assert ("key is not here any more" in said) != key_is_there
         run.with_name("run-forgot-1").joinpath("receipt.key").unlink(missing_ok=True)
@@ -142,8 +143,48 @@ def test_what_was_answered_by_hand_gets_that_answer_whichever_run_is_named(
     assert (folder / "answered" / "anna" / "receipt.json").read_bytes() == by_hand
     assert not run.with_name("run-forgot-3").exists()
     ask(folder, "ben", withdraw="5")
-    assert work_through(folder, run.with_name(named), "none").before == (), "control"
+    assert work_through(folder, run.with_name(named), "none").before == {}, "control"
     assert (folder / "answered" / "ben" / "request.json").is_file()
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_the_same_request_under_another_name_is_answered_by_the_first(queue, together, capsys):
+    folder, run = queue
+    ask(folder, "dsr-170", withdraw="3")
+    if not together:
+        assert command(folder, run, capsys)[0] == 0
+    ask(folder, "dsr-171", withdraw="3")
+    ask(folder, "dsr-172", withdraw="3")
+    code, said = command(folder, run, capsys)
+    assert code == 0
+    assert said.count(f"answered before, as dsr-170: send {folder}/answered/dsr-170/\n") == 2
+    assert "by rescind forget" not in said
+    places = [folder / "answered" / f"dsr-{number}" for number in (170, 171, 172)]
+    told = [json.loads((place / "about.json").read_text()).get("same_as") for place in places]
+    assert told == [None, "dsr-170", "dsr-170"]
+    assert {"request.json", "receipt.key"} <= {path.name for path in places[0].iterdir()}
+    assert len({(place / "receipt.json").read_bytes() for place in places}) == 1
+    assert current(run).name == "run-forgot-1"
+
+
+def test_rows_of_the_same_request_are_told_by_the_first_answer(shop):
+    folder, run = shop
+    ask(folder, "anna", withdraw="c3")
+    ask(folder, "anna-2", withdraw="c3")
+    told = work_through(folder, run, "none").rows
+    assert "its receipt: receipt-shop.json" in told["anna"]
+    assert told["anna-2"] == "'shop' had none of them any more, see the answer to anna"
+    assert (folder / "answered" / "anna" / "receipt-shop.json").is_file()
+
+
+def test_the_same_request_with_another_receipt_is_not_told_as_the_first(queue):
+    folder, run = queue
+    ask(folder, "anna", withdraw="3")
+    work_through(folder, run, "none")
+    receipt = folder / "answered" / "anna" / "receipt.json"
+    receipt.write_bytes(receipt.read_bytes() + b" ")  # she came back and left by hand
+    ask(folder, "again", withdraw="3")
+    assert work_through(folder, run, "none").before == {"again": ""}
 
 
 def test_given_twice_it_does_nothing_more(queue):
@@ -376,6 +417,23 @@ def test_a_refusal_says_what_is_wrong(queue, request_, told):
     assert work_through(folder, run, "none").refused == ("anna",)
     why = json.loads((folder / "refused" / "anna.json").read_text())["why"]
     assert told.lower() in why.lower()
+
+
+def test_a_terminal_shows_why_a_request_is_refused_and_cron_does_not(queue, monkeypatch, capsys):
+    folder, run = queue
+    ask(folder, "anna", withdraw="mia\x1b[2Jquist")
+    note = folder / "refused" / "anna.json"
+    code, said = command(folder, run, capsys)
+    assert code == 1
+    assert f"refused: anna; why: {note}\n" in said
+    assert "quist" not in said, "it names a user, and cron sends mails"
+    monkeypatch.setattr("rescind.cli.requests.at_terminal", lambda: True)
+    code, said = command(folder, run, capsys)
+    assert code == 1
+    assert "refused: anna; why: " in said
+    assert "quist" in said
+    assert f"({note})\n" in said
+    assert "\x1b" not in said, "a request must not write on the terminal"
 
 
 @pytest.mark.parametrize(

@@ -339,7 +339,11 @@ def lists(
 
     mask: lots whose items are left out; ("had",): what a user has in any split, to serve people
     """
-    metric = TopLists(fed.world.sizes.clients, k, mask=mask, without=without)
+    return listed(fed, ids, TopLists(fed.world.sizes.clients, k, mask=mask, without=without))
+
+
+def listed(fed: Federation, ids: Tensor, metric: TopLists) -> Tensor:
+    """Compute lists of users as a metric makes them; -1 where one is shorter. [len(ids), k]"""
     here = ids.to(fed.world.members.device)
     now = fed.now
     total = fed.executor.measure(fed.method, now.state.public, now.vault, here, metric)

@@ -69,7 +69,7 @@ def erase_rows(
     beside += f", {request}" if request.is_file() else ""
     typer.echo(f"  receipt  {path}\n  {whose}  {beside}")
     forget = f"rescind forget RUN {_asked_of_a_run(users, items)}"
-    typer.echo(f"\nNext: rescind verify {path}; {forget} for each run")
+    typer.echo(f"\nNext: rescind verify {path}; {forget} for each run that still has them")
 
 
 def _announce(

@@ -251,7 +251,7 @@ def _answer(
     if folder is not None:
         write_parts(folder, asked[0], done.evidence)
     named = named_in(*asked[0], done.fed) if asked else named_by(kind, source)
-    if request is not None:
+    if request is not None and asked:
         whose = "for nobody: it lists the records of all" if len(named) > 1 else FOR_ONE
         typer.echo(f"Written: the exact request, {request} ({whose})")
     return done, others_with(done.folder, named, lent=kind == "unshare")
@@ -283,6 +283,8 @@ def _print(done: Answer, others: Sequence[Path]) -> str:
     from rescind.reporting.html import word_of
     from rescind.storage.run_folder import read_facts
 
+    if done.evidence.cost is None:
+        typer.echo("answered before: the receipt is the same")
     receipt = done.evidence.exact
     asked, how_done = receipt.asked, receipt.done
     seconds = how_done.seconds  # bands, if the key is not here any more

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
 
 from rescind.cli.calling import TOKEN, URL, call, check_id
 from rescind.cli.options import Json
+
+if TYPE_CHECKING:
+    from rescind.experiments.request_queue import Pass
 
 app = typer.Typer(suggest_commands=False)
 State = Annotated[Path, Option(help="Folder of the ledger.")]
@@ -107,18 +111,9 @@ def run_queue(
         write_atomically(metrics, metrics_text(folder, done, now).encode())
     overdue = [one.name for one in done.waiting if one.due < now]
     for name in done.answered:
-        typer.echo(f"answered: {name}; for the user: {folder}/answered/{name}/")
-        if name in done.before:
-            typer.echo(
-                "  answered before, by rescind forget: the receipt is that one, and the exact "
-                "request was not kept"
-            )
-        if name in done.others:
-            typer.echo(f"  {others_told(done.others[name])}")
-        if name in done.rows:
-            typer.echo(f"  imported rows: {done.rows[name]}")
+        _print_answer(folder, name, done)
     for name in done.refused:
-        typer.echo(f"refused: {name}; why: {folder}/refused/{name}.json", err=True)
+        typer.echo(f"refused: {name}; why: {_why(folder, name)}", err=True)
     for name in done.failed:
         typer.echo(f"audit failed: {name}; see its receipt", err=True)
     for name, how in done.late.items():
@@ -128,6 +123,42 @@ def run_queue(
     typer.echo(f"{len(done.answered)} answered, {len(done.waiting)} waiting; the run: {done.run}")
     if done.refused or done.failed or done.late or overdue:
         raise typer.Exit(1)
+
+
+def _print_answer(folder: Path, name: str, done: Pass) -> None:
+    """Print where an answer lies, whether it is that of a request before, and what is left."""
+    from rescind.storage.run_folder import others_told
+
+    typer.echo(f"answered: {name}; for the user: {folder}/answered/{name}/")
+    if same := done.before.get(name):
+        typer.echo(f"  answered before, as {same}: send {folder}/answered/{same}/")
+    elif name in done.before:
+        typer.echo(
+            "  answered before, by rescind forget: the receipt is that one, and the exact request "
+            "was not kept"
+        )
+    if name in done.others:
+        typer.echo(f"  {others_told(done.others[name])}")
+    if name in done.rows:
+        typer.echo(f"  imported rows: {done.rows[name]}")
+
+
+def _why(folder: Path, name: str) -> str:
+    """Return where it is noted why a request was refused; at a terminal also the reason.
+
+    The reason may name a user, and what cron prints is sent by mail.
+    """
+    note = folder / "refused" / f"{name}.json"
+    if not at_terminal():
+        return str(note)
+    why = str(json.loads(note.read_text(encoding="utf-8"))["why"])
+    shown = "".join(letter if letter.isprintable() else "?" for letter in why)
+    return f"{shown} ({note})"
+
+
+def at_terminal() -> bool:
+    """Return whether somebody at a terminal reads what is printed as an error."""
+    return sys.stderr.isatty()
 
 
 @app.command()

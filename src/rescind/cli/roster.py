@@ -111,9 +111,10 @@ def check(
         public = roster.Public.read(folder)
         trusted = trusted or own_key_under(public.log.note)
         told = roster.check(public, trusted, witnesses, before)
+        told += [f"the log begins with what {since} signed"] if since else []
         told += _mine(public, own) if own is not None else []
         told += _signed(folder, public, signers, earliest) if signers is not None else []
-        told += _audit(run, public) if run else []
+        told += _audit(run, public, folder) if run else []
         told += _audit_state(state, database, public) if state else []
     except DataError as error:
         typer.echo(f"NOT VALID: {error}")
@@ -204,11 +205,21 @@ def _mine(public, text):
     return told
 
 
-def _audit(run, public):
+def _audit(run, public, folder):
+    from rescind.errors import DataError
     from rescind.experiments.counterfactual import open_run
-    from rescind.forgetting.roster import Seeds, audit
+    from rescind.forgetting.receipt_log import default_log
+    from rescind.forgetting.roster import Outdated, Seeds, audit
+    from rescind.proof.log_folder import LogFolder
 
-    return audit(open_run(run, repeatable=False), public, Seeds.of(public.log))
+    try:
+        return audit(open_run(run, repeatable=False), public, Seeds.of(public.log))
+    except Outdated as error:
+        own, origin = default_log(), public.log.checkpoint.origin
+        usual = own.is_dir() and LogFolder(own).checkpoint.origin == origin
+        again = f"rescind roster publish {run} --out {folder}" + ("" if usual else " --log LOG")
+        says = f"{error} If a request was answered since, publish again: {again}"
+        raise DataError(says) from None
 
 
 def _audit_state(state, database, public):

@@ -70,6 +70,8 @@ from rescind.storage.run_folder import (
 )  # fmt: skip
 
 ABOUT = "about.json"
+SAME = "same_as"
+"""In the notes on a request: the name of the one that was answered before and asked the same."""
 REQUEST = "request.json"
 """The exact request, with which the user can check that the receipt is about it."""
 _TAKEN = "another request of this name was answered. Give the file another name."
@@ -86,8 +88,9 @@ class Pass:
     """Answered, but the audit was FAIL or VOID."""
     late: dict[str, str]
     """By how much a request was answered after its deadline, by its name."""
-    before: tuple[str, ...]
-    """Answered before by `rescind forget`: the same answer; its exact request was not kept."""
+    before: dict[str, str]
+    """Answered before, by its name: the request of this folder that got the same answer; "" if
+    `rescind forget` gave it, which kept no exact request."""
     others: dict[str, list[Path]]
     """Other runs on the same data that still have some of it, by the name of the request."""
     rows: dict[str, str]
@@ -130,7 +133,7 @@ def work_through(folder: Path, run: Path, audits: Audits = "standard", workers: 
         left = (*asked, *wrong)
     failed = tuple(name for name, about in answered.items() if about["verdict"] in FAILED)
     rows = {name: about["rows"] for name, about in answered.items() if about.get("rows")}
-    before = tuple(name for name, about in answered.items() if about.get("before"))
+    before = {name: about.get(SAME, "") for name, about in answered.items() if about.get("before")}
     late = {name: _lateness(about) for name, about in answered.items() if about["late"]}
     stands = current(run)
     others = {name: found for name, what in named.items() if (found := others_with(stands, what))}
@@ -235,12 +238,28 @@ def _hand_over(folder: Path, one: Asked, done: Answer) -> None:
         if (done.folder / name).is_file():
             shutil.copy2(done.folder / name, hidden / name)
     exact = _exact_request(folder, one.name)
-    about["before"] = not exact.is_file()  # rescind forget answered it before the queue did
+    about["before"] = not exact.is_file()
     if exact.is_file():
         shutil.copy2(exact, hidden / REQUEST)
+    elif same := _first_answer(folder, one.digest, done.folder / RECEIPT):
+        about[SAME] = same  # otherwise rescind forget answered it before the queue did
     write_atomically(hidden / ABOUT, json.dumps(about, indent=2).encode())
     os.replace(hidden, place)
     sync_folder(place.parent)
+
+
+def _first_answer(folder: Path, asked: str, receipt: Path) -> str:
+    """Return the name of the request that got this receipt here, "" if none did.
+
+    asked: the digest of the request. It alone does not tell: who came back may leave again
+    """
+    told = receipt.read_bytes()
+    for path in sorted((folder / ANSWERED).glob(f"*/{ABOUT}")):
+        about, copy = _read(path), path.with_name(RECEIPT)
+        same = about.get("asked") == asked and SAME not in about
+        if same and copy.is_file() and copy.read_bytes() == told:
+            return path.parent.name
+    return ""
 
 
 def _complete(folder: Path, one: Asked, now: datetime) -> dict[str, Any]:
@@ -252,7 +271,8 @@ def _complete(folder: Path, one: Asked, now: datetime) -> dict[str, Any]:
     about = _read(path)
     if "answered" not in about:
         if name := about["imported"]:
-            about["rows"] = _delete_rows(path.with_name(f"receipt-{name}.json"), name, one)
+            receipt = path.with_name(f"receipt-{name}.json")
+            about["rows"] = _delete_rows(receipt, name, one, about.get(SAME, ""))
         about |= {"answered": now.isoformat(timespec="seconds"), "late": now > one.due}
         write_atomically(path, json.dumps(about, indent=2).encode())
     line = {"event": "answered", **about}
@@ -265,10 +285,11 @@ def _complete(folder: Path, one: Asked, now: datetime) -> dict[str, Any]:
     return about
 
 
-def _delete_rows(receipt: Path, name: str, one: Asked) -> str:
+def _delete_rows(receipt: Path, name: str, one: Asked, same: str) -> str:
     """Delete what an imported dataset has of a request; say what became of it.
 
     receipt: where to write the receipt of that; if it is there, a call before was killed
+    same: the request that was answered before and asked the same, if there is one
     """
     if name not in imported_names():
         missing = f"rescind data erase {name} --user USER"
@@ -285,7 +306,8 @@ def _delete_rows(receipt: Path, name: str, one: Asked) -> str:
         ) from None
     if receipt.is_file():
         return f"deleted from '{name}'; its receipt: {receipt.name}"
-    return f"'{name}' had none of them any more, so there is no receipt about it"
+    why = f"see the answer to {same}" if same else "so there is no receipt about it"
+    return f"'{name}' had none of them any more, {why}"
 
 
 def _keep_once(place: Path, run: Path) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from rescind.audits.case import lists
+from rescind.audits.case import TopLists, listed, lists
+from rescind.core.cohort import Cohort, Lot
 from rescind.core.federation import Federation
 from rescind.core.files import make_folder, write_atomically
+from rescind.core.params import Params
+from rescind.core.tasks.metrics import Scores
 from rescind.errors import ConfigError
 from rescind.methods.additive._solve import WEIGHTS
 from rescind.models.item_item import LocalWeights
@@ -27,6 +32,19 @@ class Exported:
     users: int
     items: int
     """Items with neighbours, 0 if the model has none."""
+
+
+@dataclass(frozen=True)
+class PopularLists(TopLists):
+    """Lists of users without data, for whom a model has no scores: as `Federation.recommend`."""
+
+    owners: Tensor = field(kw_only=True)
+    """How many members own each item. [I]"""
+    wants_scores: ClassVar[bool] = False
+
+    def totals(self, scores: Scores, cohort: Cohort, masked: Lot) -> tuple[Params, int]:
+        """Return "list": the most popular items that each user does not have."""
+        return super().totals(self.owners.expand(len(cohort), -1), cohort, masked)
 
 
 def export(fed: Federation, folder: Path, k: int) -> Exported:
@@ -47,9 +65,15 @@ def _write_lists(fed: Federation, path: Path, k: int) -> int:
     ids = fed.world.members.nonzero().squeeze(1).cpu()
     names, items = np.array(fed.labels.users), np.array(fed.labels.items)
     columns: dict[str, list[np.ndarray]] = {"user": [], "rank": [], "item": []}
+    clients, gone = fed.world.sizes.clients, fed.labels.removed_items
+    has_data, owners = fed.world.available.cpu(), fed.popularity().double()
+    popular = PopularLists(clients, k, mask=("had",), without=gone, owners=owners)
     for begin in range(0, len(ids), AT_ONCE):
         part = ids[begin : begin + AT_ONCE]
-        top = lists(fed, part, k, without=fed.labels.removed_items, mask=("had",))
+        top = lists(fed, part, k, without=gone, mask=("had",))
+        empty = ~has_data[part]
+        if empty.any():
+            top[empty] = listed(fed, part[empty], popular)
         row, rank = (top >= 0).nonzero(as_tuple=True)
         columns["user"].append(names[part[row].numpy()])
         columns["rank"].append(rank.numpy().astype(np.int16) + 1)

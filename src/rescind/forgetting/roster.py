@@ -42,6 +42,10 @@ CLOSE = 4 * float(np.finfo(np.float32).eps)
 """Weights of one sum, solved or changed step by step, differ by less, relative to their size."""
 
 
+class Outdated(DataError):
+    """A run has another sum or other weights than those published: it may be newer."""
+
+
 @dataclass
 class Seeds:
     """The secret side of a roster: which part has which line, and what hides it."""
@@ -210,10 +214,10 @@ def audit(fed: Federation, public: Public, seeds: Seeds) -> list[str]:
     total = np.frombuffer(public.total, "<u8").astype(np.uint64)
     wrong = opens(total, sums_of(fed), seeds.small(), stated.lines, stated.items)
     if wrong:
-        raise DataError(f"the run's sum is not the published one: {wrong}.")
+        raise Outdated(f"the run's sum is not the published one: {wrong}.")
     told = ["the sum that the run uses is the published one"]
     if not fits(stated.weights, _weights(fed), seeds.key):
-        raise DataError("the run's weights are not those of the published release.")
+        raise Outdated("the run's weights are not those of the published release.")
     method, state = _gram(fed), fed.now.state
     if method.noise or method.pending(fed):
         why = "have noise" if method.noise else "are of an earlier sum, until the next release"

@@ -93,6 +93,8 @@ def verify(
         result = result.also(_request(receipt, *request))
     if key is not None and receipt.format > 1:
         result = _open(result, receipt, key)
+    if request is not None:
+        result = result.also(*_of_another(result, receipt, *request[:2]))
     return result.also(*(claim(receipt) for claim in claims))
 
 
@@ -241,3 +243,20 @@ def _request(receipt: Receipt, event: Event, key: bytes, names: str = "") -> Che
         told = "the request names other users or items than those that the receipt is about"
         return Check(False, f"{told}: somebody changed their names in the file")
     return Check(True, f"it is about exactly the given {receipt.asked.kind} request")
+
+
+def _of_another(result: Verification, receipt: Receipt, event: Event, key: bytes) -> list[Check]:
+    """Note which of two files belongs to another receipt, where this one is as it was signed."""
+    fits = hmac.compare_digest(event.digest(key).encode(), receipt.asked.digest.encode())
+    if fits or not result.checks[0].holds:
+        return []
+    given, about = type(event).__name__, receipt.asked.kind
+    other_key = receipt.format > 1 and result.exact is None
+    if given != about:
+        files = "the request file and the key belong" if other_key else "the request file belongs"
+        why = f"{files} to another receipt: the file asks for {given}, and this one is of {about}"
+    elif other_key:
+        why = "the key belongs to another receipt, and perhaps the request file, too"
+    else:
+        why = "the request file belongs to another receipt, or was changed"
+    return [Check(True, f"{why}. Give the files that came with this receipt", note=True)]
