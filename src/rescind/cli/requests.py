@@ -96,7 +96,6 @@ def run_queue(
 
     from rescind.core.files import write_atomically
     from rescind.errors import ConfigError
-    from rescind.experiments.other_runs import others_told
     from rescind.experiments.request_queue import metrics_text, work_through
 
     if audits not in ("standard", "full", "none"):
@@ -127,7 +126,7 @@ def run_queue(
 
 def _print_answer(folder: Path, name: str, done: Pass) -> None:
     """Print where an answer lies, whether it is that of a request before, and what is left."""
-    from rescind.storage.run_folder import others_told
+    from rescind.experiments.other_runs import others_told
 
     typer.echo(f"answered: {name}; for the user: {folder}/answered/{name}/")
     if same := done.before.get(name):
