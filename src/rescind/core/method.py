@@ -243,6 +243,23 @@ class Method(Unlearner):
         update, private = self.client_train(public, private, cohort, clock)
         return update.fold(cohort.weight), private
 
+    def checked_sum(
+        self, public: Params, private: Private, cohort: Cohort, clock: Clock
+    ) -> tuple[Sum, Private]:
+        """Return `client_sum`, checked: another shape would fail far from where it was made."""
+        summed, private = self.client_sum(public, private, cohort, clock)
+        for name, total in summed.totals.items():
+            if name in public and total.shape != public[name].shape:
+                row = ", ".join(["n", *map(str, public[name].shape[1:])])
+                whole = ", ".join(["clients", *map(str, public[name].shape)])
+                raise BoundaryError(
+                    f"what {type(self).__name__}.client_train returned as '{name}' adds up to "
+                    f"{list(total.shape)}; expected {list(public[name].shape)}, as the public "
+                    f"'{name}' has. Change that function: the value of Rows is [{row}], an update "
+                    f"without Rows is [{whole}]."
+                )
+        return summed, private
+
     def client_log(self, update: Update, cohort: Cohort) -> Mapping[str, Rows]:
         """Return what devices keep of their own updates, by table (with `logs = True`)."""
         return {}
