@@ -142,6 +142,9 @@ class Method(Unlearner):
         """Return the method that is used with this many items. Default: this one."""
         return self
 
+    def say_choice(self, items: int) -> None:
+        """Log, once as a federation starts, which other method `for_items` chose."""
+
     def check_order(self, name: str, known: bool) -> None:
         """Raise before a run starts if the order of rows is needed, and not known. name: of data"""
         if self.in_order and not known:
