@@ -126,6 +126,47 @@ def test_results_of_changed_settings_do_not_enter_the_table(rescind, recipe):
     assert all(e["mean"] is None for e in table["entries"])
 
 
+def test_each_trial_of_changed_settings_keeps_its_own_folder(rescind):
+    words = ["run", "--data", "synthetic", "--method", "Popularity", "--json"]
+    trials = {
+        "synthetic-Popularity": (),
+        "synthetic-Popularity-rounds-2": ("--set", "run.rounds=2"),
+        "synthetic-Popularity-data.users-100-rounds-2": (
+            "--set", "run.rounds=2", "--set", "data.users=100"
+        ),
+        "synthetic-Popularity-seed-1": ("--set", "seed=1"),
+    }  # fmt: skip
+    for name, given in trials.items():
+        code, out, err = rescind(*words, *given)
+        assert code == 0, err
+        assert f"Written: runs/data/{name}/run.json" in out
+        assert "replaces" not in err
+    assert {path.name for path in Path("runs/data").iterdir()} == trials.keys()
+    again = ("--set", "data.users=100", "--set", "run.rounds=2", "--resume")
+    assert "finished before" in rescind(*words, *again)[2], "in whatever order"
+
+
+def test_a_run_names_the_method_that_was_chosen_for_the_data(rescind):
+    _, out, err = rescind("run", "--data", "synthetic", "--method", "auto")
+    assert err.count("200 items are at most 10,000, so Gram is used") == 1
+    assert "synthetic-auto (Gram) seed 0: " in out
+    _, out, err = rescind("run", "--data", "synthetic", "--method", "Gram")
+    assert "is used" not in err, "the control"
+    assert "synthetic-Gram seed 0: " in out
+
+
+def test_a_run_says_when_it_replaces_one_of_other_settings(rescind):
+    words = ["run", "--data", "synthetic", "--method", "Popularity", "--out", "one"]
+    told = "this replaces a finished run of other settings in one. To keep both, stop now"
+    assert told not in rescind(*words)[2], "nothing is there"
+    assert told not in rescind(*words)[2], "the same settings"
+    assert told in rescind(*words, "--set", "data.users=100")[2]
+    assert told in rescind(*words, "--set", "data.users=100", "--set", "seed=1")[2]
+    assert told in rescind(*words, "--resume")[2]
+    Path("one/run.json").write_text("{")
+    assert told not in rescind(*words, "--set", "seed=1")[2], "what is damaged cannot be kept"
+
+
 def test_a_run_adds_a_line_to_the_results_only_if_asked(rescind, recipe):
     words = ["run", "small/table", "--cell", "Popularity", "--set", "seed=0"]
     files = sorted(recipe.parent.rglob("*"))
