@@ -19,6 +19,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from rescind.audits.battery import Report
 from rescind.audits.finding import VERDICTS
 from rescind.cli import app
 from rescind.cli import main as entry
@@ -26,7 +27,7 @@ from rescind.core.federation import Federation
 from rescind.core.holdings import TRAIN
 from rescind.data import load
 from rescind.data.simulated_lending import PART, draw_groups, draw_regret, draw_share
-from rescind.demo.story import typical
+from rescind.demo.story import print_verdict, typical
 from rescind.experiments import learning_run as experiment
 from rescind.experiments import recipe_file
 from rescind.experiments.recipe import Cell, DataSettings, RunSettings, read
@@ -402,6 +403,21 @@ def test_broken_toml_names_the_line(rescind, recipe):
     assert "line 2" in err
 
 
+def test_the_demonstration_says_what_an_open_verdict_leaves(capsys):
+    exact = "The answer is exact all the same: the rounds were run again without the records."
+    roles = {"subject": "INCONCLUSIVE", "no-op": "FAIL", "retrain": "INCONCLUSIVE"}
+    why = "the sample is too small even for a retrain to pass"
+    print_verdict(Report("INCONCLUSIVE", (), roles, why))
+    told = capsys.readouterr().out
+    assert "control, retrain: INCONCLUSIVE" in told
+    assert "The sample is too small even for a retrain to pass." in told
+    assert told.rstrip().endswith(exact)
+    print_verdict(Report("INCONCLUSIVE", (), roles))
+    assert exact in capsys.readouterr().out, "where no reason is known"
+    print_verdict(Report("PASS", (), {**roles, "retrain": "PASS"}))
+    assert exact not in capsys.readouterr().out, "the control"
+
+
 def test_the_demonstration_runs_without_any_data(rescind):
     code, out, _ = rescind("demo", "--synthetic", "--rounds", "20", "--out", "demo")
     assert code == 0
@@ -421,6 +437,8 @@ def test_the_demonstration_runs_without_any_data(rescind):
     assert facts["metrics"]["test"]["NDCG@20"] > erased["popularity"]["NDCG@20"]
     assert out.count("rescind ") >= 3
     assert erased["verdict"] in VERDICTS
+    open_ended = erased["verdict"] in ("INCONCLUSIVE", "VOID")
+    assert ("The answer is exact all the same" in out) == open_ended
     assert rescind("verify", "demo/receipt.json")[0] == 0
     mine = ["--event", "demo/request.json", "--event-key", "demo/receipt.key"]
     code, told, _ = rescind(
