@@ -18,6 +18,7 @@ from rescind.core.records import Arrive, Erase, Join, Records, Share, Unshare, W
 from rescind.core.run_state import EarlyStop, RunState
 from rescind.core.state import Private, ServerState
 from rescind.core.tasks.metrics import Ranking
+from rescind.core.update import Update
 from rescind.core.world import Host
 from rescind.errors import BoundaryError, ConfigError, ConsentError, DataError
 from rescind.estimators.gram import Gram
@@ -368,6 +369,42 @@ def test_a_method_for_another_task_is_refused_by_name(tiny):
 
 
 # -- robustness -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shape", "came"),
+    [
+        ("flat", [20]), ("narrow", [20, 3]), ("wide", [20, 8]), ("long", [21, 4]),
+        ("dense", [20, 3]), ("right", None),
+    ],
+)  # fmt: skip
+def test_an_update_of_another_shape_is_told_of_the_function_that_made_it(shape, came):
+    @dataclass(frozen=True, kw_only=True)
+    class Sketch(FedAvg):
+        def client_train(self, public, private, cohort, clock):
+            update, private = super().client_train(public, private, cohort, clock)
+            rows = update.entries["item"]
+            entry = {
+                "flat": replace(rows, value=rows.value[:, 0]),
+                "narrow": replace(rows, value=rows.value[:, :3]),
+                "wide": replace(rows, value=torch.cat([rows.value, rows.value], 1)),
+                "long": replace(rows, size=21),
+                "dense": torch.zeros(len(cohort), 20, 3),
+                "right": rows,
+            }[shape]
+            return Update(len(cohort), {"item": entry}), private
+
+    fed = Federation.start(tiny_holdings(12, 20), Sketch(model=MF(dim=4)), seed=0)
+    if came is None:
+        assert fed.run(1).now.state.round == 1
+        return
+    with pytest.raises(BoundaryError) as refused:
+        fed.run(1)
+    assert (
+        f"what Sketch.client_train returned as 'item' adds up to {came}; expected [20, 4], as the "
+        f"public 'item' has. Change that function: the value of Rows is [n, 4], an update without "
+        f"Rows is [clients, 20, 4]."
+    ) in str(refused.value)
 
 
 def poisoned(fed: Federation, client: int) -> Federation:

@@ -86,6 +86,22 @@ def test_columns_that_are_not_used_are_told_with_what_to_do(tmp_path):
     assert "titles     none" in run("describe", "listens").stdout, "the control"
 
 
+def test_a_column_that_is_named_and_left_out_is_told(tmp_path):
+    path = tmp_path / "listens.csv"
+    path.write_text(LISTENS)
+    named = ("--user", "listener", "--item", "artist_id", "--time", "first_heard")
+    both = run("import", str(path), "--name", "both", *named, "--ignore", "first_heard")
+    told = "times: none. --time first_heard names a column that --ignore first_heard leaves out"
+    assert told in both.stderr
+    assert not load("both").has_time
+    titled = ("--title", "artist_name", "--ignore", "artist_name")
+    named_too = run("import", str(path), "--name", "titles", *named, *titled).stderr
+    assert "titles: none. --title artist_name names a column" in named_too
+    assert "times: none" not in named_too, "the control"
+    only = run("import", str(path), "--name", "only", *named[:4], "--ignore", "first_heard")
+    assert "times: none" not in only.stderr, "it was not named"
+
+
 def test_the_digest_and_the_size_that_are_described_are_of_the_rows_that_load(tmp_path):
     path = tmp_path / "listens.csv"
     path.write_text(LISTENS)

@@ -84,10 +84,25 @@ def test_a_history_is_answered_as_its_owner(learner):
         model.recommend(history=["new"])
     with pytest.raises(ConfigError, match="a user or a history"):
         model.recommend()
-    with pytest.raises(
-        DataError, match=r"there is no user 'evy' among 5 users. Did you mean 'eve'"
-    ):
-        model.recommend("evy")
+
+
+@LEARNERS
+def test_an_unknown_user_is_told_without_other_people(learner):
+    model = learner().fit(RECORDS).forget(users=["eve"])
+    told = "there is no user 'eve' among 4 users. It was never there, or is forgotten already."
+    with pytest.raises(DataError) as refused:
+        model.recommend("eve")
+    assert str(refused.value) == told, "a list changes nothing, so this is not said"
+    for near in ("ane", "bob "):
+        for ask in (lambda u=near: model.recommend(u), lambda u=near: model.forget(users=[u])):
+            with pytest.raises(DataError, match="there is no user") as refused:
+                ask()
+            assert not [name for name in model.users if f"'{name}'" in str(refused.value)]
+    with pytest.raises(DataError, match=r"already\. Nothing was changed\.$"):
+        model.forget(users=["eve"])
+    catalogue = learner().fit([(u, f"item-{i}", t) for u, i, t in RECORDS])
+    with pytest.raises(DataError, match=r"no item 'item-q' among 4 items\. Did you mean 'item-"):
+        catalogue.forget(items=["item-q"])
 
 
 def test_the_order_of_a_history_counts_in_sequences():

@@ -218,6 +218,16 @@ def test_nothing_of_what_left_is_reachable(tmp_path):
     assert model.classes == ["y"]
 
 
+def test_an_unknown_node_is_told_without_other_nodes_and_a_question_changes_nothing():
+    model = fitted().forget(nodes=["b"])
+    told = "there is no node 'b' among 5 nodes. It was never there, or is forgotten already."
+    with pytest.raises(DataError) as refused:
+        model.predict(["b"])
+    assert str(refused.value) == told
+    with pytest.raises(DataError, match=r"already\. Nothing was changed\.$"):
+        model.forget(nodes=["b"])
+
+
 def test_everybody_may_leave_and_another_graph_may_come():
     model = fitted().forget(clients=["one", "two"])
     assert model.digest() == rs.GraphGram().digest()

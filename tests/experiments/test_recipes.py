@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
+import logging
+import re
 import tomllib
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +16,7 @@ from rescind.errors import ConfigError
 from rescind.experiments import recipe_file
 from rescind.experiments.recipe import read
 from rescind.experiments.recipe_file import folder_with, in_package, locate, packaged
+from rescind.models.mf import MF
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 TEXT = """
@@ -68,6 +72,71 @@ def test_a_dot_in_a_name_never_leads_to_another_recipe(tmp_path, monkeypatch):
     assert locate("music.v2") == Path("music.v2.toml")
     assert locate("music.v2.toml") == Path("music.v2.toml")
     assert locate("music") == locate("music.toml") == Path("music.toml"), "the control"
+
+
+SETS = (
+    ["run.rounds=40"],
+    ["run.rounds=4"],
+    ['run.rounds="40"'],
+    ["run.rounds=40.0"],
+    ["run.rounds=40-seed-3"],
+    ["run.rounds=40", "run.patience=5"],
+    ["run.rounds=40-patience-5"],
+    ["run.restore=true"],
+    ['run.restore="true"'],
+    ["run.measure=a/b"],
+    ["run.measure=a b"],
+    ["run.measure=a_b"],
+    ["run.measure="],
+    ["run.measure=.."],
+    ["run.measure=ä"],
+    ["run.data.name=x"],
+    ["data=x"],
+    ["method=FedAvg"],
+    ["run.method=FedAvg"],
+    ["method.name=FedAvg"],
+    ["method=FedAvg", "method.rate=0.00001"],
+    ["method=FedAvg", "method.rate=-0.00001"],
+    ["run.k=[1, 2]"],
+    ["run.k=[12]"],
+    ["run.k=12"],
+    ['run.k={ a = "b" }'],
+    [f"run.measure={'a' * 300}"],
+    [f"run.measure={'a' * 299}b"],
+)
+"""Changes whose values look alike, that end a name early, or that no file may be called."""
+
+
+def named(*given: str) -> str:
+    found = recipe_file.in_order(filter(None, (recipe_file.change({}, one) for one in given)))
+    return recipe_file.change_name({".".join(keys): value for keys, value in found})
+
+
+def test_two_sets_of_changed_settings_never_have_one_name():
+    assert named("run.rounds=40") == "rounds-40"
+    assert named("method.negatives=4", "run.rounds=40") == "method.negatives-4-rounds-40"
+    assert named("method=FedAvg", "model=MF") == "method-FedAvg-method.model-MF"
+    names = [named(*given) for given in SETS]
+    digest = named("run.set=0123456789ab")
+    assert len({*names, digest}) == len(SETS) + 1
+    for name in names:
+        assert re.fullmatch(r"[A-Za-z0-9_.-]{1,60}", name), "one part of a path, and not a long one"
+
+
+def test_the_order_of_changes_neither_matters_to_the_name_nor_to_the_cell(tmp_path):
+    path = tmp_path / "basics" / "one.toml"
+    path.parent.mkdir()
+    path.write_text('[method]\nname = "FedAvg"\n')
+    changes = ["method.model.dim=8", "method.negatives=4", "model=MF", "method=FedAvg"]
+    recipes = [read(path, order) for order in itertools.permutations(changes)]
+    (place,) = {recipe.place for recipe in recipes}
+    assert len({recipe.cells[0].digest for recipe in recipes}) == 1
+    assert recipes[0].cells[0].method.negatives == 4, "not lost with the method"
+    assert recipes[0].cells[0].method.model == MF(dim=8)
+    other = read(path, ["method.negatives=4", "method.negatives=5"])
+    assert other.cells[0].method.negatives == 5, "of one setting, the last one counts"
+    assert other.place == Path("basics/one-method.negatives-5") != place
+    assert read(path).place == Path("basics/one")
 
 
 def test_recipes_of_a_checkout_are_not_those_of_an_installed_package():
@@ -155,14 +224,18 @@ def test_auto_is_gram_or_local_gram_and_the_run_says_which(tmp_path, monkeypatch
     from rescind.experiments.learning_run import run_cell
     from rescind.methods.additive import auto_gram
 
+    caplog.set_level(logging.INFO)
     path = tmp_path / "auto.toml"
     path.write_text(AUTO)
     (cell,) = read(path).cells
     small = run_cell(cell, tmp_path / "small")
     assert small.facts["configuration"]["method"]["name"] == "Gram"
+    assert caplog.text.count("25 items are at most 10,000, so Gram is used") == 1
     assert "LocalGram is used" not in caplog.text, "the control"
+    caplog.clear()
     monkeypatch.setattr(auto_gram, "DENSE_ITEMS", 20)
     large = run_cell(cell, tmp_path / "large")
     assert large.facts["configuration"]["method"]["name"] == "LocalGram"
     assert large.facts["digest"] == cell.digest, "so that a table finds its line"
-    assert "LocalGram is used" in caplog.text
+    assert caplog.text.count("LocalGram is used") == 1
+    assert "Gram is used, with all pairs" not in caplog.text

@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from rescind.cli import app
 from rescind.core.federation import Federation
 from rescind.core.holdings import TRAIN, Holdings
 from rescind.core.records import Arrive, Erase, Join, Records, Share, Unshare, Withdraw
@@ -195,3 +197,15 @@ def test_a_plot_is_written_as_it_says(people: Dataset) -> None:
         sum(len(s.events) for s in story.steps if s.why == "withdraw") for story in (many, few)
     ]
     assert count[0] > 3 * count[1]
+
+
+def test_the_data_of_a_story_has_two_names_on_the_command_line(tmp_path: Path) -> None:
+    told = {}
+    for option, data in (("--data", "synthetic"), ("--dataset", "synthetic"), ("--data", "none")):
+        file = tmp_path / f"{option}-{data}.jsonl"
+        words = ["life", option, data, "--blocks", "4", "--story", str(file)]
+        told[option, data] = CliRunner().invoke(app, words), file
+    (one, first), (other, second), (wrong, _) = told.values()
+    assert one.exit_code == other.exit_code == 0, one.output
+    assert first.read_bytes() == second.read_bytes()
+    assert wrong.exit_code != 0, "the control: it is read"

@@ -19,6 +19,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from rescind.audits.battery import Report
 from rescind.audits.finding import VERDICTS
 from rescind.cli import app
 from rescind.cli import main as entry
@@ -26,7 +27,7 @@ from rescind.core.federation import Federation
 from rescind.core.holdings import TRAIN
 from rescind.data import load
 from rescind.data.simulated_lending import PART, draw_groups, draw_regret, draw_share
-from rescind.demo.story import typical
+from rescind.demo.story import print_verdict, typical
 from rescind.experiments import learning_run as experiment
 from rescind.experiments import recipe_file
 from rescind.experiments.recipe import Cell, DataSettings, RunSettings, read
@@ -124,6 +125,47 @@ def test_results_of_changed_settings_do_not_enter_the_table(rescind, recipe):
     table = json.loads(out)
     assert table["stale"] == 1
     assert all(e["mean"] is None for e in table["entries"])
+
+
+def test_each_trial_of_changed_settings_keeps_its_own_folder(rescind):
+    words = ["run", "--data", "synthetic", "--method", "Popularity", "--json"]
+    trials = {
+        "synthetic-Popularity": (),
+        "synthetic-Popularity-rounds-2": ("--set", "run.rounds=2"),
+        "synthetic-Popularity-data.users-100-rounds-2": (
+            "--set", "run.rounds=2", "--set", "data.users=100"
+        ),
+        "synthetic-Popularity-seed-1": ("--set", "seed=1"),
+    }  # fmt: skip
+    for name, given in trials.items():
+        code, out, err = rescind(*words, *given)
+        assert code == 0, err
+        assert f"Written: runs/data/{name}/run.json" in out
+        assert "replaces" not in err
+    assert {path.name for path in Path("runs/data").iterdir()} == trials.keys()
+    again = ("--set", "data.users=100", "--set", "run.rounds=2", "--resume")
+    assert "finished before" in rescind(*words, *again)[2], "in whatever order"
+
+
+def test_a_run_names_the_method_that_was_chosen_for_the_data(rescind):
+    _, out, err = rescind("run", "--data", "synthetic", "--method", "auto")
+    assert err.count("200 items are at most 10,000, so Gram is used") == 1
+    assert "synthetic-auto (Gram) seed 0: " in out
+    _, out, err = rescind("run", "--data", "synthetic", "--method", "Gram")
+    assert "is used" not in err, "the control"
+    assert "synthetic-Gram seed 0: " in out
+
+
+def test_a_run_says_when_it_replaces_one_of_other_settings(rescind):
+    words = ["run", "--data", "synthetic", "--method", "Popularity", "--out", "one"]
+    told = "this replaces a finished run of other settings in one. To keep both, stop now"
+    assert told not in rescind(*words)[2], "nothing is there"
+    assert told not in rescind(*words)[2], "the same settings"
+    assert told in rescind(*words, "--set", "data.users=100")[2]
+    assert told in rescind(*words, "--set", "data.users=100", "--set", "seed=1")[2]
+    assert told in rescind(*words, "--resume")[2]
+    Path("one/run.json").write_text("{")
+    assert told not in rescind(*words, "--set", "seed=1")[2], "what is damaged cannot be kept"
 
 
 def test_a_run_adds_a_line_to_the_results_only_if_asked(rescind, recipe):
@@ -361,6 +403,21 @@ def test_broken_toml_names_the_line(rescind, recipe):
     assert "line 2" in err
 
 
+def test_the_demonstration_says_what_an_open_verdict_leaves(capsys):
+    exact = "The answer is exact all the same: the rounds were run again without the records."
+    roles = {"subject": "INCONCLUSIVE", "no-op": "FAIL", "retrain": "INCONCLUSIVE"}
+    why = "the sample is too small even for a retrain to pass"
+    print_verdict(Report("INCONCLUSIVE", (), roles, why))
+    told = capsys.readouterr().out
+    assert "control, retrain: INCONCLUSIVE" in told
+    assert "The sample is too small even for a retrain to pass." in told
+    assert told.rstrip().endswith(exact)
+    print_verdict(Report("INCONCLUSIVE", (), roles))
+    assert exact in capsys.readouterr().out, "where no reason is known"
+    print_verdict(Report("PASS", (), {**roles, "retrain": "PASS"}))
+    assert exact not in capsys.readouterr().out, "the control"
+
+
 def test_the_demonstration_runs_without_any_data(rescind):
     code, out, _ = rescind("demo", "--synthetic", "--rounds", "20", "--out", "demo")
     assert code == 0
@@ -380,6 +437,8 @@ def test_the_demonstration_runs_without_any_data(rescind):
     assert facts["metrics"]["test"]["NDCG@20"] > erased["popularity"]["NDCG@20"]
     assert out.count("rescind ") >= 3
     assert erased["verdict"] in VERDICTS
+    open_ended = erased["verdict"] in ("INCONCLUSIVE", "VOID")
+    assert ("The answer is exact all the same" in out) == open_ended
     assert rescind("verify", "demo/receipt.json")[0] == 0
     mine = ["--event", "demo/request.json", "--event-key", "demo/receipt.key"]
     code, told, _ = rescind(

@@ -24,7 +24,13 @@ app = typer.Typer(invoke_without_command=True)
 def command(
     ctx: typer.Context,
     dataset: Annotated[
-        str, Option(help="ml-100k, ml-1m, lastfm-2k, cora, or any with times.")
+        str,
+        Option(
+            "--data",
+            "--dataset",
+            metavar="NAME",
+            help="ml-100k, ml-1m, lastfm-2k, cora, or any with times.",
+        ),
     ] = "ml-100k",
     method: Annotated[
         str | None,
@@ -43,7 +49,7 @@ def command(
     one seed) writes one line when it is finished. The same command goes on after an interrupt:
     cells that have a line are not played again, unless the file of their method has changed.
 
-    Examples: rescind life --method Gram --seeds 1; rescind life --dataset ml-1m --method mine.py
+    Examples: rescind life --method Gram --seeds 1; rescind life --data ml-1m --method mine.py
     """
     if ctx.invoked_subcommand is not None:
         return

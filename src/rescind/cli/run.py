@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rescind.experiments.unlearning_run import TrialCache
 
 _SET = "Change a setting, e.g. run.rounds=20, method.negatives=4, seed=3."
+_SEED = {"seed", "run.seed"}
 
 
 def command(
@@ -47,7 +48,13 @@ def command(
     change: Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE", help=_SET)] = None,
     cell: Annotated[str | None, Option(help="Run one cell only, e.g. ml-100k/FedAvg.")] = None,
     seeds: Annotated[int | None, Option(min=1, help="Run seeds 0 to N-1.")] = None,
-    out: Annotated[Path | None, Option(help="Output folder. Default: runs/PAPER/TABLE.")] = None,
+    out: Annotated[
+        Path | None,
+        Option(
+            help="Output folder. Default: runs/PAPER/TABLE, or runs/data/DATA-METHOD; changed "
+            "settings are added to the name."
+        ),
+    ] = None,
     resume: Annotated[bool, Option("--resume", help="Resume an interrupted run.")] = False,
     workers: Annotated[
         int, Option(min=1, help="Processes that train reference models, for cells that forget.")
@@ -68,7 +75,7 @@ def command(
 
     change = change or []
     changed = {text.partition("=")[0].strip() for text in change}
-    if seeds is not None and changed & {"seed", "run.seed"}:
+    if seeds is not None and changed & _SEED:
         raise ConfigError("--seeds and --set seed=K were both given. Give one of them.")
     if recipe is None:
         found = _own(data, method, change, record)
@@ -80,14 +87,14 @@ def command(
     cells = found.choose(cell, None if seeds is None else range(seeds))
     if not resume:  # what is finished needs no data
         _check_data(cells)
-    stem = f"{found.path.stem}-changed" if found.changed else found.path.stem
-    home = out or Path("runs") / found.path.parent.name / stem
+    several = len(cells) > 1 or len(found.names) > 1 or len(found.cells) > 1
+    home = out or _home(found, None if several or not changed & _SEED else cells[0].run.seed)
     cache = _cache(home, resume, workers)
     finished: list[dict[str, Any]] = []
     failed: dict[str, list[str]] = {}  # by reason
     for number, chosen in enumerate(cells, 1):
         name, seed, folder = chosen.name, chosen.run.seed, home
-        if len(cells) > 1 or len(found.names) > 1 or len(found.cells) > 1:
+        if several:
             folder = home / name.replace("/", "_").replace(" ", "_") / f"seed-{seed}"
         place = f"[{number}/{len(cells)}] " if len(cells) > 1 else ""
         try:
@@ -103,7 +110,7 @@ def command(
             append_facts(found, facts)
         metrics = facts["metrics"]["test"]
         finished.append({"cell": name, "seed": seed, "out": str(folder), "metrics": metrics})
-        typer.echo(f"{name} seed {seed}: {_summary(facts)} -> {folder}")
+        typer.echo(f"{name}{_chosen(facts, chosen)} seed {seed}: {_summary(facts)} -> {folder}")
         _warn(facts)
     if finished:
         _next(found, finished, record)
@@ -116,6 +123,12 @@ def command(
             f"{count}{'; the others are finished' if finished else ''}.\n  "
             + "\n  ".join(f"{', '.join(runs)}: {why}" for why, runs in failed.items())
         )
+
+
+def _home(recipe: Recipe, seed: int | None) -> Path:
+    """Return where the runs of a recipe go by themselves. seed: a changed one that no folder has"""
+    home = Path("runs") / recipe.place
+    return home if seed is None else home.with_name(f"{home.name}-seed-{seed}")
 
 
 def _check_data(cells: Sequence[Cell]) -> None:
@@ -155,6 +168,12 @@ def _own(data: str | None, method: str | None, change: list[str], record: bool) 
         method = advice.method
         typer.echo(f"method: {method}, because: {'; '.join(advice.why)}", err=True)
     return recipe_for(data, method, change)
+
+
+def _chosen(facts: dict[str, Any], cell: Cell) -> str:
+    """Return the method that was used, if it was chosen when the data was known."""
+    chooses = cell.method.for_items(0) is not cell.method
+    return f" ({facts['configuration']['method']['name']})" if chooses else ""
 
 
 def _summary(facts: dict[str, Any]) -> str:
@@ -197,6 +216,8 @@ def _one(cell: Cell, folder: Path, resume: bool, title: str, cache: TrialCache) 
         typer.echo(f"{title}: finished before", err=True)
         tidy(folder)
         return done
+    if not emptied:
+        _tell_replaced(folder, cell, title)
     bar_of = BlockBar if cell.data.variant else RoundBar
     shown = bar_of(title, cell.run.rounds, cell.run.measure)
     go_on = "To resume, give the same command with --resume."
@@ -205,6 +226,21 @@ def _one(cell: Cell, folder: Path, resume: bool, title: str, cache: TrialCache) 
         if cell.data.variant and cell.forget is None:
             stream_run.draw(result.facts, folder / stream_run.PICTURE)
     return result.facts
+
+
+def _tell_replaced(folder: Path, cell: Cell, title: str) -> None:
+    """Say that a finished run of other settings is replaced, and how to keep both."""
+    from rescind.errors import DataError
+    from rescind.storage.run_folder import read_facts
+
+    with suppress(DataError):  # a damaged one is no run that could be kept
+        done = read_facts(folder)
+        if done and (done.get("digest"), done.get("seed")) != (cell.digest, cell.run.seed):
+            typer.echo(
+                f"{title}: this replaces a finished run of other settings in {folder}. To keep "
+                f"both, stop now and name another folder with --out.",
+                err=True,
+            )
 
 
 def _same(done: dict[str, Any], cell: Cell) -> bool:

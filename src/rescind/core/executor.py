@@ -188,7 +188,7 @@ class InProcess:
         """Train one cohort. Return its sum, its new private state, and rows to log."""
         before = vault.read(cohort.ids)
         if self.fused and not (self.guards or method.individual or method.logs):
-            summed, private = method.client_sum(public, before, cohort, clock)
+            summed, private = method.checked_sum(public, before, cohort, clock)
             if sound(summed, public, self.limit * method.unit, cohort.weight):
                 return replace(summed, who=cohort.ids), _only_changed(before, private), {}
         update, private = method.client_train(public, before, cohort, clock)

@@ -95,6 +95,7 @@ class Federation:
             labels = data.labels() if labels is None else labels
             data = data.on_devices(seed)
         _check_task(method, data)
+        method.say_choice(data.items)
         method = method.for_items(data.items)
         clock, executor = Clock(seed), method.executor_for(executor or InProcess())
         vault = executor.open(method, data, clock)

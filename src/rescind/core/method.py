@@ -142,6 +142,9 @@ class Method(Unlearner):
         """Return the method that is used with this many items. Default: this one."""
         return self
 
+    def say_choice(self, items: int) -> None:
+        """Log, once as a federation starts, which other method `for_items` chose."""
+
     def check_order(self, name: str, known: bool) -> None:
         """Raise before a run starts if the order of rows is needed, and not known. name: of data"""
         if self.in_order and not known:
@@ -242,6 +245,23 @@ class Method(Unlearner):
         """Return the fold of `client_train`. Overridden by fused forms without single updates."""
         update, private = self.client_train(public, private, cohort, clock)
         return update.fold(cohort.weight), private
+
+    def checked_sum(
+        self, public: Params, private: Private, cohort: Cohort, clock: Clock
+    ) -> tuple[Sum, Private]:
+        """Return `client_sum`, checked: another shape would fail far from where it was made."""
+        summed, private = self.client_sum(public, private, cohort, clock)
+        for name, total in summed.totals.items():
+            if name in public and total.shape != public[name].shape:
+                row = ", ".join(["n", *map(str, public[name].shape[1:])])
+                whole = ", ".join(["clients", *map(str, public[name].shape)])
+                raise BoundaryError(
+                    f"what {type(self).__name__}.client_train returned as '{name}' adds up to "
+                    f"{list(total.shape)}; expected {list(public[name].shape)}, as the public "
+                    f"'{name}' has. Change that function: the value of Rows is [{row}], an update "
+                    f"without Rows is [{whole}]."
+                )
+        return summed, private
 
     def client_log(self, update: Update, cohort: Cohort) -> Mapping[str, Rows]:
         """Return what devices keep of their own updates, by table (with `logs = True`)."""

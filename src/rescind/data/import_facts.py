@@ -19,6 +19,10 @@ FACTS = {
     "genres": ("genres", "genre", "class", "category", "categories", "brand", "tags"),
 }
 """Names of columns about items, in lower case. Several columns of words are joined."""
+_ROLES = {
+    "time": "times", "rating": "ratings", "split": "split", "title": "titles",
+    "genres": "words about items",
+}  # fmt: skip
 _LIKE_TITLES = ("name", "title")
 _LIKE_TIMES = ("time", "date", "stamp", "when", "heard", "seen", "_at", "day")
 _LONGEST_TEXT = 1_000
@@ -71,6 +75,16 @@ def tell_unused(
             + (f" A column is read as {free};" if free else "")
             + f" {setting('ignore', ['COLUMN'])} says that you know"
         )
+
+
+def tell_left_out(
+    given: Mapping[str, str], used: Mapping[str, Collection[int]], tell: Tell
+) -> None:
+    """Tell which roles have no column because the one that was named for them is also ignored."""
+    for role, name in given.items():
+        if role not in used:
+            told = f"{_ROLES[role]}: none. {column(role, name)} names a column"
+            tell(f"{told} that {setting('ignore', [name])} leaves out")
 
 
 def facts_in(

@@ -27,6 +27,7 @@ from rescind.data.import_facts import (
     about_items,
     facts_in,
     find_facts,
+    tell_left_out,
     tell_unused,
     with_facts,
 )
@@ -161,9 +162,11 @@ def dataset_of(
         _doubt_times(stored, table.header[positions.get("time", 0)], tell)
     about = find_facts(table, facts, ignore)
     found = facts_in(opened, positions["item"], about, None if facts else tell)
-    if header and least > 1:  # a first import; what is appended has the same columns
+    if least > 1:  # a first import; what is appended has the same columns
         used = {role: [at] for role, at in positions.items()} | about
-        tell_unused(table, used, ignore, tell)
+        tell_left_out({**columns, **facts}, used, tell)
+        if header:
+            tell_unused(table, used, ignore, tell)
     return about_items(_dataset(stored, name, ""), found)
 
 

@@ -10,7 +10,8 @@ from shutil import which
 
 import torch
 
-from rescind.audits.battery import NO_OP, RETRAIN
+from rescind.audits.battery import NO_OP, RETRAIN, Report
+from rescind.audits.finding import VERDICTS
 from rescind.core.federation import Federation
 from rescind.core.files import write_atomically
 from rescind.core.params import digest
@@ -193,12 +194,21 @@ def take_back(fed: Federation, additive: Federation, data: str, folder: Path) ->
         after, evidence = forget(watched, Erase(lent), data=data, progress=print_retrains)
     after = replace(after, watch=())
     if evidence.report is not None:
-        print(f"   verdict on the new model: {evidence.report.verdict}")
-        for role, verdict in evidence.report.subjects.items():
-            if role in (NO_OP, RETRAIN):
-                print(f"   control, {role}: {verdict}")
+        print_verdict(evidence.report)
     later = after.recommend(user, 10)
     return Erasure(person, people, subtraction, lent, evidence, fed, after, shown, later)
+
+
+def print_verdict(report: Report) -> None:
+    """Print the verdict and the controls; if they leave it open, what the answer rests on."""
+    print(f"   verdict on the new model: {report.verdict}")
+    for role, verdict in report.subjects.items():
+        if role in (NO_OP, RETRAIN):
+            print(f"   control, {role}: {verdict}")
+    if report.verdict in ("INCONCLUSIVE", "VOID"):
+        why = f" {report.why[0].upper()}{report.why[1:]}." if report.why else ""
+        print(f"   {VERDICTS[report.verdict]}{why}")
+        print("   The answer is exact all the same: the rounds were run again without the records.")
 
 
 def print_retrains(finished: int, total: int) -> None:

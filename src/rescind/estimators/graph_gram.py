@@ -282,7 +282,7 @@ class GraphGram(Settings):
         """Return nodes by client, with their places in the client's graph; raise if not known."""
         owned = dict[Id, list[Id]]()
         for node in nodes:
-            owned.setdefault(self._ledger.client(node), []).append(node)
+            owned.setdefault(self._ledger.client(node, then=""), []).append(node)
         out = {}
         for client, mine in owned.items():
             place = {node: n for n, node in enumerate(self._ledger.parts[client].order)}

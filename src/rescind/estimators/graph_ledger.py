@@ -13,7 +13,7 @@ from rescind.core.cohort import Graph
 from rescind.errors import DataError
 from rescind.estimators.frames import Id, in_order
 from rescind.estimators.graph_frames import Nodes, Row
-from rescind.estimators.ledger import must_be_known
+from rescind.estimators.ledger import UNCHANGED, must_be_known
 from rescind.methods.additive._graph_sums import graph_from
 
 
@@ -139,9 +139,9 @@ class GraphLedger:
             changed[client] = Part()
         return changed
 
-    def client(self, node: Id) -> Id:
-        """Return the client of a node, or raise."""
-        must_be_known(node, self.owner, "node")
+    def client(self, node: Id, then: str = UNCHANGED) -> Id:
+        """Return the client of a node, or raise. then: as in `must_be_known`"""
+        must_be_known(node, self.owner, "node", then)
         return self.owner[node]
 
     # -- changing --------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ class GraphLedger:
             self.width = 0
 
 
-GONE = ": it was never there, or is forgotten already. Nothing was changed."
+GONE = f": it was never there, or is forgotten already.{UNCHANGED}"
 
 
 class _Copies(dict[Id, Part]):

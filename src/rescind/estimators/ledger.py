@@ -24,6 +24,8 @@ Change = Mapping[Id, Owned]
 """What users have from now on; nothing: the user is gone."""
 SPARE = 64
 """Slots added at a time when there is no free one; changes speed only."""
+UNCHANGED = " Nothing was changed."
+"""The end of a refusal; questions, which change nothing anyway, leave it out."""
 
 
 @dataclass
@@ -105,9 +107,9 @@ class Ledger:
                 )
             yield user, gone
 
-    def find(self, given: Id, kind: str) -> int:
+    def find(self, given: Id, kind: str, then: str = UNCHANGED) -> int:
         """Return the slot of an item, or 0 for a user; raise if it is not known."""
-        must_be_known(given, self.of if kind == "user" else self.slot, kind)
+        must_be_known(given, self.of if kind == "user" else self.slot, kind, then)
         return self.slot[given] if kind == "item" else 0
 
     def owned_by(self, users: Iterable[Id]) -> dict[Id, Owned]:
@@ -189,11 +191,14 @@ def ids_of(given: Any, what: str) -> list[Id]:
     return [plain_id(each, what) for each in given]
 
 
-def must_be_known(given: Id, known: Collection[Id], kind: str) -> None:
-    """Raise `DataError`, with the nearest id, if an id is not known."""
+def must_be_known(given: Id, known: Collection[Id], kind: str, then: str = UNCHANGED) -> None:
+    """Raise `DataError` if an id is not known, with the nearest item, but never with other people.
+
+    then: said last
+    """
     if given in known:
         return
-    few = [str(each) for each in known] if len(known) < 50_000 else []
+    few = [str(each) for each in known] if kind == "item" and len(known) < 50_000 else []
     near = get_close_matches(str(given), few, n=1)
     other = next((e for e in known if str(e) == str(given)), None)
     hint = f"Did you mean '{near[0]}'? " if near else ""
@@ -201,5 +206,5 @@ def must_be_known(given: Id, known: Collection[Id], kind: str) -> None:
         hint = f"Ids are compared with their type: did you mean {other!r}? "
     raise DataError(
         f"there is no {kind} {given!r} among {len(known):,} {kind}s. {hint}It was never there, or "
-        f"is forgotten already. Nothing was changed."
+        f"is forgotten already.{then}"
     )

@@ -22,7 +22,7 @@ from rescind.core.memory import free_memory
 from rescind.errors import DataError
 from rescind.estimators.engines import executor_of, results
 from rescind.estimators.frames import Frame, Id, Ints
-from rescind.estimators.ledger import Change, Ledger, Owned, distinct
+from rescind.estimators.ledger import UNCHANGED, Change, Ledger, Owned, distinct
 from rescind.estimators.logs import Log
 from rescind.estimators.settings import ids_as_bytes, ids_from_bytes
 from rescind.estimators.shuffle import (
@@ -81,14 +81,13 @@ class LogLedger(Ledger):
         self.marks = marks[np.argsort(marks[:, 0], kind="stable")]
         self.of = {}
 
-    def find(self, given: Id, kind: str) -> int:
+    def find(self, given: Id, kind: str, then: str = UNCHANGED) -> int:
         if kind != "user":
-            return super().find(given, kind)
+            return super().find(given, kind, then)
         if not self._known([given]):
             raise DataError(
                 f"there is no user {given!r} among {len(self.marks):,} users. Ids are compared "
-                f"with their type. It was never there, or is forgotten already. Nothing was "
-                f"changed."
+                f"with their type. It was never there, or is forgotten already.{then}"
             )
         return 0
 

@@ -256,7 +256,7 @@ class Ranker(Settings, ABC):
                     f"there is no user {user!r} among 0 users: this {type(self).__name__} is not "
                     f"fitted, or has forgotten everything. Call fit(frame) first."
                 )
-            book.find(user, "user")
+            book.find(user, "user", then="")
             own = book.owned_by([user])[user]
         else:
             own = self._known(ids_of(history, "history"))

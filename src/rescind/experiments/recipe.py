@@ -77,8 +77,16 @@ class Recipe:
     """Columns of its table, if the recipe names them."""
     also: tuple[Path, ...] = ()
     """Other files of results. Their lines also count if the settings are the same."""
-    changed: bool = False
-    """Whether settings other than the seed were changed, so that results cannot be recorded."""
+    changed: Mapping[str, Any] = field(default_factory=dict)
+    """Settings other than the seed that were changed, by key: their results are not recorded."""
+
+    @property
+    def place(self) -> Path:
+        """Return a relative folder for its runs, another one for each set of changed settings."""
+        name = self.path.stem
+        if self.changed:
+            name += f"-{recipe_file.change_name(self.changed)}"
+        return Path(self.path.parent.name) / name
 
     @property
     def results(self) -> Path:
@@ -116,7 +124,8 @@ def of_table(
 ) -> Recipe:
     """Return the recipe of a table. path: of its file, which need not be there"""
     axes, shown = dict(table.get("axes", {})), table.get("table", {})
-    changed = [one for text in changes if (one := recipe_file.change(axes, text)) is not None]
+    given = (recipe_file.change(axes, text) for text in changes)
+    changed = recipe_file.in_order(one for one in given if one is not None)
     names, cells = _cells(path, table, axes, changed, only, look)
     return Recipe(
         path=path,
@@ -128,7 +137,7 @@ def of_table(
         plot=_settings(PlotSettings, table["plot"]) if "plot" in table else None,
         columns=_columns(path, shown["columns"]) if "columns" in shown else None,
         also=_also(path, shown),
-        changed=bool(changed),
+        changed={".".join(keys): value for keys, value in changed},
     )
 
 
@@ -186,7 +195,7 @@ def _cells(
     path: Path,
     table: Table,
     axes: Table,
-    changes: list[tuple[list[str], Any]],
+    changes: list[recipe_file.Change],
     only: str | None,
     look: Find,
 ) -> tuple[list[str], list[Cell]]:

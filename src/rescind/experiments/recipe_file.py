@@ -6,9 +6,12 @@ Nothing here needs torch, so that invalid input is refused before torch is loade
 from __future__ import annotations
 
 import itertools
+import json
+import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -17,10 +20,15 @@ from rescind.errors import ConfigError, suggest
 from rescind.experiments.recipe_shape import AXES, SETTINGS, check_shape, check_value
 
 Table = dict[str, Any]
+Change = tuple[list[str], Any]
+"""A changed setting: the path of its keys, and its value."""
 
 PACKAGE = Path(__file__).resolve().parents[1]
 RECIPES = Path("recipes")
 """The folder of recipes in the working directory."""
+_LONGEST_NAME = 48
+_DIGEST = "set"
+"""What names changed settings: words of at most this length, or this word and a digest."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +193,7 @@ def check_cell(path: Path, cell: str | None, names: Sequence[str]) -> None:
         raise ConfigError(f"{path.name} has no cell '{cell}'; {suggest(cell, names)}")
 
 
-def change(axes: Table, text: str) -> tuple[list[str], Any] | None:
+def change(axes: Table, text: str) -> Change | None:
     """Parse one "key=value" into (path of keys, value); None for the seed, which is an axis.
 
     An axis of the same name ("data", "method", "model") is replaced.
@@ -205,6 +213,41 @@ def change(axes: Table, text: str) -> tuple[list[str], Any] | None:
         allowed = [*AXES, "method.model.<field>", *(f"{name}.<field>" for name in SETTINGS)]
         raise ConfigError(f"--set cannot change '{key}'; {suggest(key, allowed)}")
     return parts, value
+
+
+def in_order(changes: Iterable[Change]) -> list[Change]:
+    """Return changes so that a whole table comes before its fields, in whatever order given."""
+    return sorted(changes, key=lambda one: len(one[0]))
+
+
+def change_name(changes: Mapping[str, Any]) -> str:
+    """Return a name for changed settings, by key, such as "rounds-40". Others have another name.
+
+    It is a digest where the words would be long, or where other settings could have the same ones.
+    """
+    words = [word for key in sorted(changes) for word in _words(key, changes[key])]
+    name = "-".join(words)
+    if "" not in words and len(name) <= _LONGEST_NAME:
+        return name
+    text = json.dumps(changes, sort_keys=True)
+    return f"{_DIGEST}-{sha256(text.encode()).hexdigest()[:12]}"
+
+
+def _words(key: str, value: Any) -> tuple[str, str]:
+    """Return a key and its value as words without "-"; "" for what has none of its own."""
+    if key == "method":  # as it was given: method=FedAvg
+        value = value["name"]
+    word = json.dumps(value) if isinstance(value, int | float) else str(value)
+    if setting(f"{key}={word}", "")[1] != value:  # the text "40" is not the number
+        word = ""
+    short = key.removeprefix("run.")
+    if "." in short or short in (*AXES, _DIGEST):
+        short = key
+    return _plain(short), _plain(word)
+
+
+def _plain(word: str) -> str:
+    return word if re.fullmatch(r"[A-Za-z0-9_.]+", word) else ""
 
 
 def setting(text: str, example: str) -> tuple[str, Any]:

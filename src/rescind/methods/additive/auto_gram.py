@@ -25,14 +25,21 @@ class AutoGram(Gram):
     paper: ClassVar[str] = "ours; chooses between Gram and LocalGram"
 
     def for_items(self, items: int) -> Method:
-        """Return the method for a catalogue; say so if it keeps neighbours only."""
+        """Return the method for a catalogue."""
         names = [field.name for field in fields(self) if field.init]
         if items <= DENSE_ITEMS:
             return Gram(**{name: getattr(self, name) for name in names})
-        log.warning("%s", why_local(items))
         new = AutoGram()
         changed = {n: getattr(self, n) for n in names if getattr(self, n) != getattr(new, n)}
         return LocalGram(**changed)
+
+    def say_choice(self, items: int) -> None:
+        """Log which method a catalogue gets; as a warning if it keeps neighbours only."""
+        if items > DENSE_ITEMS:
+            log.warning("%s", why_local(items))
+        else:
+            most = f"{items:,} items are at most {DENSE_ITEMS:,}"
+            log.info("%s, so Gram is used, with all pairs.", most)
 
 
 def why_local(items: int, most: int = DENSE_ITEMS) -> str:
