@@ -17,6 +17,7 @@ from flwr.app import Message
 from flower.grids import FIRST, InMemory
 from flower.served import results
 from rescind.cli.flower_given import requests_named
+from rescind.cli.flower_told import silos_told
 from rescind.errors import ConsentError, DataError
 from rescind.flower.run_request import RunRequest
 from rescind.flower.server.journal import Journal
@@ -148,6 +149,19 @@ def test_a_request_is_answered_when_the_silo_that_refused_it_joins_with_the_flag
     assert [path.name for path in (tmp_path / "late/out/receipts").glob("*.json")] == ["1.json"]
     verbs = [reply.facts["verb"] for _, reply in grid.said]
     assert verbs.count("apply") == 0, "what the silo had done before was asked for again"
+
+
+def test_a_run_says_which_silos_would_refuse_a_withdrawal(tmp_path: Path) -> None:
+    run = Deployment(tmp_path / "run", GRAM)
+    run.run()
+    assert run.facts["silos"]["would_refuse"] == [0, 1]
+    (line,) = silos_told(run.facts["silos"])
+    assert "silos 0, 1 joined without --single-updates" in line
+    run.run(single_updates=True)
+    assert silos_told(run.facts["silos"]) == []
+    averaged = Deployment(tmp_path / "averaged", FEDAVG)
+    averaged.run()  # retrains with sums of everybody else
+    assert silos_told(averaged.facts["silos"]) == []
 
 
 @pytest.mark.parametrize("killed_in", [2, 3])

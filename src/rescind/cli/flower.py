@@ -120,7 +120,11 @@ def join(
         int | None, Option(help="A free port for its processes. Default: 9094 + I.")
     ] = None,
     single_updates: Annotated[
-        bool, Option(help="Allow methods that send updates of single users to the server.")
+        bool,
+        Option(
+            help="Allow methods that send updates of single users to the server. Gram needs it to "
+            "forget."
+        ),
     ] = False,
     questions: Annotated[bool, Option(help="Answer questions about single records.")] = False,
     secure: Annotated[bool, Option("--secure", help="Send only masked sums.")] = False,

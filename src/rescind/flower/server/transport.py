@@ -59,6 +59,8 @@ class Transport:
     """Silo -> a second node with the same silo number: the first one may have been killed."""
     failed: dict[int, RescindError] = field(default_factory=dict)
     """Errors of nodes that answered the first request with one."""
+    sums_only: set[int] = field(default_factory=set)
+    """Silos that give no sum of a single client: they joined without --single-updates."""
     first_message: Letter | None = None
     """The first request, for nodes that join later."""
     journal: Journal | None = None
@@ -116,6 +118,9 @@ class Transport:
                 log.warning("a node that claims to be silo %s of %s is not needed", silo, silos)
                 continue
             self.nodes[silo] = node
+            self.sums_only.discard(silo)
+            if reply.facts.get("single_updates") is False:  # an earlier version does not say
+                self.sums_only.add(silo)
             replies[silo] = reply
         return replies
 
