@@ -50,6 +50,8 @@ evaluate_every = 3
 checkpoint_every = 1
 """
 )
+SILO = 0
+"""The silo of the one who withdraws."""
 LEAVER = requests_named(None, None, ["6"])
 RETRAIN = {"requests": LEAVER, "unlearner": "Retrain"}
 
@@ -68,16 +70,30 @@ class Interrupted(InMemory):
         trains = [m for m in messages if m.metadata.message_type == "train"]
         now = int(trains[0].metadata.group_id) if trains and self.forgetting.is_dir() else None
         self.changed = self._refusal if now is not None and now == self.refused_in else None
+        if now is not None and self.absurd:
+            self.changed = _enlarged
+        self.away = set() if now is None or self.silent is None else {FIRST + self.silent}
         ids = super().push_messages(messages)
         if now is not None and now == self.killed_in:
             raise KeyboardInterrupt
         return ids
+
+    absurd: bool = False
+    """Silos send sums that cannot be."""
+    silent: int | None = None
+    """A silo that does not answer the rounds of a request."""
 
     def _refusal(self, node: int, reply: Letter) -> Letter:
         if node != FIRST + 1:
             return reply
         echo = {n: reply.facts[n] for n in ("run", "round", "epoch", "verb", "of", "silo", "silos")}
         return Letter({**echo, **pack_error(ConsentError("not now"))}, {})
+
+
+def _enlarged(node: int, reply: Letter) -> Letter:
+    """Return a reply with sums that are a million times as large."""
+    tensors = reply.tensors.items()
+    return Letter(reply.facts, {n: v if "said" in n else v * 10**6 for n, v in tensors})
 
 
 @dataclass(frozen=True)
@@ -162,6 +178,34 @@ def test_a_run_says_which_silos_would_refuse_a_withdrawal(tmp_path: Path) -> Non
     averaged = Deployment(tmp_path / "averaged", FEDAVG)
     averaged.run()  # retrains with sums of everybody else
     assert silos_told(averaged.facts["silos"]) == []
+
+
+@pytest.mark.parametrize("lost", ["no answer", "an absurd sum"])
+def test_a_request_is_not_answered_without_the_silo_of_the_one_who_withdraws(
+    lost: str, tmp_path: Path
+) -> None:
+    """Before, nothing was subtracted, and the receipt said that everything was."""
+    run = Deployment(tmp_path / "run", GRAM)
+    run.run(single_updates=True)
+    trained, asked = run.model, replace(run.asked, requests=LEAVER)
+    grid = run.grid(single_updates=True)
+    grid.silent = SILO if lost == "no answer" else None
+    grid.absurd = lost != "no answer"
+    serve(grid, asked)
+    (refused,) = run.facts["refused_requests"]
+    assert "silo 0 is needed for this request" in refused["why"]
+    assert "forgot" not in run.facts
+    assert not list((tmp_path / "run/out").glob("receipts/*.json"))
+    assert same(run.model, trained)
+    grid = run.grid(single_updates=True)
+    grid.silent = 1 - SILO  # the control: who has nothing to do with it may be away
+    serve(grid, asked)
+    assert not same(run.model, trained)
+    assert "refused_requests" not in run.facts
+    whole = Deployment(tmp_path / "whole", GRAM)
+    whole.run(single_updates=True)
+    whole.run(single_updates=True, requests=LEAVER)
+    assert same(run.model, whole.model)
 
 
 @pytest.mark.parametrize("killed_in", [2, 3])
