@@ -14,8 +14,11 @@ pytest.importorskip("flwr")
 
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+from typer.testing import CliRunner
 
+from rescind.cli.flower import app
 from rescind.errors import ConfigError
+from rescind.flower import deploy
 from rescind.flower.certificates import make_kit
 
 pytestmark = pytest.mark.flower
@@ -91,3 +94,31 @@ def test_a_kit_is_not_overwritten(tmp_path: Path) -> None:
     make_kit(tmp_path / "kit", 1, ["localhost"])
     with pytest.raises(ConfigError, match="not empty"):
         make_kit(tmp_path / "kit", 1, ["localhost"])
+
+
+RUN, UP = ["run", "--silos", "2"], ["up"]
+JOIN = ["join", "--silo", "1/2"]
+
+
+@pytest.mark.parametrize(
+    ("command", "given", "says"),
+    [
+        (RUN, "server", "the server's part of a kit, and this command needs the operator's"),
+        (RUN, "silo-1", "the silo's part of a kit, and this command needs the operator's"),
+        (RUN, "", "a whole kit"),
+        (UP, "operator", "the operator's part of a kit, and this command needs the server's"),
+        (JOIN, "server", "the server's part of a kit, and this command needs the silo's"),
+    ],
+)
+def test_another_part_of_a_kit_is_named_with_the_right_one(
+    command: list[str], given: str, says: str, tmp_path: Path
+) -> None:
+    kit = make_kit(tmp_path / "kit", 2, ["localhost"])
+    right = {"run": "operator", "up": "server", "join": "silo-1"}[command[0]]
+    recipe = [] if command == UP else [str(tmp_path / "none.toml")]
+    done = CliRunner().invoke(app, [*command, *recipe, "--kit", str(kit / given)])
+    assert isinstance(done.exception, ConfigError)
+    assert f"{kit / given} is {says}" in str(done.exception)
+    assert f"--kit {kit / right}" in str(done.exception)
+    deploy.check_part(kit / right, right)
+    deploy.check_part(tmp_path, right)  # not a kit at all: another error says what is missing

@@ -365,6 +365,8 @@ def test_a_silo_recommends_by_original_ids(deployed: Deployment) -> None:
     silo = deployed.folder / f"silo-{IDS.index('customer 7') % SILOS}"
     with pytest.raises(DataError, match="join again"):
         recommend_to(silo, "customer 7", 3)
+    with pytest.raises(DataError, match=r"no folder .*silo-7 here.*flower join"):
+        recommend_to(silo.with_name("silo-7"), "customer 7", 3)
     RecipeData(deployed.asked.recipe).note_in(Store(silo))
     found = recommend_to(silo, "customer 7", 3)
     assert len(found) == 3

@@ -75,7 +75,7 @@ def up(
 
     Example: rescind flower up --kit kit/server --listen 0.0.0.0:7800
     """
-    deploy, link = deployment(listen, kit, insecure)
+    deploy, link = deployment(listen, kit, insecure, "server")
     deploy.check_free(link)
     names = deploy.guests(kit)
     environment = deploy.environment(state)
@@ -120,7 +120,11 @@ def join(
         int | None, Option(help="A free port for its processes. Default: 9094 + I.")
     ] = None,
     single_updates: Annotated[
-        bool, Option(help="Allow methods that send updates of single users to the server.")
+        bool,
+        Option(
+            help="Allow methods that send updates of single users to the server. Gram needs it to "
+            "forget."
+        ),
     ] = False,
     questions: Annotated[bool, Option(help="Answer questions about single records.")] = False,
     secure: Annotated[bool, Option("--secure", help="Send only masked sums.")] = False,
@@ -139,7 +143,8 @@ def join(
 
     Example: rescind flower join silos.toml --silo 0/2 --kit kit/silo-0 --server server.example:7800
     """
-    deploy, link = deployment(server, kit, insecure)
+    number, count = place_of(silo)
+    deploy, link = deployment(server, kit, insecure, f"silo-{number}")
     from rescind.core.executor import InProcess
     from rescind.core.files import locked, make_folder
     from rescind.errors import ConfigError
@@ -154,7 +159,6 @@ def join(
 
     if lines and (secure or kit is None):
         raise ConfigError("--lines needs this silo's --kit, to sign them, and no --secure.")
-    number, count = place_of(silo)
     people = None if own is None else OwnPeople(own, number, count)
     data = RecipeData(recipe, cell, tuple(change or ()), people)
     data.check_own()
@@ -263,7 +267,7 @@ def run(
     Examples: rescind flower run silos.toml --silos 2 --kit kit/operator;
     rescind flower run silos.toml --silos 2 --kit kit/operator --withdraw 7 --erase 17:3,8
     """
-    deploy, link = deployment(server, kit, insecure)
+    deploy, link = deployment(server, kit, insecure, "operator")
     from rescind.errors import DataError
     from rescind.flower.recipe_cell import one_cell
     from rescind.flower.run_request import LOG, RunRequest

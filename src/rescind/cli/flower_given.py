@@ -66,8 +66,13 @@ def check_installed() -> None:
         ) from None
 
 
-def deployment(address: str, kit: Path | None, insecure: bool) -> tuple[ModuleType, Link]:
-    """Return the deployment module and the link, after checking the security options."""
+def deployment(
+    address: str, kit: Path | None, insecure: bool, part: str
+) -> tuple[ModuleType, Link]:
+    """Return the deployment module and the link, after checking the security options.
+
+    part: of the kit, which this command needs: server, operator, silo-0 ...
+    """
     check_installed()
     from rescind.errors import ConfigError
     from rescind.flower import deploy
@@ -80,6 +85,8 @@ def deployment(address: str, kit: Path | None, insecure: bool) -> tuple[ModuleTy
             "give --kit FOLDER (made by: rescind flower kit), or --insecure for tests on one "
             "machine; " + ("both were given." if insecure else "neither was given.")
         )
+    if kit is not None:
+        deploy.check_part(kit, part)
     if insecure:
         typer.echo(deploy.INSECURE, err=True)
     return deploy, deploy.Link(host, int(port), None if kit is None else kit / "ca.pem")

@@ -31,7 +31,7 @@ def rows_told(one: Mapping[str, Any]) -> list[str]:
 
 
 def silos_told(silos: Mapping[str, Any]) -> list[str]:
-    """Return which silos are waited for, and which the model knows nothing of.
+    """Return which silos are waited for, are not in the model, or would refuse a request.
 
     silos: as in run.json
     """
@@ -47,5 +47,10 @@ def silos_told(silos: Mapping[str, Any]) -> list[str]:
             f"the model has no data of {silo_names(missing)}. To train it again, with all silos "
             f"there{', when they have confirmed' if waiting else ''}: the same command without "
             f"requests and without --resume"
+        )
+    if refusing := silos.get("would_refuse"):
+        lines.append(
+            f"{silo_names(refusing)} joined without --single-updates and would refuse a "
+            f"withdrawal with this method. Before the first one, join again with it"
         )
     return lines

@@ -28,6 +28,8 @@ from rescind.flower.wire import flwr_private
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+KEYS = {"server": "server.key", "operator": "operator.key", "silo": "node.key"}
+"""Each part of a kit (certificates.py), and its private key, which no other part has."""
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -135,6 +137,25 @@ def listening(link: Link, process: subprocess.Popen, seconds: float = 300.0) -> 
     raise DataError(
         f"the SuperLink does not listen on {link.address} after {seconds:g} s. Read its output."
     )
+
+
+def check_part(kit: Path, part: str) -> None:
+    """Refuse another part of a kit, or the whole kit, and name the part that is needed.
+
+    part: server, operator, silo-0 ...
+    """
+    needed = part.partition("-")[0]
+    if (kit / KEYS[needed]).is_file():
+        return
+    if (kit / part / KEYS[needed]).is_file():
+        raise ConfigError(f"{kit} is a whole kit. Give the part for this: --kit {kit / part}")
+    for other, key in KEYS.items():
+        if (kit / key).is_file():
+            machine = "a silo's" if needed == "silo" else "the server's"
+            raise ConfigError(
+                f"{kit} is the {other}'s part of a kit, and this command needs the {needed}'s: "
+                f"--kit {kit.parent / part}, on {machine} machine."
+            )
 
 
 def guests(kit: Path | None) -> list[str]:

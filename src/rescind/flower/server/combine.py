@@ -17,7 +17,7 @@ from torch import Tensor
 from rescind.core.gate import SHAPE
 from rescind.core.tasks import Metric
 from rescind.core.update import Sum
-from rescind.errors import ConfigError
+from rescind.errors import ConfigError, ConsentError
 from rescind.flower.server.transport import INVALID
 from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.payloads import Bounds, checked_sums, conflicts, sums_of
@@ -34,6 +34,30 @@ def check_trim(trim: float, masked: bool) -> None:
         raise ConfigError(f"trim must be at least 0 and below 0.5; got {trim}.")
     if trim and masked:
         raise ConfigError("masked sums cannot be trimmed: the server sees no silo's sum.")
+
+
+def check_roles(
+    asked: Mapping[int, Tensor], roles: Mapping[int, str] | None, missing: Mapping[int, str]
+) -> None:
+    """Refuse a round in which nobody answered for one of the roles.
+
+    Without the one who leaves it would forget nothing, and the request would count as answered.
+
+    asked: clients, by silo    missing: why the sum of a silo is not there
+    """
+    roles = roles or {}
+    of_silo = {
+        silo: {c: roles[c] for c in ids.tolist() if c in roles} for silo, ids in asked.items()
+    }
+    there = {role for silo, own in of_silo.items() if silo not in missing for role in own.values()}
+    for silo, reason in sorted(missing.items()):
+        for client, role in of_silo[silo].items():
+            if role not in there:
+                raise ConsentError(
+                    f"silo {silo} is needed for this request and was not there ({reason}). The "
+                    f"model is as before: start the silo, then give the request again.",
+                    client=client,
+                )
 
 
 def accepted(

@@ -26,7 +26,7 @@ from rescind.core.update import Sum
 from rescind.errors import ConfigError, DataError
 from rescind.experiments.streams import Announcement
 from rescind.flower.run_request import silo_names
-from rescind.flower.server.combine import accepted, accepted_measures, check_trim
+from rescind.flower.server.combine import accepted, accepted_measures, check_roles, check_trim
 from rescind.flower.server.remote_holdings import (
     RemoteHoldings,
     after_reply,
@@ -198,6 +198,7 @@ class FlowerExecutor:
         if failed and (roles or len(failed) == len(requests)):
             needs = "a round with roles needs every silo" if replies else "no silo can take part"
             raise DataError(f"{needs} in round {clock.round}. {why[min(failed)]}")
+        check_roles(asked, roles, why)
         if requests and len(replies) < self.least * len(requests):
             log.warning("round %d is abandoned: only %d silos replied", clock.round, len(replies))
             return {"train": Sum({}, 0.0, 0, refused=refused)}, vault
@@ -221,6 +222,7 @@ class FlowerExecutor:
             elif bad[silo]:
                 refused[bad[silo]] = refused.get(bad[silo], 0) + len(asked[silo])
         self._report(bad, f"in round {clock.round}")
+        check_roles(asked, roles, {**why, **bad})
         replies = {silo: reply for silo, reply in replies.items() if silo not in bad}
         if refused or not sums:
             role = next(iter(sums), "train")

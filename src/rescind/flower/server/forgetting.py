@@ -22,7 +22,7 @@ import torch
 from rescind.core import files, params
 from rescind.core.federation import Federation
 from rescind.core.history import NEVER
-from rescind.core.method import Unlearner
+from rescind.core.method import Method, Unlearner
 from rescind.core.records import Event, Withdraw
 from rescind.core.run_state import RoundResult
 from rescind.core.settings import find
@@ -357,6 +357,21 @@ def silos_without_data(fed: Federation, silos: int) -> list[int]:
     took_part = ((first != NEVER) & (first <= fed.now.state.round)).nonzero()[:, 0]
     lent = fed.world.shared.client.cpu() % silos
     return sorted(here - {*silo_of[took_part].tolist()} - {*lent.tolist()})
+
+
+def silos_that_refuse(
+    fed: Federation, method: Unlearner | None, executor: FlowerExecutor
+) -> list[int]:
+    """Return the silos that could not answer a request: they give no sum of a single client.
+
+    An additive learner asks for those who withdraw or erase one by one. Silos that were away are
+    not known. A silo of one client has no other sum; masked sums are never of one client.
+    """
+    by, silos = method or fed.method, executor.line.silos
+    if not isinstance(by, Method) or not by.additive or executor.masked is not None:
+        return []
+    members = torch.bincount(fed.world.members.cpu().nonzero()[:, 0] % silos, minlength=silos)
+    return [silo for silo in sorted(executor.line.sums_only) if members[silo] > 1]
 
 
 def in_the_log(moment: RoundResult) -> None:

@@ -4,6 +4,9 @@ An unlearner is any sequence of steps, so it cannot be resumed in the middle. Bu
 deterministic (random numbers are hashes), so a server that was killed repeats the same messages.
 It reads replies that it already has from this journal and asks the silos only for the rest.
 Nothing is acknowledged or counted twice.
+
+A missing reply (a silo refused, or was away) counts only if the server went on without it. If
+nothing came after it, the silo is asked again: its owner may have allowed the request since.
 """
 
 from __future__ import annotations
@@ -34,7 +37,10 @@ class Journal:
     """Number of exchanges that this process has read or written."""
 
     def read(self, requests: Mapping[int, Letter]) -> Answers | None:
-        """Return the answers of the next exchange; None if it was not completed."""
+        """Return the answers of the next exchange; None if it was not completed.
+
+        Silos in neither part of the answers are to be asked again. Then `write` replaces them.
+        """
         path = self._path(self.position)
         if not path.is_file():
             return None
@@ -49,12 +55,15 @@ class Journal:
             log.warning("the journal is not used: the unlearner's messages have changed")
             self._drop()
             return None
-        self.position += 1
         replies = {
             int(silo): Letter(facts, drawer(f"silo{silo}", tensors))
             for silo, facts in saved["replies"].items()
         }
-        return replies, {int(silo): reason for silo, reason in saved["why"].items()}
+        why = {int(silo): reason for silo, reason in saved["why"].items()}
+        if why and not self._path(self.position + 1).is_file():
+            return replies, {}
+        self.position += 1
+        return replies, why
 
     def write(self, requests: Mapping[int, Letter], answers: Answers) -> None:
         """Save the answers before they are used."""

@@ -27,6 +27,7 @@ from rescind.flower.server.forgetting import (
     in_the_log,
     of_recipe,
     published,
+    silos_that_refuse,
     silos_without_data,
     unlearner,
     with_requests,
@@ -82,13 +83,15 @@ def serve(grid: Grid, asked: RunRequest, on_round: tuple[OnRound, ...] = ()) -> 
             progress_files.write(progress)
         log.info("resumed after training; %d requests to answer", len(progress.events))
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # training is complete
-    progress = answered(progress, cell, unlearner(asked, cell), executor, progress_files)
+    by = unlearner(asked, cell)
+    progress = answered(progress, cell, by, executor, progress_files)
     fed, facts = progress.fed, progress.facts
     facts["silos"] = {
         "silos": asked.silos, "messages": transport.letters,
         "refused": dict(transport.refused),
         "waiting": list(executor.waiting(fed)), "masked": asked.masked,
         "not_in_model": silos_without_data(fed, asked.silos),
+        "would_refuse": silos_that_refuse(fed, by, executor),
     }  # fmt: skip
     facts["model"] = {"public": params.digest(fed.now.state.public)}
     params.save(folder / "model" / "public.safetensors", dict(fed.now.state.public))

@@ -59,6 +59,8 @@ class Transport:
     """Silo -> a second node with the same silo number: the first one may have been killed."""
     failed: dict[int, RescindError] = field(default_factory=dict)
     """Errors of nodes that answered the first request with one."""
+    sums_only: set[int] = field(default_factory=set)
+    """Silos that give no sum of a single client: they joined without --single-updates."""
     first_message: Letter | None = None
     """The first request, for nodes that join later."""
     journal: Journal | None = None
@@ -116,6 +118,9 @@ class Transport:
                 log.warning("a node that claims to be silo %s of %s is not needed", silo, silos)
                 continue
             self.nodes[silo] = node
+            self.sums_only.discard(silo)
+            if reply.facts.get("single_updates") is False:  # an earlier version does not say
+                self.sums_only.add(silo)
             replies[silo] = reply
         return replies
 
@@ -125,18 +130,20 @@ class Transport:
         A silo that reports an error is left out. If no silo replies, its error is raised, except
         in a round.
         """
-        answers = self.journal.read(requests) if self.journal else None
-        if answers is not None:
-            self.letters += len(requests)
-        else:
-            answers = self._ask_silos(requests)
+        known = self.journal.read(requests) if self.journal else None
+        replies, why = known or ({}, {})
+        rest = {silo: one for silo, one in requests.items() if silo not in {*replies, *why}}
+        self.letters += len(requests) - len(rest)
+        if known is None or rest:
+            found, why = self._ask_silos(rest, bool(replies))
+            replies = dict(sorted({**replies, **found}.items()))
             if self.journal is not None:
-                self.journal.write(requests, answers)
-        for reason in answers[1].values():
+                self.journal.write(requests, (replies, why))
+        for reason in why.values():
             self.refused[reason.partition(":")[0]] += 1
-        return answers
+        return replies, why
 
-    def _ask_silos(self, requests: Mapping[int, Letter]) -> Answers:
+    def _ask_silos(self, requests: Mapping[int, Letter], others_replied: bool) -> Answers:
         """Do the work of `ask` without the journal."""
         present = {*self.grid.get_node_ids()}
         if self.first_message is not None:
@@ -159,14 +166,14 @@ class Transport:
             why[silo] = f"{FAILED}: {error}"
             if reply.facts["verb"] not in ROUNDS:
                 errors.append(error)
-        if errors and not replies:
+        if errors and not replies and not others_replied:
             raise errors[0]
         for silo in requests:
             if silo not in replies:
                 why.setdefault(silo, SILENT)
                 if silo in self.standby_nodes:  # ask the second node next time
                     self.nodes[silo] = self.standby_nodes.pop(silo)
-        return dict(sorted(replies.items())), why
+        return replies, why
 
     def _exchange(
         self, requests: Mapping[int, Letter], why: dict[int, str] | None = None

@@ -214,8 +214,8 @@ class Node:
     # -- verbs -------------------------------------------------------------------------------------
 
     def _meet(self, request: Letter) -> Letter:
-        """Reply with the silo's number only, which every reply has. Nothing is loaded."""
-        return Letter({}, {})
+        """Reply with the silo's number, and what its owner allows. Nothing is loaded."""
+        return Letter({"single_updates": self.single_updates}, {})
 
     def _hold(self, request: Letter) -> Letter:
         """Load the data. Reply with its sizes, and what tells its table from others."""
@@ -229,7 +229,8 @@ class Node:
         epoch = int(notes.get("epoch", 0)) if notes.get("run") == run else 0
         self.store.note(run=run, epoch=epoch)
         reply = self._state(moment, 0, holdings)
-        return Letter({**reply.facts, "past_epoch": epoch, "table": table}, reply.tensors)
+        said = {"past_epoch": epoch, "table": table, "single_updates": self.single_updates}
+        return Letter({**reply.facts, **said}, reply.tensors)
 
     def _next(self, request: Letter) -> Letter:
         """Reply with the sizes of the next block and its training clients, if there is one."""

@@ -23,6 +23,11 @@ def recommend_to(folder: Path, user: str, k: int) -> list[Recommendation]:
 
     The numbers are those of the model's training; the data of now may have others.
     """
+    if not folder.is_dir():
+        raise DataError(
+            f"there is no folder {folder} here. Go to the silo's machine, to the folder where "
+            f"'rescind flower join' was started."
+        )
     store = Store(folder)
     data = RecipeData.noted_in(store)
     upgrade(store, data)
