@@ -389,7 +389,7 @@ def test_bad_input_ends_with_code_2_a_clear_line_and_no_traceback(rescind, recip
 
 def test_a_graph_dataset_in_a_ranking_recipe_is_refused_by_name(rescind, recipe, monkeypatch):
     graph = object()  # anything that is not a Dataset: Cora itself may not be at hand
-    monkeypatch.setattr(experiment, "load", lambda name, **_: graph)
+    monkeypatch.setattr("rescind.experiments.prepared_data.load", lambda name, **_: graph)
     recipe.write_text('[data]\nname = "cora"\n')
     code, _, err = rescind("run", str(recipe))
     assert code == 2
