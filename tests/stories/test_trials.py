@@ -263,7 +263,7 @@ forget = ["own", "no-op"]
 def nodes(tmp_path, monkeypatch):
     """A recipe on a small graph of our own in place of Cora."""
     graph, part = tiny_graph(nodes=360)
-    monkeypatch.setattr(experiment, "prepare_graph", lambda _: graph)
+    monkeypatch.setattr("rescind.experiments.prepared_data.prepare_graph", lambda _: graph)
     monkeypatch.setattr(
         experiment, "subgraphs", lambda g, _, clients, seed: subgraphs(g, part, seed=seed)
     )
