@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
@@ -15,6 +15,7 @@ from rescind.core.federation import Federation
 from rescind.core.holdings import Holdings
 from rescind.core.records import Arrive, Erase, Event, Join, Records, Share, Unshare, Withdraw
 from rescind.core.tasks.metrics import top_k
+from rescind.core.update import Sum
 from rescind.core.world import Host
 from rescind.data.simulated_lending import draw_regret, draw_share
 from rescind.errors import ConsentError
@@ -329,6 +330,27 @@ def test_a_request_that_does_not_fit_changes_nothing():
         fed.method.unlearn(fed, Unshare(lendable(fed.now.vault.holdings, 6)))
     with pytest.raises(ConsentError, match="not a member"):
         fed.method.unlearn(fed, Withdraw(77))
+
+
+class Silent(InProcess):
+    """Devices that do not answer when something is to be subtracted, as of a silo that is away."""
+
+    def train(self, *words, **more):
+        sums, vault = super().train(*words, **more)
+        return {role: Sum({}, 0.0, 0, refused={"no answer": 2}) for role in sums}, vault
+
+
+@pytest.mark.parametrize("few", [0, 32])
+def test_an_event_of_which_a_part_was_not_subtracted_is_refused(few, monkeypatch):
+    """As one sum of many devices, or one by one: it would count as done."""
+    monkeypatch.setattr(gram_events, "ALONE", few)
+    fed = lending().run(1)
+    event = Erase(fed.now.vault.holdings.records[:8])
+    silent = replace(fed, executor=Silent())
+    with pytest.raises(ConsentError, match="2 no answer"):
+        fed.method.follow(silent, event)
+    after = fed.method.follow(fed, event)
+    assert params.digest(sums_of(after)) != params.digest(sums_of(fed)), "control"
 
 
 def test_a_saved_federation_forgets_as_the_living_one(tmp_path):

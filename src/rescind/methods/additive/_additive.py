@@ -27,7 +27,7 @@ from rescind.core.run_state import RoundResult
 from rescind.core.state import ServerState
 from rescind.core.update import Sum
 from rescind.core.world import World
-from rescind.errors import ConfigError, DataError
+from rescind.errors import ConfigError, ConsentError, DataError
 from rescind.methods.additive import _exchange as exchange
 from rescind.methods.additive._exchange import BLOCK, CHANGE, LEAVE, OWNERS, Lent, Sums
 from rescind.methods.additive._notes import BITS, Notes
@@ -141,6 +141,8 @@ class Additive(Dial, Method):
                 noted = self.client_erased(vault.private, records, after.world.block)
                 vault = replace(vault, private=noted)
             sums, vault = _answers(self, after, vault, asked[~absent], CHANGE)
+        if not arriving:
+            _must_all_be_there(sums)
         hosts, hosted = _hosts(self, fed, after)
         state, changed = replace(state, own={**state.own, **flags}), None if arriving else lenders
         state = self.server_absorb(state, {**sums, **hosts}, after.world, changed)
@@ -375,6 +377,17 @@ def _answers(
     roles = {i: f"{role}/{i}" for i in single} or None
     public = {BLOCK: fed.now.state.public[BLOCK]}  # a difference needs no weights
     return fed.executor.train(method, public, None, vault, ids, roles, fed.clock)
+
+
+def _must_all_be_there(sums: dict[str, Sum]) -> None:
+    """Refuse an event of which a part was not subtracted: it would count as done."""
+    missing = {why: n for one in sums.values() for why, n in (one.refused or {}).items() if n}
+    if missing:
+        told = ", ".join(f"{n:,} {why}" for why, n in sorted(missing.items()))
+        raise ConsentError(
+            f"what must be subtracted did not come from every device that was asked ({told}). The "
+            f"model is as before: give the request again when they are there."
+        )
 
 
 def _hosts(
