@@ -55,7 +55,7 @@ def test_an_unknown_user_is_not_told_who_is_here(user):
 
 
 def test_an_id_that_differs_in_capitals_is_told_without_naming_it():
-    alike = "differs in capitals only is here"
+    alike = "differs in capitals or blanks only is here"
     for labels, told in ((NAMED, True), (NAMED.without_user(0), False)):
         with pytest.raises(DataError, match=f"no user '{NAMED.users[0].upper()}' among") as caught:
             labels.client(NAMED.users[0].upper(), 3)

@@ -20,7 +20,7 @@ from rescind.data import load
 from rescind.data.blocklist import FILE, Blocklist, place
 from rescind.data.erasing import erase_imported, items_of, stored_rows
 from rescind.data.importing import append_file, import_file, imported_folder
-from rescind.errors import ConfigError, DataError
+from rescind.errors import ConfigError, ConsentError, DataError
 from rescind.experiments.forget_run import answer
 from rescind.experiments.learning_run import run_cell
 from rescind.experiments.prepared_data import obtained
@@ -424,7 +424,7 @@ def test_the_command_writes_a_receipt(
         code, said = rescind(*words[1:])
         assert code == 0, said
         said_by.append(said)
-    assert "it is about exactly the given Erase request" in said_by[1]
+    assert f"about exactly the given Erase request, of user '{CANARY}'" in said_by[1]
     assert "Erase of 13 records" in said_by[2], "this command opens the exact numbers"
     assert "is entry" in said_by[3], "and it is in the log"
     table = json.loads(asked.read_text())
@@ -575,9 +575,44 @@ def test_forgetting_imported_data_names_the_user_and_asks_on_a_terminal(
         assert told.output.startswith(f"withdraw of user '{CANARY}': 13 records. ")
         assert told.output.endswith("Nothing was forgotten.\n")
         assert not (tmp_path / "run-forgot-1").exists()
-        assert CliRunner().invoke(app, [*words, "--yes"]).exit_code == 0
+        taken = CliRunner().invoke(app, [*words, "--request", str(table)], input="y\n")
+        assert f"{table} exists already" in str(taken.exception)
+        assert "Go on?" not in taken.output, "a question whose answer is of no use"
+        done = CliRunner().invoke(app, [*words, "--yes"])
+        assert done.exit_code == 0
+        assert (
+            f"still stored in 'mine'. To delete them, with a receipt: rescind data erase mine "
+            f"--user {CANARY}\n" in done.output
+        )
+    erase_imported("mine", ["person-4"])
     other = ["forget", str(tmp_path / "run-forgot-1"), "--withdraw", "person-4", "--audits", "none"]
-    assert CliRunner().invoke(app, other).exit_code == 0, "a script is not asked"
+    done = CliRunner().invoke(app, other)
+    assert done.exit_code == 0, "a script is not asked"
+    assert "still stored" not in done.output, "control: no row is"
+
+
+def test_a_record_that_was_erased_before_is_not_called_unknown(table: Path, tmp_path: Path) -> None:
+    run_cell(CELL, tmp_path / "run")
+    film = NamedRecords("person-5", (items_of("mine", "person-5")[0],))
+    done = answer(tmp_path / "run", "erase", film, audits="none")
+    with pytest.raises(ConsentError, match="was erased from this run by an earlier request"):
+        answer(done.folder, "erase", film, audits="none")
+    asked = tmp_path / "asked.csv"
+    asked.write_text(f"user,item\nperson-5,{film.items[0]}\n")
+    with pytest.raises(ConsentError, match=r"line 2: .*was erased from this run"):
+        answer(done.folder, "erase", str(asked), audits="none")
+    others = {*items_of("mine", "person-6")} - {*items_of("mine", "person-5")}
+    with pytest.raises(ConsentError, match="does not hold"):
+        answer(done.folder, "erase", NamedRecords("person-5", (min(others),)), audits="none")
+
+
+def test_the_imported_file_appended_adds_nothing(table: Path, tmp_path: Path) -> None:
+    rows = len(load("mine"))
+    assert append_file("mine", table).rows == 0
+    assert len(load("mine")) == rows
+    more = tmp_path / "more.csv"
+    more.write_text("user,item\nperson-5,film-new\n")
+    assert append_file("mine", more).rows == 1, "control: another file adds its rows"
 
 
 class Terminal:

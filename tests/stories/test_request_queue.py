@@ -509,6 +509,16 @@ def test_a_request_cannot_have_come_after_today(queue):
     assert done.answered == ("ben",), "control: today"
 
 
+def test_a_request_cannot_be_due_before_it_came(queue):
+    folder, run = queue
+    ask(folder, "anna", withdraw="3", received="2026-05-17", due="2026-01-12")
+    ask(folder, "ben", withdraw="4", received="2026-05-17", due="2026-05-17")
+    done = work_through(folder, run, "none", now=datetime(2026, 6, 1, 12, tzinfo=UTC))
+    assert (done.refused, done.answered) == (("anna",), ("ben",)), "ben is the control"
+    why = json.loads((folder / "refused" / "anna.json").read_text())["why"]
+    assert "due '2026-01-12' is before received '2026-05-17'" in why
+
+
 def test_two_at_once_are_told_apart(queue):
     folder, run = queue
     ask(folder, "anna", withdraw="3")

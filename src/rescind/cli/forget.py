@@ -12,9 +12,10 @@ from typer import Option
 
 from rescind.cli.forget_papers import (
     NO_PARTS,
-    check_parts,
+    check_papers,
     is_about,
     keep_request,
+    rows_left,
     users_of,
     write_parts,
 )
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from rescind.core.records import Event
     from rescind.core.run_state import RoundResult
     from rescind.experiments.forget_run import Answer
+    from rescind.experiments.other_runs import Named
     from rescind.experiments.read_request import Kind, NamedRecords, Source
 
 FOR_ONE = "for the requester only"
@@ -139,8 +141,8 @@ def command(
     from rescind.errors import ConfigError
     from rescind.storage.run_folder import MOVED, check_finished
 
-    named = named_records(user, item)
-    kind, sources = requests_of(erase, unshare, withdraw, nodes, edges, labels, named)
+    few = named_records(user, item)
+    kind, sources = requests_of(erase, unshare, withdraw, nodes, edges, labels, few)
     if audits not in ("standard", "full", "none"):
         raise ConfigError(f"--audits is standard, full or none; got '{audits}'.")
     if len(sources) > 1 and (out or request or case):
@@ -156,7 +158,7 @@ def command(
     check_requests(run, kind, sources)
     verdicts = []
     for source in sources:  # the next request is to the run that the last one left
-        done, others = _answer(
+        done, named = _answer(
             run,
             kind,
             source,
@@ -171,7 +173,7 @@ def command(
             case or "",
             ask=not yes and sys.stdin.isatty(),
         )
-        verdicts.append(_print(done, others))
+        verdicts.append(_print(done, named))
         run = done.folder
     if any(verdict in FAILED for verdict in verdicts):
         raise typer.Exit(1)
@@ -181,8 +183,8 @@ def _answer(
     run: Path, kind: Kind, source: Source, how: Unlearner | None, audits: str, out: Path | None,
     workers: int, away: Sequence[str], request: Path | None, parts: Path | None,
     everywhere: bool | None, case: str, ask: bool,
-) -> tuple[Answer, list[Path]]:  # fmt: skip
-    """Answer one request, with a bar; return other runs that still have some of it, too.
+) -> tuple[Answer, Named]:  # fmt: skip
+    """Answer one request, with a bar; return what it names, too.
 
     request, parts: where to write them for the requesters    ask: before imported data is forgotten
     """
@@ -190,7 +192,7 @@ def _answer(
 
     from rescind.errors import ConfigError
     from rescind.experiments.forget_run import answer
-    from rescind.experiments.other_runs import named_by, named_in, others_with
+    from rescind.experiments.other_runs import named_by, named_in
     from rescind.experiments.read_request import DRAW
     from rescind.forgetting.forget import FEWEST
     from rescind.reporting.progress import RoundBar
@@ -209,7 +211,8 @@ def _answer(
 
         def on_start(fed: Federation, event: Event, count: int) -> None:
             users = users_of(event, fed.labels)
-            check_parts(parts, needed=private and len(users) > 1)
+            text = event_text(event, fed.labels)
+            check_papers(parts, private and len(users) > 1, request, text)
             emptied = (
                 "The old run is emptied when the new one is complete (to keep a model from before, "
                 "stop now and copy the folder)."
@@ -228,8 +231,7 @@ def _answer(
                     "none."
                 )
             asked.append((event, fed.labels))
-            if request is not None:
-                keep_request(request, event_text(event, fed.labels))
+            keep_request(request, text)
             rounds = fed.now.state.round if how is None else None
             later = "auditing (trains models to compare), saving" if audited else "saving"
             bar = RoundBar(f"forgetting ({kind})", rounds, after=later)
@@ -254,7 +256,7 @@ def _answer(
     if request is not None and asked:
         whose = "for nobody: it lists the records of all" if len(named) > 1 else FOR_ONE
         typer.echo(f"Written: the exact request, {request} ({whose})")
-    return done, others_with(done.folder, named, lent=kind == "unshare")
+    return done, {} if drawn else named  # nobody asked for what is drawn
 
 
 def _amount(fed: Federation, event: Event, rows: int) -> str:
@@ -272,10 +274,10 @@ def few_people(event: Event) -> bool:
     return records is None or len(records.client.unique()) <= FEW_PEOPLE
 
 
-def _print(done: Answer, others: Sequence[Path]) -> str:
+def _print(done: Answer, named: Named) -> str:
     """Print what was done, found and written; return the verdict."""
     from rescind.audits.finding import SAID_IN_WORDS, legend, question
-    from rescind.experiments.other_runs import others_told
+    from rescind.experiments.other_runs import others_told, others_with
     from rescind.forgetting.forget import IN_BATCHES, TOO_FEW
     from rescind.forgetting.receipt_words import amount, said_of
     from rescind.forgetting.sealing import shown
@@ -323,7 +325,10 @@ def _print(done: Answer, others: Sequence[Path]) -> str:
         )
     if done.later_runs:
         typer.echo(done.later_runs)
-    if others:
+    unshared = asked.kind == "Unshare"
+    if not unshared and (stored := rows_left(done.folder, named)):
+        typer.echo(stored)
+    if others := others_with(done.folder, named, lent=unshared):
         typer.echo(others_told(others))
     _tell_proof(done.folder / RECEIPT)
     return receipt.verdict

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+from rescind.core.words import count_of
+
 if TYPE_CHECKING:
     from rescind.core.labels import Labels
     from rescind.core.records import Event
     from rescind.experiments.forget_run import Answer
+    from rescind.experiments.other_runs import Named
     from rescind.forgetting.forget import Evidence
 
 
@@ -28,8 +32,11 @@ def users_of(event: Event, labels: Labels) -> list[str]:
     return [] if records is None else [labels.user_id(c) for c in records.client.unique().tolist()]
 
 
-def check_parts(folder: Path | None, needed: bool) -> None:
-    """Refuse a request whose users could not check its receipt, or a folder that is not empty."""
+def check_papers(folder: Path | None, needed: bool, request: Path | None, text: str) -> None:
+    """Refuse a request whose users could not check its receipt, or files that are there already.
+
+    needed: several ask, so each must get a part    text: what is written into `request`
+    """
     from rescind.errors import ConfigError
 
     if needed and folder is None:
@@ -44,20 +51,41 @@ def check_parts(folder: Path | None, needed: bool) -> None:
             f"folder with --parts. Nothing was forgotten."
         )
 
-
-def keep_request(path: Path, text: str) -> None:
-    """Write the exact request; never over that of somebody else, which could not be made again."""
-    from rescind.core.files import write_atomically
-    from rescind.errors import ConfigError
-
-    if path.is_file() and path.read_bytes() == text.encode():
-        return  # of the same command, which was interrupted
-    if path.exists():
+    if request is None or not request.exists():
+        return
+    if not request.is_file() or request.read_bytes() != text.encode():  # not one that was stopped
         raise ConfigError(
-            f"{path} exists already, and is not this request. Choose another name with --request, "
-            f"such as {path.with_stem(path.stem + '-2')}. Nothing was forgotten."
+            f"{request} exists already, and is not this request. Choose another name with "
+            f"--request, such as {request.with_stem(request.stem + '-2')}. Nothing was forgotten."
         )
-    write_atomically(path, text.encode(), private=True)
+
+
+def keep_request(path: Path | None, text: str) -> None:
+    """Write the exact request, if it is asked for."""
+    from rescind.core.files import write_atomically
+
+    if path is not None:
+        write_atomically(path, text.encode(), private=True)
+
+
+def rows_left(run: Path, named: Named) -> str:
+    """Return the command that deletes what imported data stores of a request; "" if nothing."""
+    from rescind.data.erasing import items_of
+    from rescind.data.importing import imported_names, load_imported
+    from rescind.storage.run_folder import is_private, read_facts
+
+    name = ((read_facts(run) or {}).get("data") or {}).get("name", "")
+    if not is_private(run) or name not in imported_names():
+        return ""
+    stored = {*load_imported(name).users.tolist()}
+    first, *more = [user for user in named if user in stored] or [""]
+    items = named.get(first) or ()
+    if not first or (items and not {*items_of(name, first)} & {*items}):
+        return ""
+    of = "".join(f" --item {shlex.quote(item)}" for item in items)
+    others = f"; the same for {count_of(len(more), 'other user')}" if more else ""
+    told = f"rescind data erase {name} --user {shlex.quote(first)}{of}{others}"
+    return f"The rows are still stored in '{name}'. To delete them, with a receipt: {told}"
 
 
 def is_about(path: Path, done: Answer) -> bool:

@@ -128,7 +128,7 @@ def command(
     if as_json:
         typer.echo(json.dumps(_plain(found), indent=2))
     else:
-        _print(found, receipt, secret)
+        _print(found, receipt, secret, has_part=part is not None)
     raise typer.Exit(0 if found.valid else 1)
 
 
@@ -279,8 +279,13 @@ def _request(event: Path | None, event_key: Path | None) -> tuple[Event, bytes, 
         raise DataError(f"{event}: {error}") from None
 
 
-def _print(found: Verification, path: Path, secret: bytes | None = None) -> None:
-    """Print what was checked and what the receipt says. secret: the key that opened it"""
+def _print(
+    found: Verification, path: Path, secret: bytes | None = None, has_part: bool = False
+) -> None:
+    """Print what was checked and what the receipt says.
+
+    secret: the key that opened it    has_part: one of several asks, to whom nobody gives that key
+    """
     from rescind.audits.finding import SAID_IN_WORDS, counted, legend, question
     from rescind.core.claims import CASE, OPERATOR
     from rescind.forgetting import receipt_words as words
@@ -318,7 +323,8 @@ def _print(found: Verification, path: Path, secret: bytes | None = None) -> None
     for line in legend(one.verdict for one in receipt.findings if one.verdict != receipt.verdict):
         typer.echo(f"    {words.said_of(receipt, line)}")
     if receipt.sealed and found.exact is None:
-        typer.echo("Numbers are bands. The requester's key opens the exact ones: --event-key FILE.")
+        opens = "" if has_part else " The requester's key opens the exact ones: --event-key FILE."
+        typer.echo(f"Numbers are bands.{opens}")
     typer.echo("Not covered:")
     for line in receipt.not_covered:
         typer.echo(f"  - {_shown(line)}")

@@ -220,10 +220,10 @@ def _find(name: str, known: dict[str, int], size: int, kind: str) -> int:
     left = sum(k.startswith(GONE) for k in known)
     more = f" {left} more left, and their ids were deleted." if left else ""
     if kind == "user":  # who else is here is nobody's business, so no near id is named
-        alike = any(one.casefold() == name.casefold() for one in known)
+        alike = any(one.casefold().strip() == name.casefold().strip() for one in known)
         raise DataError(
             f"there is no user '{name}' among {len(known) - left} users.{more} "
-            + ("One whose id differs in capitals only is here. " if alike else "")
+            + ("One whose id differs in capitals or blanks only is here. " if alike else "")
             + "Original ids are used. The data that was loaded is another place and may have rows "
             "of theirs (also of users whom a filter left out): rescind data show NAME --user USER."
         )

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace as replace_fields
 from functools import partial
-from hashlib import blake2b
+from hashlib import blake2b, file_digest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -121,7 +121,8 @@ def import_file(
         "ignore": sorted(ignore),
     }
     named = replace_fields(dataset, terms=terms)
-    stored = store(name, named, Path(path).name, read_as=read_as, tell=tell)
+    mark = _mark(Path(path))  # appended, the same file adds nothing
+    stored = store(name, named, Path(path).name, (mark,), read_as, tell)
     _tell_erased_elsewhere(stored, tell)
     return stored
 
@@ -227,11 +228,12 @@ class Appended(NamedTuple):
 
 def _mark(path: Path) -> str:
     """Return a digest of a file under a secret, by which a second time is known."""
+    keyed = partial(blake2b, key=erasure_key(), digest_size=16)
     try:
-        content = path.read_bytes()
+        with open(path, "rb") as file:
+            return file_digest(file, keyed).hexdigest()
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}.") from None
-    return blake2b(content, key=erasure_key(), digest_size=16).hexdigest()
 
 
 def _opened(path: Path, name: str, settings: dict[str, Any]) -> Dataset:

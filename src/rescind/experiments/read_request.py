@@ -61,7 +61,7 @@ def read_request(
     withheld = withheld or Blocklist()
     if isinstance(source, NamedRecords):
         client = _client(fed, source.user, withheld)
-        items = [fed.labels.item(item, fed.world.sizes.items) for item in source.items]
+        items = [_item(fed, source.user, item, withheld) for item in source.items]
         return _event(kind, Records.of([client] * len(items), items))
     if kind == "withdraw":
         return Withdraw(_client(fed, source, withheld))
@@ -116,11 +116,21 @@ def _client(fed: Federation, user: str, withheld: Blocklist) -> int:
     """Return the number of a user; raise without suggesting other names if the user has left."""
     if withheld.left(user, fed.labels):
         raise ConsentError(
-            f"user '{user}' has left this run, so there is nothing to forget in it. See the "
-            f"receipt of the earlier request. Imported data is another place: rescind data erase "
-            f"NAME --user '{user}' deletes rows that are still there."
+            f"user '{user}' has left this run, or had everything erased, so there is nothing to "
+            f"forget in it. See the receipt of the earlier request. Imported data is another "
+            f"place: rescind data erase NAME --user '{user}' deletes rows that are still there."
         )
     return fed.labels.client(user, fed.world.sizes.clients)
+
+
+def _item(fed: Federation, user: str, item: str, withheld: Blocklist) -> int:
+    """Return the number of an item; raise if this record of the user was erased before."""
+    if withheld.has_erased(user, item):
+        raise ConsentError(
+            f"item '{item}' of user '{user}' was erased from this run by an earlier request: see "
+            f"its receipt. Leave it out of this one. Nothing was changed."
+        )
+    return fed.labels.item(item, fed.world.sizes.items)
 
 
 def _of_graph(fed: Federation, kind: Kind, source: str) -> Event:
@@ -202,7 +212,7 @@ def _from_file(fed: Federation, path: Path, kind: Kind, withheld: Blocklist) -> 
         )
     if not rows:
         raise DataError(f"{path} names no users: it has no line below its header.")
-    sizes, held = fed.world.sizes, fed.now.vault.holdings.records
+    held = fed.now.vault.holdings.records
     whole = fed.world.shared if kind == "unshare" else held
     pairs, people = [], []
     for number, row in enumerate(rows, 2):
@@ -215,7 +225,7 @@ def _from_file(fed: Federation, path: Path, kind: Kind, withheld: Blocklist) -> 
         try:
             client = _client(fed, user, withheld)
             if item:
-                pairs.append((client, fed.labels.item(item, sizes.items)))
+                pairs.append((client, _item(fed, user, item, withheld)))
             elif kind == "unshare" and not bool((whole.client == client).any()):
                 raise ConsentError(
                     f"user '{user}' lends nothing in this run, so there is nothing to unshare. "

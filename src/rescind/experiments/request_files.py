@@ -133,6 +133,11 @@ def _read(path: Path, table: Any, now: datetime) -> Asked:
     else:
         kind, source = "erase", _records(path, table["erase"])
     received, due = _received(path, table, now), _due(path, table)
+    if received is not None and due is not None and due < received:
+        raise DataError(
+            f"{path}: due '{table['due']}' is before received '{table['received']}'. Write a later "
+            f"day (the year?), or leave due out: one month after received."
+        )
     return Asked(path, *_deadline(path, received, due), kind, source)
 
 

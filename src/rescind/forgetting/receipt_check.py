@@ -57,7 +57,7 @@ def how_to_check(
         [
             f"The key that the operator gave you with the one here: `{receipt.public_key}`",
             "The signature with the file: `rescind verify` must say VALID.",
-            f"{second}: the second command below.",
+            f"{second}: the second command below. It prints whose request it is: your id.",
             f"If you got `{proof}`: that the receipt stands in the operator's log, the last "
             f"command. The log has a key of its own, which they publish, too.",
             "This page with the file: verdict, level and date must be those that the command "

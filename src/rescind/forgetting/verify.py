@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -242,7 +243,16 @@ def _request(receipt: Receipt, event: Event, key: bytes, names: str = "") -> Che
     ):
         told = "the request names other users or items than those that the receipt is about"
         return Check(False, f"{told}: somebody changed their names in the file")
-    return Check(True, f"it is about exactly the given {receipt.asked.kind} request")
+    return Check(True, f"it is about exactly the given {receipt.asked.kind} request{_whose(names)}")
+
+
+def _whose(names: str) -> str:
+    """Return whose request it is, by original ids: one may have been sent somebody else's."""
+    users = (json.loads(names) if names else {}).get("user")
+    several = len({*users}) if isinstance(users, list) else 0
+    if not users or several > 1:
+        return f", of {several} users" if several > 1 else ""
+    return f", of user '{users if isinstance(users, str) else users[0]}'"
 
 
 def _of_another(result: Verification, receipt: Receipt, event: Event, key: bytes) -> list[Check]:
