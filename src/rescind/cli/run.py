@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -213,7 +214,8 @@ def _one(cell: Cell, folder: Path, resume: bool, title: str, cache: TrialCache) 
     earlier = (folder / LEARNING).is_dir()  # what is finished here is to be replaced
     done = read_facts(folder) if resume and not emptied and not earlier else None
     if done is not None and _same(done, cell):
-        typer.echo(f"{title}: finished before", err=True)
+        since = _data_changed(done, cell)
+        typer.echo(f"{title}: finished before{since}", err=True)
         tidy(folder)
         return done
     if not emptied:
@@ -226,6 +228,22 @@ def _one(cell: Cell, folder: Path, resume: bool, title: str, cache: TrialCache) 
         if cell.data.variant and cell.forget is None:
             stream_run.draw(result.facts, folder / stream_run.PICTURE)
     return result.facts
+
+
+def _data_changed(done: dict[str, Any], cell: Cell) -> str:
+    """Say so if rows of the data were erased or added after a run was finished."""
+    from rescind.data.blocklist import place
+    from rescind.data.importing import imported_folder
+
+    name = cell.data.name
+    files = [place(name), *(imported_folder() / name).glob("*")]
+    last = max((path.stat().st_mtime for path in files if path.is_file()), default=0.0)
+    if last <= datetime.fromisoformat(done["date"]).timestamp() + 1:  # its seconds are whole
+        return ""
+    return (
+        f", and rows of '{name}' were erased or added since: to learn from what is there now, give "
+        f"the command without --resume"
+    )
 
 
 def _tell_replaced(folder: Path, cell: Cell, title: str) -> None:

@@ -71,11 +71,12 @@ def command(
     typer.echo(shown(markdown(table)))
     for remark in remarks(table):
         typer.echo(remark)
+    remarked = table.other_code or table.other_settings
     if against is not None:
         _compare(paired, against, shown)
     if plot is not None:
         typer.echo(f"Written: {plot}")
-    if not any(e.values for e in table.entries) and not table.other_code:
+    if not any(e.values for e in table.entries) and not remarked:
         typer.echo(f"No results are recorded yet. Next: rescind run {recipe} --record")
 
 
@@ -96,7 +97,7 @@ def _compare(paired: tuple[Difference, ...], against: str, shown: Callable[[str]
     from rescind.experiments.significance import markdown_differences, on_few_seeds, remark
 
     if not paired:
-        typer.echo(f"\nNo cell on the data of '{against}' shares a seed with it yet.")
+        typer.echo(f"\nNo cell shares a seed with '{against}' on the same rows yet.")
         return
     typer.echo(f"\nDifferences to '{against}', paired by seed (the same seed is the same split)")
     typer.echo(shown(markdown_differences(paired, against)))
@@ -132,6 +133,7 @@ def _plain(table: ResultTable, paired: tuple[Difference, ...]) -> dict[str, Any]
         "stale": table.stale,
         "mixed_data": list(table.mixed),
         "other_code": list(table.other_code),
+        "other_settings": list(table.other_settings),
     }
 
 

@@ -30,6 +30,8 @@ class Difference:
     cell: str
     metric: str
     values: tuple[float, ...]
+    apart: int = 0
+    """Seeds that both have, on different rows: no pairs, and left out."""
 
     @property
     def mean(self) -> float:
@@ -73,14 +75,18 @@ def differences(
     """Subtract one cell from every other cell (or from `cells`) on the same data, by seed."""
     known = cells_by_name(table.recipe)
     base = {e.metric: e.by_seed for e in table.entries if e.cell == against}
+    of_rows = {e.metric: e.data_by_seed for e in table.entries if e.cell == against}
     out = []
     for e in table.entries:
         if e.cell == against or e.cell not in (known if cells is None else cells):
             continue
         if known[e.cell].data == known[against].data:
-            other = base[e.metric]
-            values = tuple(v - other[seed] for seed, v in e.by_seed.items() if seed in other)
-            out += [Difference(e.cell, e.metric, values)] if values else []
+            other, rows = base[e.metric], of_rows[e.metric]
+            both = [seed for seed in e.by_seed if seed in other]
+            pairs = [s for s in both if e.data_by_seed.get(s) == rows.get(s)]
+            values = tuple(e.by_seed[seed] - other[seed] for seed in pairs)
+            apart = len(both) - len(pairs)
+            out += [Difference(e.cell, e.metric, values, apart)] if values else []
     return tuple(out)
 
 
@@ -149,17 +155,25 @@ def on_few_seeds(found: Sequence[Difference]) -> str:
     fewest = min((len(one.values) for one in found), default=ENOUGH)
     if fewest >= ENOUGH:
         return ""
+    more = f"Run more: --seeds {ENOUGH} --resume --record."
+    if any(one.apart for one in found):  # with --resume, those on other rows would stay
+        more = f"Run all again, on the rows of now: --seeds {ENOUGH} --record, without --resume."
     return (
-        f"'no' means: not shown, by {fewest} seeds. With fewer than {ENOUGH} the corrected test "
-        f"finds only large and steady differences. Run more: --seeds {ENOUGH} --resume --record."
+        f"'no' means: not shown, by {fewest} seed{'s' * (fewest != 1)}. With fewer than {ENOUGH} "
+        f"the corrected test finds only large and steady differences. {more}"
     )
 
 
 def remark(found: Sequence[Difference]) -> str:
     """Return a remark with the number of comparisons and the meaning of the columns."""
     tested = sum(d.p is not None for d in found)
+    apart = sum(d.apart for d in found)
+    left_out = (
+        f" {apart} pair{'s' * (apart != 1)} of one seed on different rows (MIXED DATA) left out."
+        if apart else ""
+    )  # fmt: skip
     return (
         f"{len(found)} comparisons, {tested} of them tested (two pairs or more). p: paired t-test "
         f"over seeds; Holm: adjusted for all {tested}; effect: Hedges' g of the paired "
-        f"differences, from three pairs on. Bold and 'differs': adjusted p below {LEVEL}."
+        f"differences, from three pairs on. Bold and 'differs': adjusted p below {LEVEL}.{left_out}"
     )

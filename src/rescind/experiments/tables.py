@@ -52,10 +52,16 @@ class Entry:
     digits: int = 4
     ran: bool = False
     """Whether the cell has results. If so, a missing value does not apply to it."""
+    data: tuple[str, ...] = ()
+    """Digests of the rows that the values are of, in order; '' if a line states none."""
 
     @property
     def by_seed(self) -> dict[int, float]:
         return dict(zip(self.seeds, self.values, strict=True))
+
+    @property
+    def data_by_seed(self) -> dict[int, str]:
+        return dict(zip(self.seeds, self.data, strict=True)) if self.data else {}
 
     @property
     def mean(self) -> float | None:
@@ -114,6 +120,8 @@ class ResultTable:
     """A sentence for each dataset whose rows differ between the results."""
     other_code: tuple[str, ...] = ()
     """A sentence for each version of a user's own method that is not the one of now."""
+    other_settings: tuple[str, ...] = ()
+    """A sentence for each cell whose only results are of other settings than those of now."""
 
 
 def lines(recipe: Recipe) -> list[dict[str, Any]]:
@@ -206,14 +214,19 @@ def collect(
             ran, values = any(cell == name for cell, _ in newest), tuple(numbers.values())
             entry = Entry(name, column.name, values, paper, tuple(numbers), floor)
             entry = replace(entry, words=words, digits=column.digits, ran=ran)
-            entries.append(replace(entry, printed_floor=_floor_of_print(cells[name])))
+            data = tuple(str(newest[name, seed].get("data", "")) for seed in numbers)
+            entry = replace(entry, data=data, printed_floor=_floor_of_print(cells[name]))
+            entries.append(entry)
     # The additive learner has no random numbers either, but it is not a control.
     seedless = [n for n in recipe.names if cells[n].method.seedless]
     controls = tuple(n for n in seedless if cells[n].method.control)
     mixed = mixed_data(newest, cells)
     own = any(cell.code for cell in cells.values())
     other = other_code(recipe, cells, newest) if own else ()
-    return ResultTable(recipe, tuple(entries), stale, controls, tuple(floors), mixed, other)
+    changed = other_settings(recipe, cells, newest) if stale else ()
+    return ResultTable(
+        recipe, tuple(entries), stale, controls, tuple(floors), mixed, other, changed
+    )
 
 
 def other_code(recipe: Recipe, cells: Mapping[str, Cell], newest: Newest) -> tuple[str, ...]:
@@ -235,6 +248,33 @@ def other_code(recipe: Recipe, cells: Mapping[str, Cell], newest: Newest) -> tup
         f"{_named(list(dict.fromkeys(of)))}. Run them again with --record, or put the file back."
         for (made, code), of in runs.items()
     )
+
+
+def other_settings(recipe: Recipe, cells: Mapping[str, Cell], newest: Newest) -> tuple[str, ...]:
+    """Tell which cells have results of other settings alone, and which settings those are."""
+    last: dict[str, dict[str, Any]] = {}
+    seeds: dict[str, set[int]] = {}
+    for line in lines(recipe):
+        cell = cells.get(line["cell"])
+        if cell is not None and not cell.made(line) and (line["cell"], line["seed"]) not in newest:
+            last[line["cell"]] = line
+            seeds.setdefault(line["cell"], set()).add(line["seed"])
+    said = []
+    for name, line in last.items():
+        now = cells[name].settings
+        changed = [
+            f"{key} {value}, now {now[part][key]}"
+            for part, table in line.get("settings", {}).items()
+            for key, value in table.items()
+            if now.get(part, {}).get(key, value) != value
+        ]
+        of = f"{name} seed{'s' * (len(seeds[name]) > 1)} {_named([*map(str, sorted(seeds[name]))])}"
+        why = f" ({_named(changed)})" if changed else ""
+        said.append(
+            f"OTHER SETTINGS: {of}{why} is left out. Run it with those of now: rescind run "
+            f"{recipe.path} --resume --record"
+        )
+    return tuple(said)
 
 
 def _named(runs: Sequence[str]) -> str:
@@ -311,7 +351,7 @@ def markdown(table: ResultTable) -> str:
 
 def remarks(table: ResultTable) -> list[str]:
     """Return notes on the table: its controls, and what was left out."""
-    said = [*table.mixed, *table.other_code]
+    said = [*table.mixed, *table.other_code, *table.other_settings]
     if table.controls:
         names = ", ".join(f"'{n}'" for n in table.controls)
         said.append(f"Controls, in which nothing is trained round by round: {names}.")
