@@ -12,7 +12,13 @@ import tomli_w
 
 from rescind.errors import ConfigError, DataError
 from rescind.experiments.recipe import Recipe, read
-from rescind.experiments.significance import ENOUGH, Difference, differences, on_few_seeds
+from rescind.experiments.significance import (
+    ENOUGH,
+    Difference,
+    differences,
+    on_few_seeds,
+    remark,
+)
 from rescind.experiments.sweeps import draw, sweeps
 from rescind.experiments.tables import _floor_of_print, collect, markdown, remarks
 
@@ -363,6 +369,47 @@ def test_seeds_of_other_rows_of_the_data_are_named(tmp_path):
     assert "rows of 'ml-1m' were erased" in said
     assert "1 are of other rows than the rest: ml-1m/FedAvg seed 1." in said
     assert remarks(collect(recipe))[0] == said
+
+
+def test_one_seed_on_different_rows_is_no_pair(tmp_path):
+    text = '[axes]\nmethod = ["FedAvg", "EASE"]\nseed = [0, 1, 2]\n'
+    results = {"FedAvg": {s: (0.5 + s / 10, 0.1) for s in range(3)},
+               "EASE": {s: (0.6 + s / 10, 0.2) for s in range(3)}}  # fmt: skip
+    recipe = written(tmp_path, text, results)
+    lines = [json.loads(line) for line in recipe.results.read_text().splitlines()]
+    for line in lines:
+        line["data"] = "sha256:before"
+    (whole, _) = differences(collect(_kept(recipe, lines)), "FedAvg")
+    assert (len(whole.values), whole.apart) == (3, 0), "control"
+    assert "--resume --record" in on_few_seeds([whole])
+    lines[0]["data"] = "sha256:after"  # FedAvg, seed 0
+    found = differences(collect(_kept(recipe, lines)), "FedAvg")
+    assert [(len(one.values), one.apart) for one in found] == [(2, 1), (2, 1)]
+    assert "2 pairs of one seed on different rows (MIXED DATA) left out" in remark(found)
+    assert "--record, without --resume" in on_few_seeds(found)
+
+
+def _kept(recipe, lines):
+    recipe.results.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return recipe
+
+
+def test_results_of_other_settings_are_named_with_what_changed(tmp_path):
+    text = '[axes]\nmethod = ["FedAvg", "EASE"]\nseed = [0, 1]\n'
+    recipe = written(tmp_path, text, {"FedAvg": {0: (0.5, 0.1), 1: (0.6, 0.1)},
+                                      "EASE": {0: (0.7, 0.2)}})  # fmt: skip
+    lines = [json.loads(line) for line in recipe.results.read_text().splitlines()]
+    for line, cell in zip(lines, (recipe.cells[0], recipe.cells[0], recipe.cells[-1]), strict=True):
+        line["settings"] = cell.settings
+    assert collect(_kept(recipe, lines)).other_settings == (), "control"
+    for line in lines[:2]:
+        line["settings"] = {**line["settings"], "method": {**line["settings"]["method"], "rate": 7}}
+    (said,) = collect(_kept(recipe, lines)).other_settings
+    assert said.startswith("OTHER SETTINGS: FedAvg seeds 0, 1 (rate 7, now ")
+    assert said.endswith(f"rescind run {recipe.path} --resume --record")
+    newer = {**lines[0], "settings": recipe.cells[0].settings}
+    (said,) = collect(_kept(recipe, [*lines, newer])).other_settings
+    assert said.startswith("OTHER SETTINGS: FedAvg seed 1 (rate 7"), "seed 0 was run since"
 
 
 def test_a_table_of_ones_own_has_no_columns_of_a_paper(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -150,6 +151,37 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="in use"):
         plan(state, None, None, None)
     ledger.close()
+
+
+@pytest.mark.parametrize("lost", ["the folder", "an older one, without items"])
+def test_backup_and_mirror_are_enough_if_the_folder_is_lost(tmp_path: Path, lost: str) -> None:
+    state, backup, mirror = tmp_path / "state", tmp_path / "backup.db", tmp_path / "mirror.bin"
+    ledger = opened(state, keys_mirror=mirror)
+    person, names = joined(ledger, 1, 2), ledger.catalogue.ids
+    back_up(state, backup)
+    ledger.close()
+    state.rename(tmp_path / "lost")
+    with pytest.raises(DataError, match=r"mkdir"):
+        restore(state, backup, mirror)
+    state.mkdir()
+    if lost != "the folder":
+        with closing(sqlite3.connect(backup)) as file:
+            file.execute("DELETE FROM setting WHERE name = 'catalogue items'")
+            file.commit()
+    restore(state, backup, mirror)
+    if lost != "the folder":
+        with pytest.raises(ConfigError, match="the same ids in the same order"):
+            opened(state, catalogue=None)
+        opened(state).close()
+    ledger = opened(state, catalogue=None)  # nobody names items or mirror
+    assert ledger.catalogue.ids == names
+    assert lent(ledger, person) == [1, 2]
+    done(ledger, Lend(person, (3,)))
+    ledger.close()
+    assert (state / "keys.bin").read_bytes() == mirror.read_bytes(), "the mirror goes on"
+    assert (state / "catalogue.json").read_bytes() == (
+        tmp_path / "lost/catalogue.json"
+    ).read_bytes()
 
 
 def test_a_backup_of_another_service_is_refused(tmp_path: Path) -> None:

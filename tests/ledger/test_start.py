@@ -298,7 +298,7 @@ def test_a_second_process_is_refused_with_a_sentence(tmp_path: Path) -> None:
 
 
 def test_another_catalogue_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="first start needs the items"):
+    with pytest.raises(ConfigError, match=r"has no catalogue\. Give the items"):
         opened(tmp_path, catalogue=None)
     opened(tmp_path).close()
     with pytest.raises(ConfigError, match="another order"):

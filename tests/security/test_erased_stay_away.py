@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import stat
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -589,6 +591,22 @@ def test_forgetting_imported_data_names_the_user_and_asks_on_a_terminal(
     done = CliRunner().invoke(app, other)
     assert done.exit_code == 0, "a script is not asked"
     assert "still stored" not in done.output, "control: no row is"
+
+
+def test_a_resumed_command_says_that_rows_were_erased_since(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["run", "--data", "mine", "--method", "Popularity"]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    again = CliRunner().invoke(app, [*words, "--resume"])
+    assert "finished before\n" in again.output, "control"
+    erase_imported("mine", ["person-4"])
+    later = time.time() + 60  # the run tells whole seconds
+    for path in (imported_folder() / "mine").iterdir():
+        os.utime(path, (later, later))
+    again = CliRunner().invoke(app, [*words, "--resume"])
+    assert "finished before, and rows of 'mine' were erased or added since" in again.output
 
 
 def test_a_record_that_was_erased_before_is_not_called_unknown(table: Path, tmp_path: Path) -> None:

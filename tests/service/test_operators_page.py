@@ -173,7 +173,7 @@ def test_a_database_that_is_away_is_told_before_anybody_writes(
         assert "rescind_refusing_changes 1.0" in told.text
         assert "rescind_lenders" not in told.text, "what it was before is not what it is"
         assert person.get("/v1/me/loans").status_code == 503, "control"
-    house.ledger.writer.fault = Busy("the last batch was refused")
+    house.ledger.writer._outage.refused(Busy("the last batch was refused"), 1)
     assert ask.get("/readyz").status_code == 200, "it is back, though nobody wrote since"
     assert "rescind_lenders 1.0" in ask.get("/metrics").text
 

@@ -22,7 +22,12 @@ from rescind.ledger import tables
 from rescind.ledger.errors import CannotStart
 from rescind.ledger.keyslots import FILE as KEYS
 from rescind.ledger.keyslots import Head, KeySlots
-from rescind.ledger.lost_keys import check_not_missing, mirror_missing, mirror_of
+from rescind.ledger.lost_keys import (
+    check_not_missing,
+    mirror_missing,
+    mirror_of,
+    remember_mirror,
+)
 from rescind.ledger.migrate import migrate, newest
 from rescind.ledger.place import FILE, check_not_elsewhere, check_there, remember
 from rescind.ledger.reading import OPEN
@@ -196,6 +201,7 @@ def restore(
                 _refuse_empty(keys, connection)  # before anything is written into it
             migrate(connection)
             remember(state, database)
+            remember_mirror(state, mirror_of(state, keys_mirror))
             with connection.begin():
                 connection.execute(delete(tables.session))  # everybody signs in again
             tree = read_tree(connection)
@@ -293,7 +299,10 @@ def _copy_rows(source: Connection, copy: Connection) -> dict[str, int]:
 def _keys(state: Path, mirror: Path | None) -> Iterator[KeySlots]:
     """Hold the state, so that no service runs on it meanwhile."""
     if not state.is_dir():
-        raise DataError(f"{state} is not a folder. Name the state folder of a service.")
+        raise DataError(
+            f"{state} is not a folder. Name the state folder of a service; if its disk was lost, "
+            f"make a new one first: mkdir {state}"
+        )
     with locked(state):
         mirror = mirror_of(state, mirror)
         if missing := mirror_missing(state, mirror):  # it would be newer than the keys afterwards

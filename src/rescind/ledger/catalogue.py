@@ -59,18 +59,26 @@ class Catalogue:
         """Digest of the ids in their order."""
         return "sha256:" + hashlib.sha256(json.dumps(self.ids).encode()).hexdigest()
 
+    @property
+    def text(self) -> str:
+        """All ids and titles, as `of_text` reads them."""
+        return json.dumps({"ids": self.ids, "titles": self.titles}, ensure_ascii=False)
+
+    @classmethod
+    def of_text(cls, text: str | bytes) -> Catalogue:
+        """Read what `text` wrote."""
+        table = json.loads(text)
+        return cls(table["ids"], table["titles"])
+
     def save(self, state: Path) -> None:
         """Write the catalogue into a state folder. It is public: items, not people."""
-        table = {"ids": self.ids, "titles": self.titles}
-        text = json.dumps(table, ensure_ascii=False).encode()
-        write_atomically(state / FILE, text, private=True)  # as all files of the folder
+        write_atomically(state / FILE, self.text.encode(), private=True)  # as all files there
 
     @classmethod
     def load(cls, state: Path) -> Catalogue:
         """Read the catalogue of a state folder."""
         try:
-            table = json.loads((state / FILE).read_bytes())
-            return cls(table["ids"], table["titles"])
+            return cls.of_text((state / FILE).read_bytes())
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(
                 f"cannot read the catalogue {state / FILE}: {error}. Put the file back, or start "

@@ -42,6 +42,8 @@ from rescind.ledger.place import compared_with_note, remember
 from rescind.ledger.store import Store, last_batch, last_batch_if_any
 from rescind.proof.tlog import Tree
 
+ITEMS = "catalogue items"
+"""The setting that holds the whole catalogue; "catalogue" is the digest of its ids."""
 _NOT_DUMPABLE = 4  # PR_SET_DUMPABLE of prctl
 
 
@@ -349,15 +351,25 @@ def _check_log(connection: Connection, tree: Tree) -> None:
 
 
 def _catalogue(state: Path, given: Catalogue | None, connection: Connection) -> Catalogue:
-    """Return the catalogue of this state, kept at the first start; refuse another one later."""
-    if given is None and not (state / CATALOGUE).exists():
-        raise ConfigError(
-            f"{state} has no catalogue yet: the first start needs the items that people may lend."
-        )
-    found = given or Catalogue.load(state)
-    name = tables.setting.c.name
+    """Return the catalogue of this state, kept at the first start; refuse another one later.
+
+    The ledger has it, too, and so every backup: a folder that was lost gets it from there.
+    """
+    name, value = tables.setting.c.name, tables.setting.c.value
     with connection.begin():
-        known = connection.scalar(select(tables.setting.c.value).where(name == "catalogue"))
+        known = connection.scalar(select(value).where(name == "catalogue"))
+        kept = connection.scalar(select(value).where(name == ITEMS))
+        if given is not None:
+            found = given
+        elif kept is not None and not (state / CATALOGUE).exists():
+            found = given = Catalogue.of_text(kept)
+        elif not (state / CATALOGUE).exists():
+            raise ConfigError(
+                f"{state} has no catalogue. Give the items that people may lend (--items FILE): of "
+                f"a service that was there before, the same ids in the same order."
+            )
+        else:
+            found = Catalogue.load(state)
         if known is None:
             values = {"catalogue": found.digest, "batch": "0", "clean": "{}"}
             rows = [{"name": key, "value": value} for key, value in values.items()]
@@ -368,6 +380,9 @@ def _catalogue(state: Path, given: Catalogue | None, connection: Connection) -> 
                 f"another order, and loans name their places. Give the same catalogue, or a new "
                 f"state folder."
             )
+        if kept != found.text:
+            connection.execute(delete(tables.setting).where(name == ITEMS))
+            connection.execute(insert(tables.setting).values(name=ITEMS, value=found.text))
     if given is not None:
         found.save(state)
     return found

@@ -17,8 +17,10 @@ from rescind.errors import ConfigError, DataError
 from rescind.ledger.book import Ledger
 from rescind.ledger.catalogue import FILE as CATALOGUE
 from rescind.ledger.catalogue import Catalogue
+from rescind.ledger.keyslots import FILE as KEYS
 from rescind.ledger.lost_keys import mirror_missing, mirror_of
 from rescind.ledger.options import Options
+from rescind.ledger.place import FILE as LEDGER
 from rescind.ledger.removal import Remove
 from rescind.ledger.start import swap_in_use
 from rescind.ledger.warming import warm_up
@@ -150,7 +152,10 @@ class Wanted:
         if self.make_token is not None:
             entrances.scopes_of(self.make_token)
         if self.users is not None and (self.demo or self.items):
-            raise ConfigError("--import brings its own items: leave --items and --demo out.")
+            raise ConfigError(
+                "--import brings its own items: leave --items and --demo out. Titles come from the "
+                "import: rescind data import FILE --name NAME --items FILE, before the first start."
+            )
         if self.codes is not None and self.users is None:
             raise ConfigError("--codes is the file of an import: give --import NAME, too.")
 
@@ -200,7 +205,7 @@ def run(
     people = _people(wanted, say)
     listening = door.listening()
     try:
-        catalogue = people.catalogue if people else _catalogue(state, wanted.items)
+        catalogue = people.catalogue if people else _catalogue(state, wanted.items, keys_mirror)
         ledger = Ledger.open(
             state,
             catalogue=catalogue,
@@ -239,10 +244,11 @@ def _people(wanted: Wanted, say: Say) -> demonstration.People | None:
     return demonstration.people_of(wanted.demo, say) if wanted.demo else None
 
 
-def _catalogue(state: Path, items: Path | None) -> Catalogue | None:
-    """Read the items the first time; later the folder has them."""
+def _catalogue(state: Path, items: Path | None, mirror: Path | None) -> Catalogue | None:
+    """Read the items the first time; later the folder or the ledger has them."""
     if items is None:
-        if not (state / CATALOGUE).exists():
+        there = [state / CATALOGUE, state / LEDGER, state / KEYS, *([mirror] if mirror else [])]
+        if not any(path.exists() for path in there):
             raise ConfigError(
                 f"{state} is new, and a service needs items that people may lend. Give "
                 f"--items FILE.csv (columns id, title), or --demo ml-100k to try it out."
