@@ -20,6 +20,7 @@ from rescind.cli.flower import app
 from rescind.errors import ConfigError
 from rescind.flower import deploy
 from rescind.flower.certificates import make_kit
+from rescind.flower.silo.identity import check_place
 
 pytestmark = pytest.mark.flower
 
@@ -122,3 +123,51 @@ def test_another_part_of_a_kit_is_named_with_the_right_one(
     assert f"--kit {kit / right}" in str(done.exception)
     deploy.check_part(kit / right, right)
     deploy.check_part(tmp_path, right)  # not a kit at all: another error says what is missing
+
+
+@pytest.mark.parametrize(
+    ("given", "place", "says", "then"),
+    [
+        ("silo-0", "1/3", "the kit of silo 0, and --silo 1/3 was given", "give --silo 0/3."),
+        ("silo-2", "0/3", "the kit of silo 2, and --silo 0/3 was given", "give --silo 2/3."),
+        ("silo-0", "0/2", "the kit of silo 0 of 3, and --silo 0/2 was given", "Give --silo 0/3."),
+        ("silo-1", "1/4", "the kit of silo 1 of 3, and --silo 1/4 was given", "Give --silo 1/3."),
+        ("silo-0", "3/4", "the kit of silo 0 of 3, and --silo 3/4 was given", "Give --silo 0/3."),
+    ],
+)
+def test_a_silo_joins_with_the_number_of_its_kit_only(
+    given: str, place: str, says: str, then: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    kit = make_kit(tmp_path / "kit", 3, ["localhost"])
+    refused = _error_of_join(kit / given, place)
+    assert f"{kit / given} is {says}" in refused
+    assert then in refused
+    assert list(tmp_path.iterdir()) == [kit]  # no folder of the wrong silo
+    right = f"{given[-1]}/3"
+    assert "none.toml" in _error_of_join(kit / given, right)  # the kit is right, the recipe is not
+
+
+def test_a_key_of_another_kit_is_told_from_a_wrong_number(tmp_path: Path) -> None:
+    kit = make_kit(tmp_path / "kit", 2, ["localhost"]) / "silo-0"
+    other = make_kit(tmp_path / "other", 2, ["localhost"]) / "silo-0"
+    check_place(kit, 0, 2)  # the control
+    (kit / "node.key").write_bytes((other / "node.key").read_bytes())
+    refused = _error_of_join(kit, "0/2")
+    assert f"the files in {kit} are of different kits" in refused
+    (kit / "node.key").write_text("not a key")
+    assert f"{kit} has no readable node.key" in _error_of_join(kit, "0/2")
+
+
+def test_a_kit_that_does_not_say_whose_it_is_joins_with_any_number(tmp_path: Path) -> None:
+    kit = make_kit(tmp_path / "kit", 2, ["localhost"]) / "silo-0"
+    with pytest.raises(ConfigError, match="is the kit of silo 0"):
+        check_place(kit, 1, 2)
+    (kit / "silos.pub").unlink()  # as kits of earlier versions
+    check_place(kit, 1, 2)
+
+
+def _error_of_join(kit: Path, place: str) -> str:
+    done = CliRunner().invoke(app, ["join", "none.toml", "--silo", place, "--kit", str(kit)])
+    assert isinstance(done.exception, ConfigError), done.exception
+    return str(done.exception)

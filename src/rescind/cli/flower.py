@@ -149,7 +149,7 @@ def join(
     from rescind.core.files import locked, make_folder
     from rescind.errors import ConfigError
     from rescind.flower.silo.data_source import RecipeData
-    from rescind.flower.silo.identity import Identity
+    from rescind.flower.silo.identity import Identity, check_place
     from rescind.flower.silo.node import Node
     from rescind.flower.silo.own_people import OwnPeople
     from rescind.flower.silo.resident import Resident
@@ -157,6 +157,8 @@ def join(
     from rescind.flower.silo.storage import Store
     from rescind.flower.silo.upgrade import upgrade
 
+    if kit is not None:
+        check_place(kit, number, count)
     if lines and (secure or kit is None):
         raise ConfigError("--lines needs this silo's --kit, to sign them, and no --secure.")
     people = None if own is None else OwnPeople(own, number, count)
