@@ -140,7 +140,7 @@ def deployed(silos: int, rounds: int, messages: float) -> Row:
             machines.up("--kit", f"{kit}/server")
             for silo in range(silos):
                 machines.join(silo, "--kit", f"{kit}/silo-{silo}")
-            machines.run("--kit", f"{kit}/server", "--wait", f"{PATIENCE:g}")
+            machines.run("--kit", f"{kit}/operator", "--wait", f"{PATIENCE:g}")
             patience = silos * PATIENCE  # all silos share this machine
             until(lambda: len(_ended(folder)) > 0, "the first round", patience)
             before = _descendants()
