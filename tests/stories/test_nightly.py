@@ -98,6 +98,12 @@ class Shop:
     def ask(self, name: str, text: str) -> None:
         (self.folder / "in" / "requests" / f"{name}.json").write_text(text)
 
+    def about(self, name: str) -> dict[str, object]:
+        """Return what is noted of an answer."""
+        place = self.folder / "in" / "requests" / "answered" / name / "about.json"
+        told: dict[str, object] = json.loads(place.read_text())
+        return told
+
     def lists(self) -> set[tuple[str, str]]:
         rows = pq.read_table(self.folder / "lists" / "top-k.parquet").to_pylist()
         return {(row["user"], row["item"]) for row in rows}
@@ -261,8 +267,37 @@ def test_a_customer_who_returns_is_let_in_with_what_is_new_and_can_leave_again(s
     shop.ask("anna-again", '{"withdraw": "c7"}')
     assert "10 users," in night(302)
     assert "c7" not in {user for user, _ in shop.lists()}
+    assert "same_as" not in shop.about("anna-again"), "it is about what she had since"
+    shop.ask("anna-reminds", '{"withdraw": "c7"}')
+    night(303)
+    assert shop.about("anna-reminds")["same_as"] == "anna-again", "the last answer counts"
     code, said = shop.rescind("rescind verify in/requests/answered")
     assert code == 0, said
+
+
+def test_a_second_letter_nights_later_is_answered_by_the_first(shop: Shop) -> None:
+    shop.ask("x1", '{"withdraw": "c7"}')
+    shop.ask("y1", '{"erase": {"user": "c2", "items": ["p6"]}}')
+    for _ in range(NIGHTS):
+        assert shop.follow("nightly.sh")["requests"] == 0
+    shop.ask("x3", '{"withdraw": "c7"}')
+    shop.ask("y3", '{"erase": {"user": "c2", "items": ["p6"]}}')
+    shop.ask("z", '{"withdraw": "c8"}')
+    assert shop.follow("nightly.sh")["requests"] == 0
+    told = [shop.about(name).get("same_as") for name in ("x3", "y3", "z")]
+    assert told == ["x1", "y1", None], "z is the control"
+    assert not list((shop.folder / "in" / "requests").glob("*.json"))
+
+
+def test_who_was_let_in_and_leaves_before_she_has_rows_is_not_told_the_old_answer(
+    shop: Shop,
+) -> None:
+    shop.ask("x1", '{"withdraw": "c7"}')
+    assert shop.follow("nightly.sh")["requests"] == 0
+    assert shop.rescind(next(line for line in script("return.sh") if " admit " in line))[0] == 0
+    shop.ask("x2", '{"withdraw": "c7"}')
+    assert shop.follow("nightly.sh")["requests"] == 1, "she would be learnt with the next file"
+    assert not (shop.folder / "in" / "requests" / "answered" / "x2").exists()
 
 
 def test_cron_finds_the_command_with_the_lines_of_the_page(tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ from rescind.experiments.cell import Cell, DataSettings, RunSettings
 from rescind.experiments.forget_run import answer
 from rescind.experiments.learning_run import run_cell
 from rescind.experiments.request_files import month_after
-from rescind.experiments.request_queue import current, log_lines, metrics_text, work_through
+from rescind.experiments.request_log import log_lines, metrics_text
+from rescind.experiments.request_queue import current, work_through
 from rescind.forgetting import data_erasure
 from rescind.forgetting.receipt import opened, parse
 from rescind.forgetting.succession import begin_learning, rerunning
@@ -222,7 +223,7 @@ def killed_at(monkeypatch, at: str) -> Iterator[None]:
             yield
 
 
-@pytest.mark.parametrize("at", ["after answer", "_hand_over", "os.replace", "_log", "unlink"])
+@pytest.mark.parametrize("at", ["after answer", "_hand_over", "os.replace", "add_to_log", "unlink"])
 def test_killed_between_two_writes_a_request_is_answered_once(queue, monkeypatch, at):
     folder, run = queue
     ask(folder, "anna", withdraw="3")
@@ -251,6 +252,13 @@ def _kill_for(real, name: str):
     return call
 
 
+def learn(run: Path) -> None:
+    """Learn the run of the shop, as every night; it forgets which requests it answered."""
+    run_cell(Cell("c", DataSettings(name="shop"), None, Gram(), RunSettings(rounds=1)), run)
+    for old in run.parent.glob("run-forgot-*"):
+        shutil.rmtree(old)
+
+
 @pytest.fixture
 def shop(tmp_path, monkeypatch) -> tuple[Path, Path]:
     """A queue to a run on imported data: 12 users with 5 items each."""
@@ -258,8 +266,7 @@ def shop(tmp_path, monkeypatch) -> tuple[Path, Path]:
     rows = [f"c{user},p{(3 * user + k) % 10}" for user in range(12) for k in range(5)]
     (tmp_path / "shop.csv").write_text("\n".join(["user,item", *rows]) + "\n")
     import_file(tmp_path / "shop.csv", "shop")
-    cell = Cell("c", DataSettings(name="shop"), None, Gram(), RunSettings(rounds=1))
-    run_cell(cell, tmp_path / "run")
+    learn(tmp_path / "run")
     (tmp_path / "requests").mkdir()
     return tmp_path / "requests", tmp_path / "run"
 
@@ -294,7 +301,7 @@ def test_other_runs_that_still_have_the_user_are_named(shop, capsys):
     assert f"Answer there, too: {run.with_name('other')}\n" in told
 
 
-@pytest.mark.parametrize("at", ["erase", "write", "after erase", "_log", "unlink"])
+@pytest.mark.parametrize("at", ["erase", "write", "after erase", "add_to_log", "unlink"])
 def test_killed_while_imported_rows_are_deleted_the_next_call_goes_on(shop, monkeypatch, at):
     folder, run = shop
     ask(folder, "anna", withdraw="c3")
@@ -371,6 +378,110 @@ def command(folder: Path, run: Path, capsys) -> tuple[int, str]:
             main()
     said = capsys.readouterr()
     return int(stop.value.code or 0), said.out + said.err
+
+
+FEW = {"user": "c4", "items": ["p2", "p3"]}
+
+
+def about(folder: Path, name: str) -> dict:
+    return json.loads((folder / "answered" / name / "about.json").read_text())
+
+
+@pytest.mark.parametrize("request_", [{"withdraw": "c3"}, {"erase": FEW}])
+def test_a_reminder_after_the_run_was_learnt_again_is_told_by_the_first(shop, request_, capsys):
+    folder, run = shop
+    ask(folder, "x1", **request_)
+    assert command(folder, run, capsys)[0] == 0
+    first = folder / "answered" / "x1"
+    for name in ("x2", "x3"):
+        learn(run)
+        ask(folder, name, **request_)
+        code, said = command(folder, run, capsys)
+        assert code == 0, said
+        assert f"answered before, as x1: send {folder}/answered/x1/\n" in said
+        assert "imported rows: 'shop' had none of them any more, see the answer to x1\n" in said
+        assert about(folder, name)["same_as"] == "x1", "also if the last answer was a copy"
+        place = folder / "answered" / name
+        assert {path.name for path in place.iterdir()} - {"receipt.tlog-proof"} == {
+            "about.json", "receipt.json", "receipt.html",
+        }, "the key and the exact request lie with the first alone"  # fmt: skip
+        assert (place / "receipt.json").read_bytes() == (first / "receipt.json").read_bytes()
+        assert "Numbers are bands" in (place / "receipt.html").read_text()
+        assert not (folder / f"{name}.json").exists()
+    assert not run.with_name("run-forgot-1").exists(), "nothing is forgotten twice"
+    ask(folder, "other", withdraw="c5")
+    ask(folder, "nobody", withdraw="c33")
+    ask(folder, "half", erase={"user": "c4", "items": ["p2"]})
+    done = work_through(folder, run, "none")
+    assert done.before == {}, "control: requests of others, and for other things, are no reminders"
+    assert "other" in done.answered
+    assert "nobody" in done.refused
+
+
+@pytest.mark.parametrize("deleted", ["the receipt", "the folder", "both folders"])
+@pytest.mark.parametrize("learnt_again", [True, False])
+def test_a_reminder_is_answered_if_the_first_receipt_was_deleted(
+    shop, deleted, learnt_again, capsys
+):
+    folder, run = shop
+    ask(folder, "x1", withdraw="c3")
+    ask(folder, "x2", withdraw="c3")
+    assert command(folder, run, capsys)[0] == 0
+    if deleted == "the receipt":
+        (folder / "answered" / "x1" / "receipt.json").unlink()
+    else:
+        shutil.rmtree(folder / "answered" / "x1")
+    if deleted == "both folders":
+        shutil.rmtree(folder / "answered" / "x2")
+    if learnt_again:
+        learn(run)
+    ask(folder, "x3", withdraw="c3")
+    code, said = command(folder, run, capsys)
+    assert code == 0, said
+    gone = f"answered before, as x1; its receipt is not in {folder}/answered/x1/ any more\n"
+    assert gone in said
+    assert about(folder, "x3")["same_as"] == "x1"
+    there = (folder / "answered" / "x3" / "receipt.json").is_file()
+    assert there == (not learnt_again or deleted != "both folders")
+    assert (f"for the user: {folder}/answered/x3/" in said) == there
+
+
+def test_rows_that_are_stored_again_are_deleted_by_a_reminder(shop, tmp_path):
+    folder, run = shop
+    shutil.copytree(imported_folder() / "shop", tmp_path / "backup")
+    ask(folder, "x1", withdraw="c3")
+    work_through(folder, run, "none")
+    shutil.rmtree(imported_folder() / "shop")
+    shutil.copytree(tmp_path / "backup", imported_folder() / "shop")
+    learn(run)
+    assert len(items_of("shop", "c3")) == 5, "control: they are stored again, and not learnt"
+    ask(folder, "x2", withdraw="c3")
+    done = work_through(folder, run, "none")
+    assert done.before == {"x2": "x1"}
+    assert "its receipt: receipt-shop.json" in done.rows["x2"]
+    assert items_of("shop", "c3") == []
+    assert len(items_of("shop", "c4")) == 5, "control: of others they stay"
+
+
+@pytest.mark.parametrize("at", ["_hand_over_again", "os.replace", "erase", "add_to_log", "unlink"])
+def test_killed_while_a_reminder_is_answered_the_next_call_goes_on(shop, monkeypatch, at, tmp_path):
+    folder, run = shop
+    shutil.copytree(imported_folder() / "shop", tmp_path / "backup")
+    ask(folder, "x1", withdraw="c3")
+    work_through(folder, run, "none")
+    shutil.rmtree(imported_folder() / "shop")
+    shutil.copytree(tmp_path / "backup", imported_folder() / "shop")
+    learn(run)
+    ask(folder, "anna", withdraw="c3")
+    with killed_at(monkeypatch, at):
+        work_through(folder, run, "none")
+    assert (folder / "anna.json").exists(), "until the answer is complete it is open"
+    done = work_through(folder, run, "none")
+    assert (done.answered, done.before, done.waiting) == (("anna",), {"anna": "x1"}, ())
+    assert sorted(path.name for path in (folder / "answered").iterdir()) == ["anna", "x1"]
+    assert [one["request"] for one in log_lines(folder)] == ["x1", "anna"]
+    assert (folder / "answered" / "anna" / "receipt-shop.json").is_file()
+    assert items_of("shop", "c3") == []
 
 
 def test_a_request_under_a_wrong_name_is_open_and_overdue(queue, capsys):

@@ -96,7 +96,8 @@ def run_queue(
 
     from rescind.core.files import write_atomically
     from rescind.errors import ConfigError
-    from rescind.experiments.request_queue import metrics_text, work_through
+    from rescind.experiments.request_log import metrics_text
+    from rescind.experiments.request_queue import work_through
 
     if audits not in ("standard", "full", "none"):
         raise ConfigError(f"--audits is standard, full or none; got '{audits}'.")
@@ -128,9 +129,13 @@ def _print_answer(folder: Path, name: str, done: Pass) -> None:
     """Print where an answer lies, whether it is that of a request before, and what is left."""
     from rescind.experiments.other_runs import others_told
 
-    typer.echo(f"answered: {name}; for the user: {folder}/answered/{name}/")
-    if same := done.before.get(name):
-        typer.echo(f"  answered before, as {same}: send {folder}/answered/{same}/")
+    place, same = folder / "answered", done.before.get(name)
+    to_send = (place / name / "receipt.json").is_file()
+    typer.echo(f"answered: {name}" + f"; for the user: {place}/{name}/" * to_send)
+    if same and (place / same / "receipt.json").is_file():
+        typer.echo(f"  answered before, as {same}: send {place}/{same}/")
+    elif same:
+        typer.echo(f"  answered before, as {same}; its receipt is not in {place}/{same}/ any more")
     elif name in done.before:
         typer.echo(
             "  answered before, by rescind forget: the receipt is that one, and the exact request "

@@ -61,7 +61,7 @@ def others_with(run: Path, named: Named, lent: bool = False) -> list[Path]:
     ]
     for one in sorted(near):
         if one.resolve() not in seen and has_model(one) and _data_of(one) == data:
-            found += [one] * _has(one, named, lent)
+            found += [one] * still_has(one, named, lent)
         seen.add(one.resolve())
     return found
 
@@ -78,7 +78,7 @@ def _data_of(run: Path) -> str:
     return ""
 
 
-def _has(run: Path, named: Named, lent: bool) -> bool:
+def still_has(run: Path, named: Named, lent: bool = False) -> bool:
     """Return whether a saved run has some of it. One that cannot be read may: look there."""
     if not _knows(run, named):
         return False

@@ -15,6 +15,8 @@ from rescind.experiments.forget_run import request_digest
 from rescind.experiments.read_request import Kind, NamedRecords, Source
 
 ANSWERED, REFUSED, LOG = "answered", "refused", "log.jsonl"
+ABOUT = "about.json"
+"""In the folder of an answer: what is known of it, for the operator."""
 _SUFFIX = ".json"
 _KEYS = ("withdraw", "erase", "received", "due")
 _EXAMPLE = '{"withdraw": "7"} or {"erase": {"user": "7", "items": ["50"]}}'

@@ -21,7 +21,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -34,9 +34,11 @@ from rescind.core.records import Event
 from rescind.data.erasing import items_of
 from rescind.data.importing import imported_names
 from rescind.errors import DataError, RescindError
+from rescind.experiments.earlier_answers import SAME, Earlier, first_answer, told_before
 from rescind.experiments.forget_run import Answer, answer
 from rescind.experiments.other_runs import others_with
 from rescind.experiments.request_files import (
+    ABOUT,
     ANSWERED,
     LOG,
     REFUSED,
@@ -47,6 +49,7 @@ from rescind.experiments.request_files import (
     note_about,
     read_all,
 )
+from rescind.experiments.request_log import add_to_log, log_lines
 from rescind.forgetting.data_erasure import erase, finish
 from rescind.forgetting.forget import Audits
 from rescind.forgetting.receipt import parse
@@ -69,9 +72,6 @@ from rescind.storage.run_folder import (
     read_facts,
 )  # fmt: skip
 
-ABOUT = "about.json"
-SAME = "same_as"
-"""In the notes on a request: the name of the one that was answered before and asked the same."""
 REQUEST = "request.json"
 """The exact request, with which the user can check that the receipt is about it."""
 _TAKEN = "another request of this name was answered. Give the file another name."
@@ -123,7 +123,7 @@ def work_through(folder: Path, run: Path, audits: Audits = "standard", workers: 
         for one in sorted(asked, key=lambda one: (one.due, one.name))[:most]:
             try:
                 if not _about(folder, one.name).is_file():
-                    _hand_over(folder, one, _answer(folder, run, one, audits, workers))
+                    _give(folder, run, one, audits, workers)
                 answered[one.name] = _complete(folder, one, now or datetime.now(UTC))
             except RescindError as error:
                 _exact_request(folder, one.name).unlink(missing_ok=True)
@@ -189,8 +189,8 @@ def links(run: Path) -> Iterator[Path]:
         run = new
 
 
-def _answer(folder: Path, run: Path, one: Asked, audits: Audits, workers: int) -> Answer:
-    """Answer a request, or return its answer if some run of the chain gave it."""
+def _give(folder: Path, run: Path, one: Asked, audits: Audits, workers: int) -> None:
+    """Answer a request, or hand over its answer if some run of the chain, or the folder, has it."""
 
     def keep(fed: Federation, event: Event, _: int) -> None:
         text = event_text(event, fed.labels).encode()
@@ -200,9 +200,14 @@ def _answer(folder: Path, run: Path, one: Asked, audits: Audits, workers: int) -
         last = link
         if one.digest == moved_request(link):
             break
-    return answer(
+    else:  # since then the run was learnt again, which forgets the chain
+        if earlier := told_before(folder, one, last):
+            _hand_over_again(folder, one, last, earlier)
+            return
+    done = answer(
         last, one.kind, one.source, None, audits, workers=workers, on_start=keep, case=_case(one)
     )
+    _hand_over(folder, one, done)
 
 
 def _case(one: Asked) -> str:
@@ -216,50 +221,63 @@ def _exact_request(folder: Path, name: str) -> Path:
 
 
 def _hand_over(folder: Path, one: Asked, done: Answer) -> None:
-    """Put the receipt where the user gets it; the folder appears complete."""
-    data = (read_facts(done.folder) or {}).get("data", {})
-    about = {
+    """Put the receipt where the user gets it."""
+    evidence, exact = done.evidence, _exact_request(folder, one.name)
+    about = _known(one, done.folder, evidence.receipt.verdict, evidence.exact.done.level)
+    about["before"] = not exact.is_file()
+    if about["before"] and (same := first_answer(folder, one.digest, done.folder / RECEIPT)):
+        about[SAME] = same  # otherwise rescind forget answered it before the queue did
+    with _appearing(folder, one, about) as place:
+        for name in (RECEIPT, KEY, PAGE, PROOF):
+            if (done.folder / name).is_file():
+                shutil.copy2(done.folder / name, place / name)
+        if exact.is_file():
+            shutil.copy2(exact, place / REQUEST)
+
+
+def _hand_over_again(folder: Path, one: Asked, run: Path, earlier: Earlier) -> None:
+    """Put the receipt of an earlier answer where the user gets it, if it is still there.
+
+    Its key and the exact page lie with the first answer alone.
+    """
+    about = _known(one, run, earlier.verdict, earlier.level) | {"before": True, SAME: earlier.name}
+    with _appearing(folder, one, about) as place:
+        if earlier.place is not None:
+            receipt = (earlier.place / RECEIPT).read_bytes()
+            write_atomically(place / RECEIPT, receipt)
+            write_atomically(place / PAGE, page(parse(receipt)).encode(), private=True)
+            if (earlier.place / PROOF).is_file():
+                shutil.copy2(earlier.place / PROOF, place / PROOF)
+
+
+def _known(one: Asked, run: Path, verdict: str, level: str) -> dict[str, Any]:
+    """Return what is known of an answer before the imported rows are deleted."""
+    data = (read_facts(run) or {}).get("data", {})
+    return {
         "request": one.name,
         "asked": one.digest,
         "written": one.path.stat().st_mtime_ns,
         "received": one.received.isoformat(timespec="seconds"),
         "due": one.due.isoformat(timespec="seconds"),
-        "run": str(done.folder),
+        "run": str(run),
         "imported": data["name"] if data.get("source") == "imported" else "",
-        "verdict": done.evidence.receipt.verdict,
-        "level": done.evidence.exact.done.level,
+        "verdict": verdict,
+        "level": level,
     }
+
+
+@contextmanager
+def _appearing(folder: Path, one: Asked, about: dict[str, Any]) -> Iterator[Path]:
+    """Yield a folder to put an answer into; it appears complete, with what is known of it."""
     place = folder / ANSWERED / one.name
     hidden = place.with_name(f".{one.name}.partial")
     shutil.rmtree(hidden, ignore_errors=True)
     make_folder(hidden)
     hidden.chmod(0o700)
-    for name in (RECEIPT, KEY, PAGE, PROOF):
-        if (done.folder / name).is_file():
-            shutil.copy2(done.folder / name, hidden / name)
-    exact = _exact_request(folder, one.name)
-    about["before"] = not exact.is_file()
-    if exact.is_file():
-        shutil.copy2(exact, hidden / REQUEST)
-    elif same := _first_answer(folder, one.digest, done.folder / RECEIPT):
-        about[SAME] = same  # otherwise rescind forget answered it before the queue did
+    yield hidden
     write_atomically(hidden / ABOUT, json.dumps(about, indent=2).encode())
     os.replace(hidden, place)
     sync_folder(place.parent)
-
-
-def _first_answer(folder: Path, asked: str, receipt: Path) -> str:
-    """Return the name of the request that got this receipt here, "" if none did.
-
-    asked: the digest of the request. It alone does not tell: who came back may leave again
-    """
-    told = receipt.read_bytes()
-    for path in sorted((folder / ANSWERED).glob(f"*/{ABOUT}")):
-        about, copy = _read(path), path.with_name(RECEIPT)
-        same = about.get("asked") == asked and SAME not in about
-        if same and copy.is_file() and copy.read_bytes() == told:
-            return path.parent.name
-    return ""
 
 
 def _complete(folder: Path, one: Asked, now: datetime) -> dict[str, Any]:
@@ -277,7 +295,7 @@ def _complete(folder: Path, one: Asked, now: datetime) -> dict[str, Any]:
         write_atomically(path, json.dumps(about, indent=2).encode())
     line = {"event": "answered", **about}
     if not any(line.items() <= logged.items() for logged in log_lines(folder)):
-        _log(folder, line)
+        add_to_log(folder, line)
     _exact_request(folder, one.name).unlink(missing_ok=True)
     note_about(folder, one.path).unlink(missing_ok=True)
     _keep_once(path.parent, Path(about["run"]))
@@ -331,16 +349,8 @@ def _refuse(folder: Path, path: Path, why: str) -> str:
     if note.is_file() and json.loads(note.read_text(encoding="utf-8")).get("file") == file:
         return name
     write_atomically(note, json.dumps(told, indent=2).encode(), private=True)
-    _log(folder, {"event": "refused", "request": name})  # `why` may name a user
+    add_to_log(folder, {"event": "refused", "request": name})  # `why` may name a user
     return name
-
-
-def _log(folder: Path, line: dict[str, Any]) -> None:
-    at = datetime.now(UTC).isoformat(timespec="seconds")
-    with open(folder / LOG, "a", encoding="utf-8") as file:
-        file.write(json.dumps({"at": at, **line}) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _tidy(folder: Path) -> None:
@@ -363,36 +373,3 @@ def _tidy(folder: Path) -> None:
             exact.unlink()
     for path in sorted((folder / ANSWERED).glob(f"*/{ABOUT}")):
         _keep_once(path.parent, Path(_read(path)["run"]))
-
-
-def log_lines(folder: Path) -> list[dict[str, Any]]:
-    """Return the lines of the log of a folder."""
-    log = folder / LOG
-    text = log.read_text(encoding="utf-8") if log.is_file() else ""
-    return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
-
-
-def metrics_text(folder: Path, done: Pass, now: datetime) -> str:
-    """Return what to watch, in the text format of Prometheus (node_exporter's textfile folder)."""
-    lines = log_lines(folder)
-    answered = [one for one in lines if one["event"] == "answered"]
-    late = [one for one in done.waiting if one.due < now]
-    next_due = min((one.due.timestamp() for one in done.waiting), default=0.0)
-    values = {
-        ("requests_open", "gauge", "Requests that wait for an answer"): len(done.waiting),
-        ("requests_overdue", "gauge", "Open requests past their deadline"): len(late),
-        ("requests_next_due_seconds", "gauge", "Time of the next deadline, 0 if none"): next_due,
-        ("requests_answered_total", "counter", "Answered requests"): len(answered),
-        ("requests_answered_late_total", "counter", "Answered after the deadline"): sum(
-            bool(one.get("late")) for one in answered
-        ),
-        ("requests_refused", "gauge", "Requests that could not be answered"): len(
-            list((folder / REFUSED).glob("*.json"))
-        ),
-        ("requests_last_pass_seconds", "gauge", "Time of the last pass"): now.timestamp(),
-    }
-    out = []
-    for (name, kind, told), value in values.items():
-        out += [f"# HELP rescind_{name} {told}", f"# TYPE rescind_{name} {kind}"]
-        out.append(f"rescind_{name} {value:.0f}")
-    return "\n".join(out) + "\n"

@@ -1,0 +1,56 @@
+"""The log of a folder of requests, and the numbers to watch."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rescind.experiments.request_files import LOG, REFUSED
+
+if TYPE_CHECKING:
+    from rescind.experiments.request_queue import Pass
+
+
+def add_to_log(folder: Path, line: dict[str, Any]) -> None:
+    """Add a line to the log of a folder; it is on the disk when this returns."""
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    with open(folder / LOG, "a", encoding="utf-8") as file:
+        file.write(json.dumps({"at": at, **line}) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def log_lines(folder: Path) -> list[dict[str, Any]]:
+    """Return the lines of the log of a folder."""
+    log = folder / LOG
+    text = log.read_text(encoding="utf-8") if log.is_file() else ""
+    return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+
+
+def metrics_text(folder: Path, done: Pass, now: datetime) -> str:
+    """Return what to watch, in the text format of Prometheus (node_exporter's textfile folder)."""
+    lines = log_lines(folder)
+    answered = [one for one in lines if one["event"] == "answered"]
+    late = [one for one in done.waiting if one.due < now]
+    next_due = min((one.due.timestamp() for one in done.waiting), default=0.0)
+    values = {
+        ("requests_open", "gauge", "Requests that wait for an answer"): len(done.waiting),
+        ("requests_overdue", "gauge", "Open requests past their deadline"): len(late),
+        ("requests_next_due_seconds", "gauge", "Time of the next deadline, 0 if none"): next_due,
+        ("requests_answered_total", "counter", "Answered requests"): len(answered),
+        ("requests_answered_late_total", "counter", "Answered after the deadline"): sum(
+            bool(one.get("late")) for one in answered
+        ),
+        ("requests_refused", "gauge", "Requests that could not be answered"): len(
+            list((folder / REFUSED).glob("*.json"))
+        ),
+        ("requests_last_pass_seconds", "gauge", "Time of the last pass"): now.timestamp(),
+    }
+    out = []
+    for (name, kind, told), value in values.items():
+        out += [f"# HELP rescind_{name} {told}", f"# TYPE rescind_{name} {kind}"]
+        out.append(f"rescind_{name} {value:.0f}")
+    return "\n".join(out) + "\n"
