@@ -12,14 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from rescind.data import import_file
+from rescind.data import Dataset, import_file, load, min_user
 from rescind.data.blocklist import FILE, Blocklist, place
 from rescind.data.importing import append_file
 from rescind.experiments import stream_run
 from rescind.experiments.cell import Cell, DataSettings, RunSettings
 from rescind.experiments.forget_run import answer
 from rescind.experiments.learning_run import Result, run_cell
-from rescind.experiments.prepared_data import prepare
 from rescind.experiments.request_queue import current, work_through
 from rescind.methods.additive.gram import Gram
 from rescind.methods.baselines.fedavg import FedAvg
@@ -47,11 +46,17 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def numbered_anew(shop: Path) -> None:
     """Let the rare user in: everybody else gets the next number."""
-    then = prepare(DATA, erased_too=True).users.tolist()
+    then = _users()
     (shop / "later.csv").write_text(f"user,item,time\n{RARE},item 2,1\n{RARE},item 3,2\n")
     append_file("shop", shop / "later.csv")
-    now = prepare(DATA, erased_too=True).users.tolist()
-    assert now[then.index(EVE)] == OTHER, "her number is somebody else's"
+    assert _users()[then.index(EVE)] == OTHER, "her number is somebody else's"
+
+
+def _users() -> list[str]:
+    """Return who passes the filter, in the order of numbers, with those who left."""
+    data = load("shop", erased_too=True)
+    assert isinstance(data, Dataset)
+    return min_user(data, 3).users.tolist()
 
 
 def learnt(result: Result) -> set[str]:
