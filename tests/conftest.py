@@ -22,6 +22,7 @@ hypothesis.settings.load_profile("rescind")
 
 
 # Variants of tests that stay in the fast suite, and experiments on real data: `make test-slow`.
+KILLED_NIGHT = "test_after_a_night_that_was_killed_while_it_learnt_requests_are_answered"
 REPETITIONS = (
     "test_deployed.py::test_two_silos_on_loopback",  # a minute of starting real processes
     "flower/test_dropout.py::",  # accuracy on ML-100K with a third of the silos missing
@@ -173,6 +174,20 @@ REPETITIONS = (
     "test_bad_graphs.py::test_an_odd_client_leaves_by_every_method[one class-",
     "test_subtraction.py::test_forgetting_is_never_having_had_it[method1-0-",
     "test_subtraction.py::test_forgetting_is_never_having_had_it[method2-32-",
+    f"{KILLED_NIGHT}[it has learnt-no request",
+    f"{KILLED_NIGHT}[the model is saved-",
+    f"{KILLED_NIGHT}[the model counts-no request",
+    "test_a_reminder_is_answered_if_the_first_receipt_was_deleted[False-",
+    "test_logged_receipts.py::test_the_script_of_the_page_holds_for_the_first_receipts_of_a_log[2-",
+    "test_logged_receipts.py::test_the_script_of_the_page_holds_for_the_first_receipts_of_a_log[3-0-",
+    "test_logged_receipts.py::test_the_script_of_the_page_holds_for_the_first_receipts_of_a_log[3-2-",
+    "test_continual.py::test_any_backbone_goes_through_two_blocks[Reg-",
+    "test_continual.py::test_any_backbone_goes_through_two_blocks[RLP2-",
+    "test_continual.py::test_any_backbone_goes_through_two_blocks[SPP-",
+    "test_any_request_is_answered_and_leaves_no_trace[all of a person who lent half-",
+    "core/test_boundary.py::test_a_world_at_the_edge_trains_and_is_measured[one_record_shared",
+    "test_secure_sums.py::test_a_round_goes_on_without_a_silo_that_is_lost[6-",
+    "test_asked_again.py::test_a_refusal_counts_only_if_the_server_went_on_after_it[3]",
 )
 KEPT = ("[FedShare]", "[Gram]", "[FineTune]", "[F3CRec]", "replace-server.safetensors-0-before]")
 """Of these, the cases that run every time."""

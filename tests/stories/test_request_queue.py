@@ -342,7 +342,7 @@ def test_an_answer_whose_imported_rows_cannot_be_deleted_yet_stays_open(shop):
     assert (done.answered, done.refused) == ((), ("anna",))
     why = json.loads((folder / "refused" / "anna.json").read_text())["why"]
     assert "the run has forgotten, but 'shop' still has the rows" in why
-    told = metrics_text(folder, done, datetime(2026, 1, 10, tzinfo=UTC))
+    told = metrics_text(folder, done.waiting, datetime(2026, 1, 10, tzinfo=UTC))
     for line in ("open 1", "overdue 1", "answered_total 0", "refused 1"):
         assert f"rescind_requests_{line}\n" in told
     late = datetime(2026, 1, 10, tzinfo=UTC)
@@ -499,7 +499,7 @@ def test_a_request_under_a_wrong_name_is_open_and_overdue(queue, capsys):
     assert sorted(done.refused) == ["B.txt", "C.JSON", "d", "october"]
     why = json.loads((folder / "refused" / "C.JSON.json").read_text())["why"]
     assert "ends in .json" in why
-    told = metrics_text(folder, done, datetime(2026, 2, 5, tzinfo=UTC))
+    told = metrics_text(folder, done.waiting, datetime(2026, 2, 5, tzinfo=UTC))
     assert "rescind_requests_open 4\n" in told
     assert "rescind_requests_overdue 3\n" in told, "they say when they came; the folder does not"
     code, said = command(folder, run, capsys)
@@ -673,13 +673,13 @@ def test_the_metrics_count_what_waits_and_what_is_overdue(queue):
     ask(folder, "cem", withdraw="5", received="2026-01-02", due="2026-01-20")
     done = work_through(folder, run, "none", most=1)
     now = datetime(2026, 1, 25, tzinfo=UTC)
-    text = metrics_text(folder, done, now)
+    text = metrics_text(folder, done.waiting, now)
     assert "rescind_requests_open 2\n" in text
     assert "rescind_requests_overdue 1\n" in text
     assert "rescind_requests_answered_total 1\n" in text
     due = end_of(2026, 1, 20).timestamp()
     assert f"rescind_requests_next_due_seconds {due:.0f}\n" in text
-    early = metrics_text(folder, done, now - timedelta(days=20))
+    early = metrics_text(folder, done.waiting, now - timedelta(days=20))
     assert "rescind_requests_overdue 0\n" in early, "control"
 
 
@@ -692,12 +692,12 @@ def test_an_unreadable_request_is_open_and_becomes_overdue(queue, text):
     os.utime(path, (came.timestamp(), came.timestamp()))
     for _ in range(2):  # told once, counted always
         done = work_through(folder, run, "none")
-        text = metrics_text(folder, done, came + timedelta(days=29))
+        text = metrics_text(folder, done.waiting, came + timedelta(days=29))
         assert "rescind_requests_open 1\n" in text
         assert "rescind_requests_overdue 0\n" in text, "control: there is time left"
-        last = metrics_text(folder, done, came + timedelta(days=31, hours=23))
+        last = metrics_text(folder, done.waiting, came + timedelta(days=31, hours=23))
         assert "rescind_requests_overdue 0\n" in last, "the last day is not over"
-        late = metrics_text(folder, done, came + timedelta(days=32))
+        late = metrics_text(folder, done.waiting, came + timedelta(days=32))
         assert "rescind_requests_overdue 1\n" in late
         due = end_of(2026, 2, 1).timestamp()  # one month later
         assert f"rescind_requests_next_due_seconds {due:.0f}\n" in late
@@ -720,7 +720,7 @@ def test_refusals_are_counted_while_they_stand(queue):
     now = datetime(2026, 1, 1, tzinfo=UTC)
 
     def refused() -> str:
-        text = metrics_text(folder, work_through(folder, run, "none"), now)
+        text = metrics_text(folder, work_through(folder, run, "none").waiting, now)
         return next(line for line in text.splitlines() if line.startswith("rescind_requests_ref"))
 
     assert refused() == "rescind_requests_refused 3"

@@ -108,7 +108,7 @@ def run_queue(
     done = work_through(folder, run, audits, workers, most)  # type: ignore[arg-type]
     now = datetime.now(UTC)
     if metrics is not None:
-        write_atomically(metrics, metrics_text(folder, done, now).encode())
+        write_atomically(metrics, metrics_text(folder, done.waiting, now).encode())
     overdue = [one.name for one in done.waiting if one.due < now]
     for name in done.answered:
         _print_answer(folder, name, done)

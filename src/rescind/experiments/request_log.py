@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rescind.experiments.request_files import LOG, REFUSED
-
-if TYPE_CHECKING:
-    from rescind.experiments.request_queue import Pass
+from rescind.experiments.request_files import LOG, REFUSED, Waiting
 
 
 def add_to_log(folder: Path, line: dict[str, Any]) -> None:
@@ -30,14 +28,14 @@ def log_lines(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
 
 
-def metrics_text(folder: Path, done: Pass, now: datetime) -> str:
+def metrics_text(folder: Path, waiting: Sequence[Waiting], now: datetime) -> str:
     """Return what to watch, in the text format of Prometheus (node_exporter's textfile folder)."""
     lines = log_lines(folder)
     answered = [one for one in lines if one["event"] == "answered"]
-    late = [one for one in done.waiting if one.due < now]
-    next_due = min((one.due.timestamp() for one in done.waiting), default=0.0)
+    late = [one for one in waiting if one.due < now]
+    next_due = min((one.due.timestamp() for one in waiting), default=0.0)
     values = {
-        ("requests_open", "gauge", "Requests that wait for an answer"): len(done.waiting),
+        ("requests_open", "gauge", "Requests that wait for an answer"): len(waiting),
         ("requests_overdue", "gauge", "Open requests past their deadline"): len(late),
         ("requests_next_due_seconds", "gauge", "Time of the next deadline, 0 if none"): next_due,
         ("requests_answered_total", "counter", "Answered requests"): len(answered),

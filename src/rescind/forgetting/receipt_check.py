@@ -68,7 +68,7 @@ def how_to_check(
     out.code(  # a key from this page would only show that the page agrees with itself
         f"rescind verify {file} --key {THEIR_KEY}\n{commands}\n"
         f"# is it in the operator's log?\n"
-        f"rescind verify {file} --proof {proof} --log-key {THEIR_LOG_KEY} --key {THEIR_KEY}"
+        f"rescind verify {file} --proof {proof} --log-key {THEIR_LOG_KEY} \\\n  --key {THEIR_KEY}"
     )
     with out.folded("Without our software", "a shell and openssl"):
         told = f"{READ_THIS} Last compare the `sha256sum` with the one above."
