@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rescind.cli import app, main
+from rescind.cli.forget_papers import rows_left
 from rescind.core.clock import Clock
 from rescind.data import load
 from rescind.data.blocklist import FILE, Blocklist, place
@@ -591,6 +592,17 @@ def test_forgetting_imported_data_names_the_user_and_asks_on_a_terminal(
     done = CliRunner().invoke(app, other)
     assert done.exit_code == 0, "a script is not asked"
     assert "still stored" not in done.output, "control: no row is"
+
+
+def test_rows_that_are_left_of_one_of_several_are_told(table: Path, tmp_path: Path) -> None:
+    run = run_cell(CELL, tmp_path / "run").folder
+    films = {user: items_of("mine", user)[0] for user in ("person-4", "person-5")}
+    assert "person-4 --item" in rows_left(run, {user: [film] for user, film in films.items()})
+    erase_imported("mine", ["person-4"], [films["person-4"]])
+    left = rows_left(run, {user: [film] for user, film in films.items()})
+    assert left.endswith(f"rescind data erase mine --user person-5 --item {films['person-5']}")
+    erase_imported("mine", ["person-5"], [films["person-5"]])
+    assert rows_left(run, {user: [film] for user, film in films.items()}) == ""
 
 
 def test_a_resumed_command_says_that_rows_were_erased_since(

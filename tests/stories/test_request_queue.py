@@ -446,7 +446,9 @@ def test_a_reminder_is_answered_if_the_first_receipt_was_deleted(
     assert (f"for the user: {folder}/answered/x3/" in said) == there
 
 
-def test_rows_that_are_stored_again_are_deleted_by_a_reminder(shop, tmp_path):
+@pytest.fixture
+def stored_again(shop, tmp_path) -> tuple[Path, Path]:
+    """The shop after "x1" was answered, with the rows of its user back from a backup."""
     folder, run = shop
     shutil.copytree(imported_folder() / "shop", tmp_path / "backup")
     ask(folder, "x1", withdraw="c3")
@@ -454,6 +456,11 @@ def test_rows_that_are_stored_again_are_deleted_by_a_reminder(shop, tmp_path):
     shutil.rmtree(imported_folder() / "shop")
     shutil.copytree(tmp_path / "backup", imported_folder() / "shop")
     learn(run)
+    return folder, run
+
+
+def test_rows_that_are_stored_again_are_deleted_by_a_reminder(stored_again):
+    folder, run = stored_again
     assert len(items_of("shop", "c3")) == 5, "control: they are stored again, and not learnt"
     ask(folder, "x2", withdraw="c3")
     done = work_through(folder, run, "none")
@@ -464,14 +471,8 @@ def test_rows_that_are_stored_again_are_deleted_by_a_reminder(shop, tmp_path):
 
 
 @pytest.mark.parametrize("at", ["_hand_over_again", "os.replace", "erase", "add_to_log", "unlink"])
-def test_killed_while_a_reminder_is_answered_the_next_call_goes_on(shop, monkeypatch, at, tmp_path):
-    folder, run = shop
-    shutil.copytree(imported_folder() / "shop", tmp_path / "backup")
-    ask(folder, "x1", withdraw="c3")
-    work_through(folder, run, "none")
-    shutil.rmtree(imported_folder() / "shop")
-    shutil.copytree(tmp_path / "backup", imported_folder() / "shop")
-    learn(run)
+def test_killed_while_a_reminder_is_answered_the_next_call_goes_on(stored_again, monkeypatch, at):
+    folder, run = stored_again
     ask(folder, "anna", withdraw="c3")
     with killed_at(monkeypatch, at):
         work_through(folder, run, "none")

@@ -70,20 +70,26 @@ def keep_request(path: Path | None, text: str) -> None:
 
 def rows_left(run: Path, named: Named) -> str:
     """Return the command that deletes what imported data stores of a request; "" if nothing."""
-    from rescind.data.erasing import items_of
+    from rescind.data.erasing import rows_of
     from rescind.data.importing import imported_names, load_imported
     from rescind.storage.run_folder import is_private, read_facts
 
     name = ((read_facts(run) or {}).get("data") or {}).get("name", "")
     if not is_private(run) or name not in imported_names():
         return ""
-    stored = {*load_imported(name).users.tolist()}
-    first, *more = [user for user in named if user in stored] or [""]
-    items = named.get(first) or ()
-    if not first or (items and not {*items_of(name, first)} & {*items}):
+    rows = rows_of(load_imported(name), [*named])
+    users, items = rows.users[rows.user].tolist(), rows.items[rows.item].tolist()
+    left: dict[str, list[str]] = {}
+    for user, item in dict.fromkeys(zip(users, items, strict=True)):
+        asked = named[user]
+        if asked is None or item in asked:
+            left.setdefault(user, []).append(item)
+    if not left:
         return ""
-    of = "".join(f" --item {shlex.quote(item)}" for item in items)
-    others = f"; the same for {count_of(len(more), 'other user')}" if more else ""
+    first = next(iter(left))
+    some = () if named[first] is None else left[first]
+    of = "".join(f" --item {shlex.quote(item)}" for item in some)
+    others = f"; the same for {count_of(len(left) - 1, 'other user')}" if len(left) > 1 else ""
     told = f"rescind data erase {name} --user {shlex.quote(first)}{of}{others}"
     return f"The rows are still stored in '{name}'. To delete them, with a receipt: {told}"
 

@@ -62,7 +62,8 @@ def _without_records(after: Federation, request: Request) -> list[int]:
     left = after.now.vault.holdings.records
     if not len(left):  # devices are remote: nobody here knows what they hold
         return []
-    return request.people[~torch.isin(request.people, left.client)].tolist()
+    people = request.people
+    return people[~torch.isin(people, left.client.to(people.device))].tolist()
 
 
 def _only_theirs(after: Federation, request: Request) -> list[int]:

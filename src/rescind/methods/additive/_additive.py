@@ -7,6 +7,7 @@ devices are sent a release, which may be older than the sum.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -381,8 +382,10 @@ def _answers(
 
 def _must_all_be_there(sums: dict[str, Sum]) -> None:
     """Refuse an event of which a part was not subtracted: it would count as done."""
-    missing = {why: n for one in sums.values() for why, n in (one.refused or {}).items() if n}
-    if missing:
+    missing = Counter[str]()
+    for one in sums.values():
+        missing.update(one.refused)
+    if missing.total():
         told = ", ".join(f"{n:,} {why}" for why, n in sorted(missing.items()))
         raise ConsentError(
             f"what must be subtracted did not come from every device that was asked ({told}). The "
