@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterator
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -209,9 +211,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the longest files first, and mark repetitions as slow."""
     items.sort(key=lambda item: [not item.nodeid.startswith(name) for name in FIRST])
     for item in items:
-        if item.nodeid.endswith(KEPT):
-            continue
-        if any(name in item.nodeid for name in REPETITIONS):
+        words = item.nodeid
+        if not words.endswith(KEPT) and any(name in words for name in REPETITIONS):
             item.add_marker(pytest.mark.slow)
 
 
@@ -226,6 +227,20 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
         if item.get_closest_marker("data") is None or "could not be obtained" not in str(error):
             raise
         pytest.skip(str(error).splitlines()[0].removesuffix(" Tried:"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick():
+    """Read the commands' signatures once, and wait for no disk: a test ends before a power cut.
+
+    Tests of what reaches the disk, and when, put their own function there or watch a process.
+    """
+    from typer.main import get_command
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("typer.testing._get_command", cache(get_command))
+        patch.setattr("os.fsync", lambda handle: os.fstat(handle) and None)
+        yield
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from rescind import __version__
-from rescind.cli import app, main
+from rescind.cli import _with_only, app, main
 from rescind.cli.help_text import DEPLOY, FORGET, LEARN, REPRODUCE, TRY, flow
 
 
@@ -55,6 +55,19 @@ def test_every_argument_and_option_has_help(words):
     for param in COMMANDS[words].params:
         assert getattr(param, "help", None), f"{words}: {param.name} has no help"
     assert COMMANDS[words].help, f"{words} has no help"
+
+
+@pytest.mark.parametrize("words", [words for words in COMMANDS if words.count(" ") == 1])
+def test_a_command_that_is_read_alone_is_the_one_among_all(words):
+    alone = dict(every(flow(typer.main.get_command(_with_only(words.split()[1:])))))
+    told = {name: one.to_info_dict(click.Context(one)) for name, one in alone.items()}
+    among = {name: one for name, one in COMMANDS.items() if f"{name} ".startswith(f"{words} ")}
+    assert told == {name: one.to_info_dict(click.Context(one)) for name, one in among.items()}
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["runn"]])
+def test_all_commands_are_read_where_none_is_named(words):
+    assert _with_only(words) is app
 
 
 def test_help_without_help_is_noticed():
