@@ -96,10 +96,14 @@ def _announce(
 def _asked_of_a_run(users: Sequence[str], items: Sequence[str]) -> str:
     """Return how a run is asked for the same: of items, never for everything of a person."""
     if not items:
-        return "--withdraw USER"
+        return "--withdraw USER --request FILE"
     if len(users) > 1:
         return "--erase FILE (a CSV with the columns user,item)"
-    return f"--user {shlex.quote(users[0])} " + " ".join(f"--item {shlex.quote(i)}" for i in items)
+    return (
+        f"--user {shlex.quote(users[0])} "
+        + " ".join(f"--item {shlex.quote(i)}" for i in items)
+        + " --request FILE"
+    )
 
 
 def admit_user(

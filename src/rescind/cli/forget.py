@@ -11,7 +11,7 @@ import typer
 from typer import Option
 
 from rescind.cli.forget_papers import (
-    NO_PARTS,
+    NONE,
     check_papers,
     is_about,
     keep_request,
@@ -112,10 +112,11 @@ def command(
     request: Annotated[
         Path | None,
         Option(
-            metavar="FILE",
+            metavar="FILE|none",
             help="Write the exact request to FILE, which must be new. The requester can check the "
             "receipt with rescind verify --event FILE --event-key receipt.key. Send both, then "
-            "delete them; if several users ask, to nobody: it lists the records of all.",
+            "delete them; if several users ask, to nobody: it lists the records of all. One user "
+            "of imported data needs it, except with --only-here: it cannot be written later.",
         ),
     ] = None,
     case: Annotated[
@@ -145,10 +146,11 @@ def command(
     kind, sources = requests_of(erase, unshare, withdraw, nodes, edges, labels, few)
     if audits not in ("standard", "full", "none"):
         raise ConfigError(f"--audits is standard, full or none; got '{audits}'.")
-    if len(sources) > 1 and (out or request or case):
+    if len(sources) > 1 and (out or case or request not in (None, NONE)):
         raise ConfigError(
-            f"{len(sources)} requests get a folder, a receipt and a request file each. Leave "
-            f"--out, --request and --case out, or give one request at a time."
+            f"--out, --request and --case are of one request, and {len(sources)} were given. Give "
+            f"them one by one, or write them into a folder: rescind requests run --help. Nothing "
+            f"was forgotten."
         )
     if not (run / MOVED).is_file():  # a request that was answered gets its answer again
         check_finished(run)
@@ -201,8 +203,8 @@ def _answer(
 
     drawn = isinstance(source, str) and source.startswith(DRAW)
     private = is_private(run) and not drawn
-    ask = ask and private
-    folder = None if parts == NO_PARTS else parts
+    folder = None if parts == NONE else parts
+    file = None if request == NONE else request
     bars: list[RoundBar] = []
     count = Countdown("retrained models to compare with (audit)")
     asked: list[tuple[Event, Labels]] = []
@@ -212,7 +214,7 @@ def _answer(
         def on_start(fed: Federation, event: Event, count: int) -> None:
             users = users_of(event, fed.labels)
             text = event_text(event, fed.labels)
-            check_papers(parts, private and len(users) > 1, request, text)
+            check_papers(parts, request, text, users if private and everywhere is not False else ())
             emptied = (
                 "The old run is emptied when the new one is complete (to keep a model from before, "
                 "stop now and copy the folder)."
@@ -220,7 +222,11 @@ def _answer(
             who = f"user '{users[0]}'" if len(users) == 1 else count_of(len(users), "user")
             of = "" if kind in ("nodes", "edges", "labels") else f" of {who}"
             typer.echo(f"{kind}{of}: {_amount(fed, event, count)}. {emptied}")
-            if ask and not typer.confirm("Go on? This cannot be undone.", default=False):
+            if (
+                ask
+                and private
+                and not typer.confirm("Go on? This cannot be undone.", default=False)
+            ):
                 typer.echo("Nothing was forgotten.")
                 raise typer.Exit(1)
             audited = audits != "none" and count >= FEWEST
@@ -231,7 +237,7 @@ def _answer(
                     "none."
                 )
             asked.append((event, fed.labels))
-            keep_request(request, text)
+            keep_request(file, text)
             rounds = fed.now.state.round if how is None else None
             later = "auditing (trains models to compare), saving" if audited else "saving"
             bar = RoundBar(f"forgetting ({kind})", rounds, after=later)
@@ -245,7 +251,7 @@ def _answer(
             watch=(on_round,), on_retrain=count, on_start=on_start, away=away,
             everywhere=everywhere, case=case,
         )  # fmt: skip
-    if not asked and (folder is not None or not (request is None or is_about(request, done))):
+    if not asked and (folder is not None or not (file is None or is_about(file, done))):
         raise ConfigError(
             f"this request was answered before, and nothing of it was kept, so neither the request "
             f"nor its parts can be written now. Its receipt and key are in {done.folder}."
@@ -253,9 +259,9 @@ def _answer(
     if folder is not None:
         write_parts(folder, asked[0], done.evidence)
     named = named_in(*asked[0], done.fed) if asked else named_by(kind, source)
-    if request is not None and asked:
+    if file is not None and asked:
         whose = "for nobody: it lists the records of all" if len(named) > 1 else FOR_ONE
-        typer.echo(f"Written: the exact request, {request} ({whose})")
+        typer.echo(f"Written: the exact request, {file} ({whose})")
     return done, {} if drawn else named  # nobody asked for what is drawn
 
 

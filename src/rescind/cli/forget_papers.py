@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from rescind.forgetting.forget import Evidence
 
 
-NO_PARTS = Path("none")
-"""Says that nobody needs a part."""
+NONE = Path("none")
+"""Says that nobody needs a part, or the request."""
 
 
 def users_of(event: Event, labels: Labels) -> list[str]:
@@ -32,26 +33,34 @@ def users_of(event: Event, labels: Labels) -> list[str]:
     return [] if records is None else [labels.user_id(c) for c in records.client.unique().tolist()]
 
 
-def check_papers(folder: Path | None, needed: bool, request: Path | None, text: str) -> None:
+def check_papers(
+    folder: Path | None, request: Path | None, text: str, needed_by: Sequence[str]
+) -> None:
     """Refuse a request whose users could not check its receipt, or files that are there already.
 
-    needed: several ask, so each must get a part    text: what is written into `request`
+    text: what is written into `request`    needed_by: users who ask, of imported data
     """
     from rescind.errors import ConfigError
 
-    if needed and folder is None:
+    if len(needed_by) > 1 and folder is None:
         raise ConfigError(
             "several users ask together, and each can check the receipt with their part alone, "
             "which cannot be made later. Give --parts FOLDER, or --parts none if nobody needs one. "
             "Nothing was forgotten."
         )
-    if folder is not None and folder != NO_PARTS and folder.is_dir() and any(folder.iterdir()):
+    if len(needed_by) == 1 and request is None:
+        raise ConfigError(
+            f"user '{needed_by[0]}' can check with the exact request alone that the receipt is "
+            f"about it, and it cannot be written later. Give --request FILE, or --request none if "
+            f"nobody needs it. Nothing was forgotten for this user."
+        )
+    if folder is not None and folder != NONE and folder.is_dir() and any(folder.iterdir()):
         raise ConfigError(
             f"{folder} is not empty: it may hold parts of another request. Choose another "
             f"folder with --parts. Nothing was forgotten."
         )
 
-    if request is None or not request.exists():
+    if request in (None, NONE) or not request.exists():
         return
     if not request.is_file() or request.read_bytes() != text.encode():  # not one that was stopped
         raise ConfigError(

@@ -162,7 +162,7 @@ async def enter(code: str, service: TheService) -> Response:
     """Sign in to the demonstration with the link that its start printed. It works once."""
     person = service.entrances.pop(digest_of(code), None)
     if person is None:
-        raise problems.not_there()
+        raise problems.used_link()
     secret, digest = new_secret()
     await service.submit(NewSession(digest, Role.PERSON, person=person))
     answer = RedirectResponse("/", 303)

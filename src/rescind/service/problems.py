@@ -104,6 +104,15 @@ def not_there() -> Problem:
     )
 
 
+def used_link() -> Problem:
+    """A link of the demonstration that was opened before, or never was one."""
+    return Problem(
+        404,
+        "This link opens nothing, or no longer.",
+        "It works once: go on in the window that opened it, or start the demonstration again.",
+    )
+
+
 def confirm_first() -> Problem:
     """The session is too old for this step."""
     return Problem(
