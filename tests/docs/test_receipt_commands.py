@@ -112,8 +112,8 @@ def test_every_way_to_check_a_receipt_works_as_printed(
     ask("request.csv", "c03,p09", "c03,p14")
     (made,) = typed(PAGE, "## Make a receipt")
     good(made)
-    good("rescind forget runs/demo-forgot-1 --withdraw c05")
-    good("rescind forget runs/demo-forgot-2 --withdraw c06")
+    good("rescind forget runs/demo-forgot-1 --withdraw c05 --request none")
+    good("rescind forget runs/demo-forgot-2 --withdraw c06 --request none")
     for number, name in enumerate(("first", "second", "third"), 1):
         shutil.copy(f"runs/demo-forgot-{number}/receipt.json", f"{name}.json")
     for name in ("receipt.json", "receipt.key"):

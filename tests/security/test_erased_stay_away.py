@@ -307,7 +307,7 @@ def test_other_runs_that_still_have_the_user_are_named(
 
     def forgotten(run: Path) -> str:
         words = ["forget", str(run), "--withdraw", CANARY, "--audits", "none"]
-        told = CliRunner().invoke(app, words)
+        told = CliRunner().invoke(app, [*words, "--request", "none"])
         assert told.exit_code == 0, told.output
         return told.output
 
@@ -336,7 +336,8 @@ def test_another_run_is_named_by_what_it_still_has(
                 ((CELL, "one"), (lends, "two")))  # fmt: skip
 
     def told(run: Path, *words: str) -> str:
-        said = CliRunner().invoke(app, ["forget", str(run), *words, "--audits", "none"])
+        quick = ("--audits", "none", "--request", "none")
+        said = CliRunner().invoke(app, ["forget", str(run), *words, *quick])
         assert said.exit_code == 0, said.output
         return said.output
 
@@ -524,10 +525,10 @@ def test_an_item_that_somebody_had_twice_is_one_item_and_two_rows(
 @pytest.mark.parametrize(
     ("asked", "advised"),
     [
-        (["--user", CANARY], "--withdraw USER for each run that still has them"),
+        (["--user", CANARY], "--withdraw USER --request FILE for each run that still has them"),
         (
             ["--user", CANARY, "--item", ONLY_THEIRS, "--item", "film-5"],
-            f"--user {CANARY} --item {ONLY_THEIRS} --item film-5 for each run that still has them",
+            f"--user {CANARY} --item {ONLY_THEIRS} --item film-5 --request FILE for each run",
         ),
         (
             ["--user", CANARY, "--user", "person-4", "--item", "film-5"],
@@ -570,7 +571,8 @@ def test_forgetting_imported_data_names_the_user_and_asks_on_a_terminal(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_cell(CELL, tmp_path / "run")
-    words = ["forget", str(tmp_path / "run"), "--withdraw", CANARY, "--audits", "none"]
+    nowhere = ["--audits", "none", "--request", "none"]
+    words = ["forget", str(tmp_path / "run"), "--withdraw", CANARY, *nowhere]
     with monkeypatch.context() as terminal:
         terminal.setattr("rescind.cli.forget.sys", SimpleNamespace(stdin=Terminal()))
         told = CliRunner().invoke(app, words, input="n\n")
@@ -588,10 +590,40 @@ def test_forgetting_imported_data_names_the_user_and_asks_on_a_terminal(
             f"--user {CANARY}\n" in done.output
         )
     erase_imported("mine", ["person-4"])
-    other = ["forget", str(tmp_path / "run-forgot-1"), "--withdraw", "person-4", "--audits", "none"]
+    other = ["forget", str(tmp_path / "run-forgot-1"), "--withdraw", "person-4", *nowhere]
     done = CliRunner().invoke(app, other)
     assert done.exit_code == 0, "a script is not asked"
     assert "still stored" not in done.output, "control: no row is"
+
+
+def test_nobody_of_imported_data_is_forgotten_without_the_request_that_checks_the_receipt(
+    table: Path, tmp_path: Path
+) -> None:
+    run_cell(CELL, tmp_path / "run")
+
+    def asked(*words: str) -> str:
+        told = CliRunner().invoke(
+            app, ["forget", str(tmp_path / "run"), "--audits", "none", *words]
+        )
+        return str(told.exception or told.output)
+
+    one, both = ("--withdraw", CANARY), ("--withdraw", CANARY, "--withdraw", "person-4")
+    film = items_of("mine", CANARY)[0]
+    for words in (one, both, ("--user", CANARY, "--item", film)):
+        assert "Give --request FILE, or --request none" in asked(*words), words
+    file = str(tmp_path / "request.json")
+    for words in (("--request", file), ("--case", "DSR 5"), ("--out", str(tmp_path / "new"))):
+        assert "Give them one by one" in asked(*both, *words), words
+    assert not list(tmp_path.glob("run-forgot-*")), "nothing was forgotten"
+    assert "Written" in asked(*one, "--request", file)
+    assert json.loads(Path(file).read_text())["user"] == CANARY
+
+
+def test_a_trial_and_a_reminder_need_no_file_of_the_request(table: Path, tmp_path: Path) -> None:
+    run_cell(CELL, tmp_path / "run")
+    words = ["forget", str(tmp_path / "run"), "--withdraw", CANARY, "--audits", "none"]
+    assert CliRunner().invoke(app, [*words, "--only-here"]).exit_code == 0
+    assert "answered before" in CliRunner().invoke(app, words).output
 
 
 def test_rows_that_are_left_of_one_of_several_are_told(table: Path, tmp_path: Path) -> None:
