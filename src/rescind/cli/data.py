@@ -207,7 +207,7 @@ def import_dataset(
     separator: Annotated[str | None, Option(help="The character between cells.")] = None,
     no_header: Annotated[bool, Option("--no-header", help=_NO_HEADER)] = False,
     encoding: Annotated[str, Option(help="Encoding of a text file.")] = "utf-8",
-    time_unit: Annotated[str, Option(help="s or ms.")] = "s",
+    time_unit: Annotated[str, Option(help="Of whole numbers: s, ms, us or ns.")] = "s",
     text_ids: Annotated[bool, Option("--text-ids", help=_TEXT_IDS)] = False,
     terms: Annotated[str, Option(help="Terms of use, shown with the data.")] = "",
     replace: Annotated[bool, Option("--replace", help="Overwrite an earlier import.")] = False,
@@ -266,7 +266,7 @@ def append_rows(
     time: ColumnName = None,
     separator: Annotated[str | None, Option(help="The character between cells.")] = None,
     no_header: Annotated[bool, Option("--no-header", help=_NO_HEADER)] = False,
-    time_unit: Annotated[str | None, Option(help="s or ms.")] = None,
+    time_unit: Annotated[str | None, Option(help="Of whole numbers: s, ms, us or ns.")] = None,
     text_ids: Annotated[bool, Option("--text-ids", help=_TEXT_IDS)] = False,
     ignore: Annotated[
         list[str] | None, Option(metavar="COLUMN", help="Leave this column out; repeatable.")

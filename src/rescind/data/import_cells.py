@@ -25,6 +25,8 @@ _FRACTION = re.compile(r"[+-]?(\d+\.\d*|\.\d+)([eE][+-]?\d+)?")
 _SIGNED = re.compile(r"[+-]\d+")
 _PLAIN = re.compile(r"[A-Za-z][!-~]{4,255}")  # no number, not missing, no space: most texts
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_WORDS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 _DAY = 86_400
 _LARGEST_RATING = 3e38  # near the largest float32
 _SPLITS = {"0": 0, "train": 0, "1": 1, "valid": 1, "validation": 1, "2": 2, "test": 2}
@@ -112,7 +114,7 @@ def check_ratings(values: NDArray[np.float64]) -> NDArray[np.float32]:
 
 def read_times(cells: Sequence[str], unit: str) -> NDArray[np.int64]:
     """Return times in seconds, from Unix seconds (or milliseconds) or dates in UTC."""
-    scale, latest = {"s": 1, "ms": 1000}[unit], _latest()
+    scale = PER_SECOND[unit]
 
     def one(cell: str) -> int:
         for kind in (int, float):
@@ -120,7 +122,7 @@ def read_times(cells: Sequence[str], unit: str) -> NDArray[np.int64]:
                 seconds = math.floor(kind(cell) / scale)
             except (ValueError, OverflowError):
                 continue
-            return max(-1, min(seconds, latest + 1))  # clipped, but still out of range
+            return max(-1, min(seconds, 2**62))  # clipped, but still out of range
         when = datetime.fromisoformat(cell)
         when = when.replace(tzinfo=UTC) if when.tzinfo is None else when
         return math.floor((when - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds())
@@ -149,9 +151,10 @@ def check_times(values: NDArray[np.int64], unit: str) -> NDArray[np.int64]:
     latest = _latest()
     if len(values) and (values.min() < 0 or values.max() > latest):
         wrong = np.flatnonzero((values < 0) | (values > latest))
-        hint = f"; for milliseconds pass {setting('time_unit', 'ms')}" if unit == "s" else ""
-        early = values[wrong[0]] < 0
-        why = "the time is before 1970" if early else f"the time is in the future{hint}"
+        first = int(values[wrong[0]])
+        fits = [u for u, n in PER_SECOND.items() if first * PER_SECOND[unit] // n <= latest]
+        hint = f"; for {_WORDS[fits[0]]} pass {setting('time_unit', fits[0])}" if fits else ""
+        why = "the time is before 1970" if first < 0 else f"the time is in the future{hint}"
         raise BadCell(int(wrong[0]), why)
     return values
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from rescind.data.import_cells import (
     LONGEST_ID,
+    PER_SECOND,
     BadCell,
     check_ids,
     check_ratings,
@@ -32,7 +33,6 @@ _WINDOW = 2**16  # a line break in each: no line is longer than the csv module r
 _ROWS = 2**20
 _TOGETHER = 2**22  # rows whose texts are numbered together: each dictionary is looked up once more
 _LONGEST = 4 * LONGEST_ID  # bytes
-_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 class Columns(NamedTuple):
@@ -293,14 +293,14 @@ def _times(column: Any, unit: str) -> NDArray[np.int64]:
     if pa.types.is_timestamp(column.type):
         if column.type.tz not in (None, "UTC"):
             raise _Unusual
-        values, scale = column.cast(pa.int64()).to_numpy(), _PER_SECOND[column.type.unit]
-        if scale == _PER_SECOND["ns"] and (values % 1000).any():
+        values, scale = column.cast(pa.int64()).to_numpy(), PER_SECOND[column.type.unit]
+        if scale == PER_SECOND["ns"] and (values % 1000).any():
             raise _Unusual  # finer than a datetime
         return check_times(values // scale, unit)
     if not pa.types.is_signed_integer(column.type):
         raise _Unusual
     values = column.to_numpy().astype(np.int64, copy=False)
-    return check_times(values if unit == "s" else values // _PER_SECOND[unit], unit)
+    return check_times(values if unit == "s" else values // PER_SECOND[unit], unit)
 
 
 def _numbered(parts: list[Any]) -> tuple[NDArray[np.int32], list[str]]:
