@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sqlalchemy import Engine, create_engine, make_url, text
+from sqlalchemy.pool import NullPool
 
 POSTGRES = os.environ.get("RESCIND_TEST_POSTGRES") == "1"
 SERVER = os.environ.get("RESCIND_TEST_POSTGRES_URL", "postgresql://postgres@127.0.0.1/postgres")
@@ -25,9 +26,9 @@ CUT = (
 
 
 def engine() -> Engine:
-    """Return connections of our own to the server."""
+    """Return connections of our own to the server, closed after use: it has a hundred for all."""
     url = make_url(SERVER).set(drivername="postgresql+psycopg")
-    return create_engine(url, isolation_level="AUTOCOMMIT", pool_pre_ping=True)
+    return create_engine(url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
 
 
 @contextmanager
@@ -42,4 +43,3 @@ def schema() -> Iterator[str]:
     finally:
         with own.connect() as connection:
             connection.execute(text(f"DROP SCHEMA {name} CASCADE"))
-        own.dispose()

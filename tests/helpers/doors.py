@@ -24,6 +24,7 @@ from rescind.ledger.book import Ledger
 from rescind.ledger.catalogue import Catalogue
 from rescind.ledger.lending import Join, Lend
 from rescind.ledger.options import Options
+from rescind.ledger.place import FILE
 from rescind.service.app import create_app
 from rescind.service.callers import COOKIE, new_secret
 from rescind.service.policy import SCOPES, Role
@@ -213,13 +214,14 @@ def opened(
 ) -> Iterator[House]:
     """Run a service on a state folder while the block lasts; in PostgreSQL where it is asked for.
 
-    The same folder gets the same database again, until all tests have run.
+    The same folder gets the same database again, until all tests have run. One that has a ledger of
+    its own keeps it.
     """
     clock = Clock()
     names = [f"item-{n}" for n in range(items)]
     titles = [f"Title of {n}" for n in range(items)]
     catalogue = Catalogue(names, titles) if items else None  # the folder has one
-    if POSTGRES and state not in _DATABASES:
+    if POSTGRES and state not in _DATABASES and not (state / FILE).exists():
         _DATABASES[state] = _UNTIL_THE_END.enter_context(schema())
     ledger = Ledger.open(
         state,
