@@ -786,6 +786,20 @@ def test_what_is_open_is_listed_by_deadline_and_nothing_changes(queue, monkeypat
     assert listed() == f"no open requests in {folder}.\n"
 
 
+def test_a_folder_instead_of_a_command_is_told_how_to_list_it(tmp_path, monkeypatch, capsys):
+    def said(word: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["rescind", "requests", word])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        assert stop.value.code == 2
+        return " ".join(capsys.readouterr().err.replace("│", "").split())
+
+    monkeypatch.chdir(tmp_path)
+    assert "No such command 'in'" in said("in"), "control: there is no such folder"
+    (tmp_path / "in").mkdir()
+    assert "'in' is a folder. What is open there: rescind requests open FOLDER." in said("in")
+
+
 def test_the_time_left_is_told_to_the_hour_on_the_last_day():
     now = datetime(2026, 1, 5, 12, tzinfo=UTC)
     assert time_left(datetime(2026, 1, 5, 11, 30, tzinfo=UTC), now) == "overdue since 11:30 UTC"

@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import click
 import typer
 from typer import Argument, Option
+from typer.core import TyperGroup
 
 from rescind.cli.calling import TOKEN, URL, call, check_id
 from rescind.cli.options import Json
@@ -16,7 +18,19 @@ from rescind.cli.options import Json
 if TYPE_CHECKING:
     from rescind.experiments.request_queue import Pass
 
-app = typer.Typer(suggest_commands=False)
+
+class _Commands(TyperGroup):
+    """The commands below. Who gives a folder instead of one wants to know what is in it."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in self.commands and Path(args[0]).is_dir():
+            ctx.fail(f"'{args[0]}' is a folder. What is open there: rescind requests open FOLDER.")
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(cls=_Commands, suggest_commands=False)
 State = Annotated[Path, Option(help="Folder of the ledger.")]
 Folder = Annotated[Path, Argument(help="The folder of requests, one file NAME.json each.")]
 Database = Annotated[str | None, Option(metavar="URL", help="PostgreSQL, if the ledger is there.")]
@@ -29,7 +43,7 @@ def show(
     database: Database = None,
     as_json: Json = False,
 ) -> None:
-    """Answer a folder of requests; list those of a service, and extend deadlines.
+    """List and answer requests in a folder; list those of a service, and extend deadlines.
 
     Without a command below: list the open requests of a service by deadline. It reads only, so the
     service may be running. Those of a folder: rescind requests open FOLDER.

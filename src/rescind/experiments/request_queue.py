@@ -7,7 +7,7 @@
                            the key and the exact page lie here alone
                            receipt-NAME.json, .html, .key, .request.json: of rows of imported data
                            about.json: for the operator
-      refused/x.json       why a request could not be answered
+      refused/x.json       why a request could not be answered, and when it is due
       log.jsonl            one line per answer or refusal, without ids of users
 
 A request is answered once, whenever the command is killed: the run itself knows, under a key, which
