@@ -68,6 +68,34 @@ def test_a_receipt_fits_a_phone_and_keeps_nobody_out(chrome, receipt, scheme) ->
     context.close()
 
 
+def cut(page: Any) -> list[str]:
+    """Return the tables that one must move sideways to read."""
+    found = page.evaluate(
+        "[...document.querySelectorAll('.scroll')].filter(one => one.scrollWidth > one.clientWidth)"
+        ".map(one => one.getAttribute('aria-label'))"
+    )
+    return list(found)
+
+
+def test_tables_of_a_receipt_are_stacked_on_a_phone_and_nothing_is_cut(chrome, receipt) -> None:
+    page = chrome.new_page(viewport={"width": 375, "height": 800})
+    page.goto(receipt.as_uri())
+    unfold(page)
+    assert cut(page) == []
+    before = "getComputedStyle(document.querySelector('.stacked td'), '::before').content"
+    assert page.evaluate(before) not in ("none", "normal"), "each cell names its column"
+    text = receipt.read_text()
+    receipt.write_text(text.replace(' class="stacked"', ""))
+    page.goto(receipt.as_uri())
+    unfold(page)
+    assert "What is kept" in cut(page), "control"
+    receipt.write_text(text)
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.goto(receipt.as_uri())
+    assert page.evaluate(before) in ("none", "normal"), "on a desk it is a table"
+    page.close()
+
+
 def test_a_wide_page_would_be_noticed(chrome, tmp_path) -> None:
     """The control: without the box that scrolls, the same table is wider than a phone."""
     html = Page("t").table([f"column {n}" for n in range(20)], [list(range(20))]).html()

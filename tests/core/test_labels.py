@@ -55,13 +55,23 @@ def test_an_unknown_user_is_not_told_who_is_here(user):
 
 
 def test_an_id_that_differs_in_capitals_is_told_without_naming_it():
-    alike = "differs in capitals or blanks only is here"
+    alike = "differs in capitals, blanks or leading zeros only is here"
     for labels, told in ((NAMED, True), (NAMED.without_user(0), False)):
         with pytest.raises(DataError, match=f"no user '{NAMED.users[0].upper()}' among") as caught:
             labels.client(NAMED.users[0].upper(), 3)
         assert (alike in str(caught.value)) == told, "whoever left is not here"
         assert NAMED.users[0] not in str(caught.value)
         assert "is left here" not in str(caught.value), "other places may have rows of theirs"
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"), [("815", True), ("00815", True), ("8150", False), ("0816", False)]
+)
+def test_an_id_that_lost_its_leading_zeros_is_told_without_naming_it(asked, told):
+    with pytest.raises(DataError, match=f"no user '{asked}' among 2 users") as caught:
+        Labels(("0815", "ben")).client(asked, 2)
+    assert ("leading zeros only is here" in str(caught.value)) == told
+    assert "'0815'" not in str(caught.value)
 
 
 def test_names_are_not_indices_where_there_are_names():

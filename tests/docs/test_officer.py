@@ -57,3 +57,26 @@ def test_a_record_is_a_row_and_digests_are_named(of_rows: Receipt) -> None:
     assert "an item that a user had twice" in meaning("item")
     assert of_rows.asked.digest.startswith("blake2b:")
     assert {"SHA-256", "BLAKE2b"} <= {*re.findall(r"[\w-]+", meaning("digest"))}
+
+
+def test_words_that_a_receipt_marks_and_names_are_in_the_glossary() -> None:
+    from rescind.core.claims import CASE
+    from rescind.forgetting.receipt import STATEMENTS
+    from rescind.forgetting.sealing import BOUND, SEALED, band
+
+    assert f"`{band(42)}`" in meaning("band")
+    assert f"(`{SEALED}`)" in meaning("sealed")
+    assert f"(`{BOUND}`)" in meaning("bound")
+    assert "exactness" in STATEMENTS
+    assert "the operator's statement" in meaning("exactness")
+    assert "--case" in meaning(CASE)
+
+
+def test_the_page_says_whom_to_tell_and_which_article_asks_for_it() -> None:
+    assert "Article 17 GDPR" in section("officer", "# For the officer")
+    request = section("officer", "## 1. The request")
+    assert "rescind export" in request
+    assert "Article 19 GDPR" in request
+    assert "Article 12(3)" in section("officer", "## 2. The deadline")
+    assert "We told those to whom we had given your data" in section("officer", "> Dear")
+    assert "(Art. 19)" in section("edpb", "| **3. People are told too little**").split("\n")[0]

@@ -120,6 +120,14 @@ def test_every_page_fits_a_phone_and_a_desk(site, tmp_path):
     assert (bad.fits, good.fits) == (False, True)
 
 
+def test_no_table_is_a_box_that_hides_its_last_rows():
+    limited = re.compile(r"scrollwrap[^}]*(max-height|overflow: auto)")
+    assert limited.search(".md-typeset__scrollwrap { overflow: auto; max-height: 85vh }"), "control"
+    css = (ROOT / "docs" / "look" / "site.css").read_text("utf-8")
+    assert "scrollwrap" in css
+    assert not limited.search(css)
+
+
 @pytest.mark.slow
 def test_search_works_on_pages_opened_as_files(site):
     sync = pytest.importorskip("playwright.sync_api", reason="opens pages; in the extra browser")

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from rescind.audits.finding import Finding
+from rescind.cli.forget_papers import file_names, write_parts
 from rescind.core.labels import Labels
 from rescind.core.records import Erase, EraseEdges, Records, Unshare, Withdraw
 from rescind.errors import ConsentError, DataError
@@ -119,3 +120,24 @@ def test_a_proof_is_the_same_after_json():
     ):  # fmt: skip
         with pytest.raises(DataError, match="not a part of a request"):
             read_proof(damaged)
+
+
+def test_each_person_of_a_batch_has_a_file_also_where_a_disk_ignores_capitals(tmp_path):
+    users = ("bo@example.org", "Bo@example.org", "a/b c", "../x", "BO@example.org", "n" * 300)
+    event = Erase(Records.of(torch.arange(len(users)), torch.arange(len(users))))
+    labels = Labels(users, tuple(f"item {n}" for n in range(len(users))))
+    write_parts(tmp_path, (event, labels), issued(event, labels))
+    names = [path.name for path in tmp_path.glob("*.json")]
+    assert len({name.casefold() for name in names}) == len(users)
+    assert "bo@example.org.json" in names
+    assert "Bo@example.org#2.json" in names
+    whose = {path: json.loads(path.read_text())["user"] for path in tmp_path.glob("*.json")}
+    assert sorted(whose.values()) == sorted(users)
+    assert not any(path.name.startswith(".") for path in whose), "hidden files are not found"
+
+
+def test_names_of_files_are_those_of_one_user_each():
+    assert file_names(["7", "anna-b", "Anna"]) == ["7", "anna-b", "Anna"], "control: as they are"
+    assert file_names(["a#2", "a", "A"]) == ["a%232", "a", "A#2"]
+    long = file_names(["n" * 300, "n" * 301])
+    assert long == ["n" * 200, "n" * 200 + "#2"]

@@ -188,7 +188,7 @@ def test_the_script_of_the_page_holds_for_the_first_receipts_of_a_log(
     receipt.write_bytes(receipt.read_bytes().replace(b"L3", b"L2"))
     refused = checked()
     assert refused.returncode != 0, "control: a changed receipt"
-    assert "In the log" not in refused.stdout
+    assert refused.stdout.startswith("NOT shown: that the receipt is in the log")
 
 
 @SHELLS
@@ -200,25 +200,38 @@ def test_the_page_tells_how_to_check_with_openssl_and_sha256sum(
     data, proof, log, seen_by = logged(receipt, witness)
     names = {**os.environ, "LOG_KEY": str(log), "WITNESS_KEY": str(seen_by)}
 
-    def checked(receipt: bytes, proof: bytes, **other: str) -> int:
+    def checked(receipt: bytes, proof: bytes, **other: str) -> str:
+        """Return the last line: it must not be taken for a good one if the script failed."""
         (tmp_path / "receipt.json").write_bytes(receipt)
         (tmp_path / "receipt.tlog-proof").write_bytes(proof)
         told = subprocess.run(
             [shell, "-c", script], cwd=tmp_path, capture_output=True, check=False,
-            env={**names, **other},
+            env={**names, **other}, text=True,
         )  # fmt: skip
-        return told.returncode
+        *before, last = told.stdout.splitlines()
+        assert not before, "one line is the verdict"
+        assert last.startswith("In the log") == (told.returncode == 0), told.stderr
+        return last
 
-    assert checked(data, proof) == 0
-    assert checked(data.replace(b"L3", b"L2"), proof) != 0
-    assert checked(data, proof.replace(b"index 5", b"index 4")) != 0
+    no_entry, no_log, no_witness = (
+        f"NOT shown: that {what}" for what in ("the receipt is in", "the log signed", "the witness")
+    )
+    assert checked(data, proof).startswith("In the log, and seen by the witness")
+    assert checked(data.replace(b"L3", b"L2"), proof).startswith(no_entry)
+    assert checked(data, proof.replace(b"index 5", b"index 4")).startswith(no_entry)
+    assert checked(data, b"").startswith(no_entry)
     lines = proof.split(b"\n")
-    for n in (5, -3, -2):  # a hash, the signatures
+    for n, missing in ((5, no_entry), (-3, no_log), (-2, no_witness)):  # a hash, the signatures
         other = bytearray(lines[n])
         other[-20] = ord("A") if other[-20] != ord("A") else ord("B")
-        assert checked(data, b"\n".join([*lines[:n], bytes(other), *lines[n:][1:]])) != 0, n
-    another = Key(log.name, Ed25519PrivateKey.generate().public_key().public_bytes_raw())
-    assert checked(data, proof, LOG_KEY=str(another)) != 0
+        changed = b"\n".join([*lines[:n], bytes(other), *lines[n:][1:]])
+        assert checked(data, changed).startswith(missing), n
+    public = Ed25519PrivateKey.generate().public_key().public_bytes_raw()
+    assert checked(data, proof, LOG_KEY=str(Key(log.name, public))).startswith(no_log)
+    assert checked(data, proof, LOG_KEY="").startswith(no_log)
+    for name in (seen_by.name, "somebody else"):
+        stranger = str(Key(name, public, WITNESS))
+        assert checked(data, proof, WITNESS_KEY=stranger).startswith(no_witness), name
 
 
 def test_a_damaged_log_does_not_stop_a_receipt_and_is_told_later(

@@ -72,6 +72,17 @@ def test_a_table_scrolls_in_a_box_that_the_keyboard_reaches():
     assert '<th scope="col" class="number">a</th><th scope="col">b</th>' in html
 
 
+def test_cells_of_a_stacked_table_name_their_columns():
+    badge = Badge.of("PASS")
+    rows = [["x", 3, badge, "y" * 50]]
+    html = Page("t").table(["<a>", "b", "c", "d"], rows, stacked=True).html()
+    assert '<table class="stacked">' in html
+    assert '<td data-name="&lt;a&gt;">x</td><td class="number" data-name="b">3</td>' in html
+    assert f'<td data-name="c">{badge.html}</td><td class="sentence" data-name="d">y' in html
+    plain = Page("t").table(["<a>", "b", "c", "d"], rows).html()
+    assert "data-name=" not in plain.replace(look(), ""), "control: not asked for"
+
+
 def test_an_empty_table_keeps_its_head():
     assert '<th scope="col">a</th>' in Page("t").table(["a"], []).html()
 

@@ -240,15 +240,23 @@ def test_two_successors_of_one_receipt_are_a_fork_and_both_are_named():
     assert "" not in verify_all({**history, "forged": forged}, mine())
 
 
-def test_the_command_compares_a_folder_of_receipts(tmp_path, monkeypatch, capfd):
+@pytest.fixture
+def verified(monkeypatch, capfd):
+    """`rescind verify` of a folder: exit code and what it prints."""
     from rescind.cli import main
 
     def rescind(*words: object) -> tuple[int, str]:
         monkeypatch.setattr("sys.argv", ["rescind", "verify", *map(str, words)])
         with pytest.raises(SystemExit) as end:
             main()
-        return int(end.value.code or 0), capfd.readouterr().out
+        out, err = capfd.readouterr()
+        return int(end.value.code or 0), err + out
 
+    return rescind
+
+
+def test_the_command_compares_a_folder_of_receipts(tmp_path, verified):
+    rescind = verified
     first = chained(time="2999-01-01T00:00:00Z")
     for name, data in {"a": first, "a-forgot-1": chained(first)}.items():
         (tmp_path / name).mkdir()
@@ -266,3 +274,73 @@ def test_the_command_compares_a_folder_of_receipts(tmp_path, monkeypatch, capfd)
     code, out = rescind(tmp_path, "--json")
     assert code == 1
     assert both in json.loads(out)[""]["checks"][0]["says"]
+
+
+def test_a_forged_receipt_of_any_name_is_found_in_a_folder(tmp_path, verified):
+    good = chained()
+    forged = good.replace(b'"L3"', b'"L2"')
+    (tmp_path / "first.json").write_bytes(good)
+    for name in ("run.json", "parts/7.json", "request.json", "log.jsonl", "receipt.request.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text('{"asked": "x", "verdict": "PASS"}')
+    (tmp_path / "list.json").write_text("[1, 2]")
+    code, out = verified(tmp_path)
+    assert (code, out.count("VALID\n")) == (0, 1), "control: other things are no receipts"
+    assert "1 receipt: 1 valid; no receipt has two successors here." in out
+    assert "skipped" not in out
+    (tmp_path / "deep").mkdir()
+    for name in ("mine.json", "deep/x.request.json", "COPY.JSON"):
+        (tmp_path / name).write_bytes(forged)
+        code, out = verified(tmp_path)
+        assert code == 1, name
+        assert f"2 receipts: 1 valid, 1 NOT VALID ({name}); no receipt has two" in out
+        (tmp_path / name).unlink()
+
+
+def test_what_cannot_be_read_in_a_folder_is_counted_and_not_called_a_receipt(tmp_path, verified):
+    from rescind.forgetting.receipt import LARGEST
+
+    (tmp_path / "first.json").write_bytes(chained())
+    (tmp_path / "half.json").write_bytes(chained()[:200])
+    (tmp_path / "large.json").write_bytes(b" " * LARGEST + chained())
+    code, out = verified(tmp_path)
+    assert code == 0
+    assert "2 .json files skipped (half.json, large.json)" in out
+    assert json.loads(verified(tmp_path, "--json")[1].partition("\n")[2]).keys() == {"first.json"}
+    for name in ("half", "large"):
+        (tmp_path / f"{name}.json").rename(tmp_path / f"receipt-{name}.json")
+    code, out = verified(tmp_path)
+    assert (code, "skipped" in out) == (1, False), "its name says that it is one"
+    assert "1 valid, 2 NOT VALID (receipt-half.json, receipt-large.json)" in out
+
+
+def test_only_numbers_in_a_folder_of_receipts_over_silos_are_receipts_by_their_name(
+    tmp_path, verified
+):
+    place = tmp_path / "receipts"
+    place.mkdir()
+    (place / "1.json").write_bytes(chained())
+    (place / "request-117.json").write_text("{}")
+    assert verified(place)[0] == 0
+    (place / "1-complete.json").write_text("{}")
+    assert "1 NOT VALID (1-complete.json)" in verified(place)[1]
+
+
+def test_the_last_line_about_a_folder_names_a_gap_in_the_chain(tmp_path, verified):
+    first = chained()
+    second = chained(first)
+    files = {"a": first, "b": second, "c": chained(second)}
+    for name, data in files.items():
+        (tmp_path / f"{name}.json").write_bytes(data)
+    assert "gap" not in verified(tmp_path)[1]
+    (tmp_path / "copy-of-c.json").write_bytes(files["c"])
+    (tmp_path / "b.json").unlink()
+    code, out = verified(tmp_path)
+    last = out.splitlines()[-1]
+    assert code == 0, "who keeps one receipt only has done nothing wrong"
+    assert last.startswith("3 receipts: 3 valid; no receipt has two successors here; a gap: ")
+    assert "the receipt before c.json is missing or not valid" in last
+    (tmp_path / "b.json").write_bytes(second.replace(b'"L3"', b'"L2"'))
+    last = verified(tmp_path)[1].splitlines()[-1]
+    assert "3 valid, 1 NOT VALID (b.json)" in last
+    assert "before c.json" in last

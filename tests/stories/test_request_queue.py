@@ -24,9 +24,10 @@ from rescind.experiments import request_queue
 from rescind.experiments.cell import Cell, DataSettings, RunSettings
 from rescind.experiments.forget_run import answer
 from rescind.experiments.learning_run import run_cell
-from rescind.experiments.request_files import month_after
+from rescind.experiments.request_files import month_after, read_all
 from rescind.experiments.request_log import log_lines, metrics_text
 from rescind.experiments.request_queue import current, work_through
+from rescind.experiments.request_states import open_requests, time_left
 from rescind.forgetting import data_erasure
 from rescind.forgetting.receipt import opened, parse
 from rescind.forgetting.succession import begin_learning, rerunning
@@ -521,6 +522,17 @@ def test_a_request_under_a_wrong_name_is_open_and_overdue(queue, capsys):
         ({"erase": {"user": "3", "items": "15"}}, "a list of items"),
         ({"received": "2026-01-01"}, "must have one of withdraw and erase"),
         (["withdraw"], "is no request"),
+        ({"withdraw": 7}, "the id 7 is not in quotes, and may have lost leading zeros"),
+        ({"erase": {"user": "7", "items": [50]}}, "the id 50 is not in quotes"),
+        (
+            {"withdraw": "3", "received": "2020-11-10", "due": "2030-12-10"},
+            "due '2030-12-10' is more than three months after received '2020-11-10'. Write an "
+            "earlier day (the year?)",
+        ),
+        (
+            {"withdraw": "3", "due": "2999-12-10"},
+            "more than three months after the day of the file",
+        ),
     ],
 )
 def test_a_refusal_says_what_is_wrong(queue, request_, told):
@@ -537,12 +549,15 @@ def test_a_terminal_shows_why_a_request_is_refused_and_cron_does_not(queue, monk
     note = folder / "refused" / "anna.json"
     code, said = command(folder, run, capsys)
     assert code == 1
-    assert f"refused: anna; why: {note}\n" in said
+    left = r"due \d{4}-\d\d-\d\d, \d+ days left"  # a month after the file was written
+    assert re.search(f"refused: anna; {left}; why: {note}\n", said)
+    month = month_after(datetime.now(UTC))
+    assert json.loads(note.read_text())["due"].startswith(f"{month:%Y-%m-%d}")
     assert "quist" not in said, "it names a user, and cron sends mails"
     monkeypatch.setattr("rescind.cli.requests.at_terminal", lambda: True)
     code, said = command(folder, run, capsys)
     assert code == 1
-    assert "refused: anna; why: " in said
+    assert re.search(f"refused: anna; {left}; why: ", said)
     assert "quist" in said
     assert f"({note})\n" in said
     assert "\x1b" not in said, "a request must not write on the terminal"
@@ -708,11 +723,93 @@ def test_a_wrong_request_keeps_the_deadline_that_it_names(queue):
     folder, run = queue
     ask(folder, "e", take_back="u0318", due="2026-01-05")
     ask(folder, "f", withdraw="3", due="soon", received="2026-01-01")
+    ask(folder, "g", withdraw="3", due="2036-01-05", received="2026-01-01")
     due = {one.name: one.due for one in work_through(folder, run, "none").waiting}
     assert due == {
         "e": end_of(2026, 1, 5),
         "f": end_of(2026, 2, 1),
+        "g": end_of(2026, 2, 1),  # the one that it names cannot be meant
     }
+
+
+@pytest.mark.parametrize(("due", "refused"), [("2026-04-04", False), ("2026-04-05", True)])
+def test_a_deadline_may_be_three_months_away_and_no_more(tmp_path, due, refused):
+    ask(tmp_path, "anna", withdraw="3", received="2026-01-01", due=due)
+    asked, wrong = read_all(tmp_path, datetime(2026, 1, 2, tzinfo=UTC))
+    assert (len(asked), len(wrong)) == ((0, 1) if refused else (1, 0))
+
+
+def test_what_is_open_is_listed_by_deadline_and_nothing_changes(queue, monkeypatch, capsys):
+    folder, run = queue
+    today = datetime.now(UTC)
+
+    def day(days: int) -> str:
+        return f"{today + timedelta(days):%Y-%m-%d}"
+
+    ask(folder, "gone", withdraw="5")
+    ask(folder, "unknown", withdraw="4711", received=day(-70), due=day(-2))
+    work_through(folder, run, "none")
+    ask(folder, "soon", withdraw="3", received=day(-1), due=day(3))
+    ask(folder, "today", withdraw="3", received=day(-1), due=day(0))
+    ask(folder, "gone", withdraw="6", received=day(-1), due=day(1))
+    (folder / "broken.json").write_text("{\x1b")
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+    def listed(*words: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["rescind", "requests", "open", str(folder), *words])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        assert not stop.value.code
+        return capsys.readouterr().out
+
+    lines = listed().splitlines()
+    assert [line.split()[0] for line in lines] == [
+        "request", "unknown", "today", "gone", "soon", "broken", "5"
+    ]  # fmt: skip
+    assert (
+        f"unknown  {day(-70)}  {day(-2)}  overdue by 2 days   refused: there is no us" in lines[1]
+    )
+    assert "due today           waiting" in lines[2]
+    assert "1 day left          refused: another request of this name was answered." in lines[3]
+    assert f"{day(3)}  3 days left         waiting" in lines[4]
+    assert re.search("refused: .* is not JSON", lines[5])
+    assert lines[6] == "5 open, 1 overdue, 3 refused"
+    table = {one["request"]: one for one in json.loads(listed("--json"))}
+    assert [table["unknown"][name] for name in ("days_left", "overdue", "state")] == [
+        -2, True, "refused"
+    ]  # fmt: skip
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+    ask(folder, "unknown", withdraw="7", received=day(-70), due=day(-2))
+    assert "overdue by 2 days   waiting" in listed(), "its file was mended"
+    for path in folder.glob("*.json"):
+        path.unlink()
+    assert listed() == f"no open requests in {folder}.\n"
+
+
+def test_a_folder_instead_of_a_command_is_told_how_to_list_it(tmp_path, monkeypatch, capsys):
+    def said(word: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["rescind", "requests", word])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        assert stop.value.code == 2
+        return " ".join(capsys.readouterr().err.replace("│", "").split())
+
+    monkeypatch.chdir(tmp_path)
+    assert "No such command 'in'" in said("in"), "control: there is no such folder"
+    (tmp_path / "in").mkdir()
+    assert "'in' is a folder. What is open there: rescind requests open FOLDER." in said("in")
+
+
+def test_the_time_left_is_told_to_the_hour_on_the_last_day():
+    now = datetime(2026, 1, 5, 12, tzinfo=UTC)
+    assert time_left(datetime(2026, 1, 5, 11, 30, tzinfo=UTC), now) == "overdue since 11:30 UTC"
+    assert time_left(datetime(2026, 1, 5, 13, tzinfo=UTC), now) == "due today"
+    assert time_left(end_of(2026, 1, 4), now) == "overdue by 1 day"
+
+
+def test_a_folder_that_is_not_there_has_no_list(tmp_path):
+    with pytest.raises(DataError, match="there is no folder"):
+        open_requests(tmp_path / "none", datetime.now(UTC))
 
 
 def test_refusals_are_counted_while_they_stand(queue):
@@ -742,7 +839,7 @@ def test_the_command_for_cron(queue, monkeypatch, capsys, tmp_path):
     assert stop.value.code == 1, "a request was refused, and it is overdue"
     assert "answered: anna" in out.out
     assert "late: anna; answered" in out.err
-    assert "overdue: ben" in out.err
+    assert re.search(r"overdue: ben; due 2020-01-01, overdue by [\d,]{5} days\n", out.err)
     assert "rescind_requests_overdue 1" in (tmp_path / "m.prom").read_text()
 
 

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 NONE = Path("none")
 """Says that nobody needs a part, or the request."""
+HARMLESS = "@+,="
+"""Characters that every disk and every shell takes in a name, beside letters, digits and `_.-~`."""
+LONGEST = 200
+"""Characters of a name: disks take 255, and a part that cannot be written cannot be made again."""
 
 
 def users_of(event: Event, labels: Labels) -> list[str]:
@@ -122,8 +126,6 @@ def write_parts(folder: Path, asked: tuple[Event, Labels], evidence: Evidence) -
 
     The page is that for strangers: it says how to check, and has no exact numbers.
     """
-    from urllib.parse import quote
-
     from rescind.core.files import make_folder, write_atomically
     from rescind.forgetting.parts import proof_text, proofs
     from rescind.forgetting.receipt_html import page
@@ -131,14 +133,34 @@ def write_parts(folder: Path, asked: tuple[Event, Labels], evidence: Evidence) -
 
     event, labels = asked
     make_folder(folder)
-    count = 0
-    for client, proof in proofs(event, evidence.key, labels):
-        user = labels.user_id(client)
-        path = folder / f"{quote(user, safe='')}.json"
-        write_atomically(path, proof_text(proof, user, labels).encode(), private=True)
-        count += 1
+    parts = [
+        (labels.user_id(client), proof) for client, proof in proofs(event, evidence.key, labels)
+    ]
+    names = file_names([user for user, _ in parts])
+    for name, (user, proof) in zip(names, parts, strict=True):
+        text = proof_text(proof, user, labels)
+        write_atomically(folder / f"{name}.json", text.encode(), private=True)
     write_atomically(folder / PAGE, page(evidence.receipt, of_many=True).encode())
     typer.echo(
-        f"Written: parts in {folder}, each for one user only (users: {count}), and for all of them "
-        f"{folder / PAGE}, a page without exact numbers"
+        f"Written: parts in {folder}, each for one user only (users: {len(parts)}), and for all of "
+        f"them {folder / PAGE}, a page without exact numbers"
     )
+
+
+def file_names(users: Sequence[str]) -> list[str]:
+    """Return a name for a file of each user: the id, with what a disk may not take escaped.
+
+    Some disks ignore capitals, so one of two names that differ in nothing else gets a number. "#"
+    would be escaped, so no id has such a name.
+    """
+    from collections import Counter
+    from urllib.parse import quote
+
+    names, times = list[str](), Counter[str]()
+    for user in users:
+        name = quote(user, safe=HARMLESS)[:LONGEST]
+        name = f"%2E{name[1:]}" if name.startswith(".") else name  # a hidden file is not found
+        times[name.casefold()] += 1
+        number = times[name.casefold()]
+        names.append(name if number == 1 else f"{name}#{number}")
+    return names

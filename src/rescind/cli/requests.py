@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import click
 import typer
 from typer import Argument, Option
+from typer.core import TyperGroup
 
 from rescind.cli.calling import TOKEN, URL, call, check_id
 from rescind.cli.options import Json
@@ -16,8 +18,21 @@ from rescind.cli.options import Json
 if TYPE_CHECKING:
     from rescind.experiments.request_queue import Pass
 
-app = typer.Typer(suggest_commands=False)
+
+class _Commands(TyperGroup):
+    """The commands below. Who gives a folder instead of one wants to know what is in it."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in self.commands and Path(args[0]).is_dir():
+            ctx.fail(f"'{args[0]}' is a folder. What is open there: rescind requests open FOLDER.")
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(cls=_Commands, suggest_commands=False)
 State = Annotated[Path, Option(help="Folder of the ledger.")]
+Folder = Annotated[Path, Argument(help="The folder of requests, one file NAME.json each.")]
 Database = Annotated[str | None, Option(metavar="URL", help="PostgreSQL, if the ledger is there.")]
 
 
@@ -28,10 +43,10 @@ def show(
     database: Database = None,
     as_json: Json = False,
 ) -> None:
-    """Answer a folder of requests; list those of a service, and extend deadlines.
+    """List and answer requests in a folder; list those of a service, and extend deadlines.
 
     Without a command below: list the open requests of a service by deadline. It reads only, so the
-    service may be running.
+    service may be running. Those of a folder: rescind requests open FOLDER.
 
     Example: rescind requests --state runs/service-demo
     """
@@ -65,9 +80,54 @@ def _plain(row: Any) -> dict[str, Any]:
     return {**{name: getattr(row, name) for name in names}, **times}
 
 
+@app.command("open")
+def show_open(folder: Folder, as_json: Json = False) -> None:
+    """List what is open in a folder of requests, and when each is due. It changes nothing.
+
+    What is due first comes first. A refused request stays open until its file is mended or deleted.
+
+    Example: rescind requests open requests/
+    """
+    from datetime import UTC, datetime
+
+    from rescind.experiments.request_states import days_left, open_requests, time_left
+
+    now = datetime.now(UTC)
+    rows = open_requests(folder, now)
+    if as_json:
+        listed = [
+            {
+                "request": one.request.name,
+                "received": one.request.received.isoformat(timespec="seconds"),
+                "due": one.request.due.isoformat(timespec="seconds"),
+                "days_left": days_left(one.request.due, now),
+                "overdue": one.request.due < now,
+                "state": "refused" if one.why else "waiting",
+                "why": one.why,
+            }
+            for one in rows
+        ]
+        typer.echo(json.dumps(listed, indent=2))
+        return
+    if not rows:
+        typer.echo(f"no open requests in {folder}.")
+        return
+    wide = max(len("request"), *(len(one.request.name) for one in rows)) + 2
+    typer.echo(f"{'request':<{wide}}{'received':<12}{'due':<12}{'time':<20}state")
+    for one in rows:
+        asked = one.request
+        state = f"refused: {one.why}" if one.why else "waiting"
+        typer.echo(
+            f"{_printable(asked.name):<{wide}}{asked.received:%Y-%m-%d}  {asked.due:%Y-%m-%d}  "
+            f"{time_left(asked.due, now):<20}{_printable(state)}"
+        )
+    overdue = sum(one.request.due < now for one in rows)
+    typer.echo(f"{len(rows)} open, {overdue} overdue, {sum(bool(one.why) for one in rows)} refused")
+
+
 @app.command("run")
 def run_queue(
-    folder: Annotated[Path, Argument(help="The folder of requests, one file NAME.json each.")],
+    folder: Folder,
     run: Annotated[
         Path, Option("--run", help="The run to forget in, or any run that it has replaced.")
     ],
@@ -87,8 +147,8 @@ def run_queue(
     command is killed and given again.
 
     A request is due with the end of a day in UTC: one month after "received", which is not after
-    today, or "due". Exit code 1 if a request was refused, an audit failed, or a deadline has
-    passed, also of a request that was answered now.
+    today, or "due", at most three months after it. Exit code 1 if a request was refused, an audit
+    failed, or a deadline has passed, also of a request that was answered now.
 
     Example: rescind requests run requests/ --run runs/demo --metrics rescind.prom
     """
@@ -98,6 +158,7 @@ def run_queue(
     from rescind.errors import ConfigError
     from rescind.experiments.request_log import metrics_text
     from rescind.experiments.request_queue import work_through
+    from rescind.experiments.request_states import time_left
 
     if audits not in ("standard", "full", "none"):
         raise ConfigError(f"--audits is standard, full or none; got '{audits}'.")
@@ -109,17 +170,19 @@ def run_queue(
     now = datetime.now(UTC)
     if metrics is not None:
         write_atomically(metrics, metrics_text(folder, done.waiting, now).encode())
+    due = {one.name: f"due {one.due:%Y-%m-%d}, {time_left(one.due, now)}" for one in done.waiting}
     overdue = [one.name for one in done.waiting if one.due < now]
     for name in done.answered:
         _print_answer(folder, name, done)
     for name in done.refused:
-        typer.echo(f"refused: {name}; why: {_why(folder, name)}", err=True)
+        when = due.get(name, "its file is gone")
+        typer.echo(f"refused: {name}; {when}; why: {_why(folder, name)}", err=True)
     for name in done.failed:
         typer.echo(f"audit failed: {name}; see its receipt", err=True)
     for name, how in done.late.items():
         typer.echo(f"late: {name}; {how}", err=True)
     for name in overdue:
-        typer.echo(f"overdue: {name}", err=True)
+        typer.echo(f"overdue: {name}; {due[name]}", err=True)
     typer.echo(f"{len(done.answered)} answered, {len(done.waiting)} waiting; the run: {done.run}")
     if done.refused or done.failed or done.late or overdue:
         raise typer.Exit(1)
@@ -156,8 +219,12 @@ def _why(folder: Path, name: str) -> str:
     if not at_terminal():
         return str(note)
     why = str(json.loads(note.read_text(encoding="utf-8"))["why"])
-    shown = "".join(letter if letter.isprintable() else "?" for letter in why)
-    return f"{shown} ({note})"
+    return f"{_printable(why)} ({note})"
+
+
+def _printable(text: str) -> str:
+    """Replace characters that move the cursor: a request must not write on the terminal."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def at_terminal() -> bool:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 _EVENT_KEY = "The key of the receipt (receipt.key), which opens its exact numbers."
 SILOS = ("silos that confirmed", "silos waited for")
 """Claims of a receipt over silos: who removed the records, and who has not yet."""
-OF_SILOS = "receipts"
-"""The folder of receipts over silos, whose files are named by number: 1.json, 2-complete.json."""
+MOST_NAMES = 5
+"""Names of receipts in the last line about a folder; there may be thousands."""
 
 
 def command(
@@ -135,37 +135,45 @@ def command(
 def _folder(folder: Path, pinned: dict[str, str], as_json: bool) -> int:
     """Verify all receipts below a folder, say which ones fork, and return the exit code."""
     from rescind.errors import DataError
-    from rescind.forgetting.receipt_check import REQUEST
-    from rescind.forgetting.verify import verify_all
+    from rescind.forgetting.receipt_files import receipts_below
+    from rescind.forgetting.verify import gaps, verify_all
 
-    paths = sorted(
-        path for path in folder.rglob("*.json")
-        if not path.name.endswith(REQUEST)  # receipt.request.json: what a receipt is about
-        and ("receipt" in path.name or path.resolve().parent.name == OF_SILOS)
-    )  # fmt: skip
-    if not paths:
+    files, unclear = receipts_below(folder)
+    if unclear:
+        told = f"{count_of(len(unclear), '.json file')} skipped ({_named(unclear)})"
+        typer.echo(f"{told}: not readable as JSON, or larger than any receipt", err=True)
+    if not files:
         raise DataError(
-            f"{folder} holds no receipts (files named *receipt*.json, or any in a folder "
-            f"{OF_SILOS}/). Name another."
+            f"{folder} holds no receipts: no .json file below it looks like one. Name another."
         )
-    found = verify_all({str(p.relative_to(folder)): read_receipt(p) for p in paths}, pinned)
+    found = verify_all(files, pinned)
     if as_json:
         typer.echo(json.dumps({name: _plain(one) for name, one in found.items()}, indent=2))
-    else:
-        split = found.pop("", None)
-        for name, one in found.items():
-            typer.echo(f"{_shown(name)}: {'VALID' if one.valid else 'NOT VALID'}")
-            _print_checks(one)
-        for check in split.checks if split else ():
-            typer.echo(_shown(check.says))
-        whole = "no receipt has two successors here. Others may have been shown other receipts"
-        typer.echo(
-            f"{count_of(len(found), 'receipt')}; "
-            + (whole if split is None else "the history forks")
-            + "."
-        )
-        found = found if split is None else {**found, "": split}
-    return 0 if all(one.valid for one in found.values()) else 1
+        return 0 if all(one.valid for one in found.values()) else 1
+    split = found.pop("", None)
+    for name, one in found.items():
+        typer.echo(f"{_shown(name)}: {'VALID' if one.valid else 'NOT VALID'}")
+        _print_checks(one)
+    for check in split.checks if split else ():
+        typer.echo(_shown(check.says))
+    wrong = [name for name, one in found.items() if not one.valid]
+    typer.echo(_in_all(len(found), wrong, gaps(files, found), forks=split is not None))
+    return 1 if wrong or split else 0
+
+
+def _in_all(count: int, wrong: list[str], missing: list[str], forks: bool) -> str:
+    """Return the last line about a folder. missing: whose predecessor is not there"""
+    said = f"{count_of(count, 'receipt')}: {count - len(wrong)} valid"
+    said += f", {len(wrong)} NOT VALID ({_named(wrong)})" if wrong else ""
+    said += "; the history forks" if forks else "; no receipt has two successors here"
+    if missing:
+        said += f"; a gap: the receipt before {_named(missing)} is missing or not valid"
+    return f"{said}." if forks else f"{said}. Others may have been shown other receipts."
+
+
+def _named(names: list[str]) -> str:
+    more = [f"{len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
+    return ", ".join([*map(_shown, names[:MOST_NAMES]), *more])
 
 
 def _plain(found: Verification) -> dict[str, Any]:

@@ -220,10 +220,10 @@ def _find(name: str, known: dict[str, int], size: int, kind: str) -> int:
     left = sum(k.startswith(GONE) for k in known)
     more = f" {left} more left, and their ids were deleted." if left else ""
     if kind == "user":  # who else is here is nobody's business, so no near id is named
-        alike = any(one.casefold().strip() == name.casefold().strip() for one in known)
+        alike = any(_worn(one) == _worn(name) for one in known)
         raise DataError(
             f"there is no user '{name}' among {len(known) - left} users.{more} "
-            + ("One whose id differs in capitals or blanks only is here. " if alike else "")
+            + (f"One whose id differs in {WORN} only is here. " if alike else "")
             + "Original ids are used. The data that was loaded is another place and may have rows "
             "of theirs (also of users whom a filter left out): rescind data show NAME --user USER."
         )
@@ -235,6 +235,14 @@ def _find(name: str, known: dict[str, int], size: int, kind: str) -> int:
         f"there is no {kind} '{name}' among {len(known)} {kind}s. {hint}"
         f"Original ids are used here, such as {', '.join(list(known)[:5])}."
     )
+
+
+WORN = "capitals, blanks or leading zeros"
+"""What ids lose on their way through spreadsheets and letters."""
+
+
+def _worn(name: str) -> str:
+    return name.casefold().strip().lstrip("0")
 
 
 @dataclass(frozen=True)

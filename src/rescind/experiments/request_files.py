@@ -6,7 +6,7 @@ import json
 from calendar import monthrange
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ _SUFFIX = ".json"
 _KEYS = ("withdraw", "erase", "received", "due")
 _EXAMPLE = '{"withdraw": "7"} or {"erase": {"user": "7", "items": ["50"]}}'
 _CURLY = "\u201c\u201d\u201e\u00ab\u00bb"
+LONGEST = timedelta(days=93)
+"""No answer may take longer: one month, and two more where requests are complex or many."""
 Times = tuple[datetime, datetime]
 """When a request came, and when it is due."""
 
@@ -134,20 +136,35 @@ def _read(path: Path, table: Any, now: datetime) -> Asked:
         source: Source = _one_id(path, table["withdraw"])
     else:
         kind, source = "erase", _records(path, table["erase"])
+    return Asked(path, *_times(path, table, now), kind, source)
+
+
+def _times(path: Path, table: dict[str, Any], now: datetime) -> Times:
+    """Return when a request came and is due, if that can be."""
     received, due = _received(path, table, now), _due(path, table)
     if received is not None and due is not None and due < received:
         raise DataError(
             f"{path}: due '{table['due']}' is before received '{table['received']}'. Write a later "
             f"day (the year?), or leave due out: one month after received."
         )
-    return Asked(path, *_deadline(path, received, due), kind, source)
+    since, until = _deadline(path, received, due)
+    if _is_too_late(since, until):
+        of_file = f"the day of the file, {since:%Y-%m-%d}"
+        came = of_file if received is None else f"received '{table['received']}'"
+        raise DataError(
+            f"{path}: due '{table['due']}' is more than three months after {came}. Write an "
+            f"earlier day (the year?), or leave due out: one month after received. The law gives "
+            f"three months at most (GDPR Art. 12(3))."
+        )
+    return since, until
 
 
 def _records(path: Path, given: Any) -> NamedRecords:
     if isinstance(given, dict):
         _check_words(path, given, ("user", "items"))
         if given.get("user") and given.get("items") and isinstance(given["items"], list):
-            return NamedRecords(_one_id(path, given["user"]), tuple(map(str, given["items"])))
+            items = tuple(_quoted(path, item) for item in given["items"])
+            return NamedRecords(_one_id(path, given["user"]), items)
     raise DataError(f"{path}: erase needs a user and a list of items. Write {_EXAMPLE}.")
 
 
@@ -155,7 +172,15 @@ def _one_id(path: Path, given: Any) -> str:
     """Return the original id of one user: each gets a receipt of their own."""
     if isinstance(given, list | dict):
         raise DataError(f"{path} names {len(given)} users. Write a file for each: {_EXAMPLE}.")
-    return str(given)
+    return _quoted(path, given)
+
+
+def _quoted(path: Path, given: Any) -> str:
+    """Return an id that is a text: a number has lost its leading zeros, and 0815 is not 815."""
+    if not isinstance(given, str):
+        told = f"{path}: the id {json.dumps(given)[:40]} is not in quotes"
+        raise DataError(f"{told}, and may have lost leading zeros. Write {_EXAMPLE}.")
+    return given
 
 
 def _check_words(path: Path, given: dict[str, Any], allowed: tuple[str, ...]) -> None:
@@ -178,7 +203,12 @@ def _times_of(path: Path, table: Any, now: datetime) -> Times:
         received = _received(path, given, now)
     with suppress(DataError):
         due = _due(path, given)
-    return _deadline(path, received, due)
+    since, until = _deadline(path, received, due)
+    return _deadline(path, received, None) if _is_too_late(since, until) else (since, until)
+
+
+def _is_too_late(received: datetime, due: datetime) -> bool:
+    return due.astimezone(UTC).date() - received.astimezone(UTC).date() > LONGEST
 
 
 def _received(path: Path, table: dict[str, Any], now: datetime) -> datetime | None:

@@ -7,7 +7,7 @@
                            the key and the exact page lie here alone
                            receipt-NAME.json, .html, .key, .request.json: of rows of imported data
                            about.json: for the operator
-      refused/x.json       why a request could not be answered
+      refused/x.json       why a request could not be answered, and when it is due
       log.jsonl            one line per answer or refusal, without ids of users
 
 A request is answered once, whenever the command is killed: the run itself knows, under a key, which
@@ -21,10 +21,9 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +44,17 @@ from rescind.experiments.request_files import (
     Asked,
     Waiting,
     has_file,
-    name_of,
     note_about,
     read_all,
 )
 from rescind.experiments.request_log import add_to_log, log_lines
+from rescind.experiments.request_states import (
+    TAKEN,
+    about_answer,
+    not_taken,
+    read_table,
+    refuse,
+)
 from rescind.forgetting.data_erasure import erase, finish
 from rescind.forgetting.forget import Audits
 from rescind.forgetting.receipt import parse
@@ -63,7 +68,6 @@ from rescind.forgetting.succession import (
     replaced,
     settle,
 )  # fmt: skip
-from rescind.privacy.keys import erasure_key
 from rescind.storage.events import event_text
 from rescind.storage.run_folder import (
     MOVED,
@@ -74,7 +78,6 @@ from rescind.storage.run_folder import (
 
 REQUEST = "request.json"
 """The exact request, with which the user can check that the receipt is about it."""
-_TAKEN = "another request of this name was answered. Give the file another name."
 
 
 @dataclass(frozen=True)
@@ -117,17 +120,17 @@ def work_through(folder: Path, run: Path, audits: Audits = "standard", workers: 
     with locked(folder):
         _tidy(folder)
         asked, wrong = read_all(folder, now or datetime.now(UTC))
-        asked, taken = _not_taken(folder, asked)
-        for path, why in [(x.path, x.why) for x in wrong] + [(x.path, _TAKEN) for x in taken]:
-            refused.append(_refuse(folder, path, why))
+        asked, taken = not_taken(folder, asked)
+        refused += [refuse(folder, one, one.why) for one in wrong]
+        refused += [refuse(folder, one, TAKEN) for one in taken]
         for one in sorted(asked, key=lambda one: (one.due, one.name))[:most]:
             try:
-                if not _about(folder, one.name).is_file():
+                if not about_answer(folder, one.name).is_file():
                     _give(folder, run, one, audits, workers)
                 answered[one.name] = _complete(folder, one, now or datetime.now(UTC))
             except RescindError as error:
                 _exact_request(folder, one.name).unlink(missing_ok=True)
-                refused.append(_refuse(folder, one.path, str(error)))
+                refused.append(refuse(folder, one, str(error)))
         named = {one.name: {one.user: one.items} for one in asked if one.name in answered}
         asked, wrong = read_all(folder, now or datetime.now(UTC))
         left = (*asked, *wrong)
@@ -147,29 +150,6 @@ def _lateness(about: dict[str, Any]) -> str:
     if not days:  # the request named an hour
         return f"answered late (due {about['due']})"
     return f"answered {days} day{'' if days == 1 else 's'} late (due {due:%Y-%m-%d})"
-
-
-def _about(folder: Path, name: str) -> Path:
-    return folder / ANSWERED / name / ABOUT
-
-
-def _not_taken(folder: Path, asked: list[Asked]) -> tuple[list[Asked], list[Asked]]:
-    """Return the requests to answer, and those whose name another request had.
-
-    Who came back and leaves again asks the same: a later file is another request.
-    """
-    left, taken = list[Asked](), list[Asked]()
-    for one in asked:
-        about = _read(_about(folder, one.name)) if _about(folder, one.name).is_file() else {}
-        same = about.get("asked", one.digest) == one.digest
-        later = "answered" in about and about.get("written") != one.path.stat().st_mtime_ns
-        (left if same and not later else taken).append(one)
-    return left, taken
-
-
-def _read(path: Path) -> dict[str, Any]:
-    table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return table
 
 
 def current(run: Path) -> Path:
@@ -285,8 +265,8 @@ def _complete(folder: Path, one: Asked, now: datetime) -> dict[str, Any]:
 
     Killed at any moment, the next call goes on from here: until then the request is open.
     """
-    path = _about(folder, one.name)
-    about = _read(path)
+    path = about_answer(folder, one.name)
+    about = read_table(path)
     if "answered" not in about:
         if name := about["imported"]:
             receipt = path.with_name(f"receipt-{name}.json")
@@ -339,20 +319,6 @@ def _keep_once(place: Path, run: Path) -> None:
         (run / KEY).unlink()
 
 
-def _refuse(folder: Path, path: Path, why: str) -> str:
-    """Note why a request cannot be answered, once; return its name."""
-    note, name, content = note_about(folder, path), name_of(path), b""
-    with suppress(OSError):  # a folder, or it may not be read
-        content = path.read_bytes()
-    file = blake2b(content, key=erasure_key(), digest_size=32).hexdigest()
-    told = {"request": name, "why": why, "file": file}
-    if note.is_file() and json.loads(note.read_text(encoding="utf-8")).get("file") == file:
-        return name
-    write_atomically(note, json.dumps(told, indent=2).encode(), private=True)
-    add_to_log(folder, {"event": "refused", "request": name})  # `why` may name a user
-    return name
-
-
 def _tidy(folder: Path) -> None:
     """Remove what a kill left: half a folder, half a line.
 
@@ -372,4 +338,4 @@ def _tidy(folder: Path) -> None:
         if (folder / ANSWERED / name).is_dir() or not (folder / f"{name}.json").is_file():
             exact.unlink()
     for path in sorted((folder / ANSWERED).glob(f"*/{ABOUT}")):
-        _keep_once(path.parent, Path(_read(path)["run"]))
+        _keep_once(path.parent, Path(read_table(path)["run"]))

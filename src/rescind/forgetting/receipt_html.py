@@ -83,7 +83,7 @@ def page(
     _measured(out, receipt, measured, figures or {})
     with out.folded("What is kept", words.records(len(receipt.kept), "thing")):
         rows = [[kept.name, kept.bytes, kept.says] for kept in receipt.kept]
-        out.table(["what", "bytes", "why it may stay"], rows, "What is kept")
+        out.table(["what", "bytes", "why it may stay"], rows, "What is kept", stacked=True)
     with out.folded("Settings of the method"):
         out.facts({name: str(value) for name, value in receipt.done.method.items()})
     terms = explained("".join(out.parts))
@@ -205,7 +205,8 @@ def _checks(out: Page, receipt: Receipt, findings: Sequence[Finding]) -> None:
     numbers = ["measured", "95 % interval", "retrained", "margin", "counted"]
     exact = any(finding.value is not None for finding in findings)
     rows = [[*_asks(f), *(_numbers(f) if exact else ())] for f in findings]
-    out.table([*head, *(numbers if exact else ())], rows, "Checks and their verdicts")
+    columns = [*head, *(numbers if exact else ())]
+    out.table(columns, rows, "Checks and their verdicts", stacked=True)
     verdicts = legend(finding.verdict for finding in findings)
     out.listing([words.said_of(receipt, line) for line in verdicts])
     names = list(dict.fromkeys(name for finding in findings for name in finding.controls))
@@ -216,7 +217,7 @@ def _checks(out: Page, receipt: Receipt, findings: Sequence[Finding]) -> None:
         )
         controlled = [f for f in findings if f.controls]
         values = [[f.check, *(_or_dash(f.controls.get(n)) for n in names)] for f in controlled]
-        out.table(["check", *names], values, "Controls")
+        out.table(["check", *names], values, "Controls", stacked=True)
     limits = [f"{_by_whom(finding)}: {finding.note}" for finding in findings if finding.note]
     if limits:
         out.text("What was said of single checks, and what they cannot show:")

@@ -222,6 +222,21 @@ def verify_all(files: Mapping[str, bytes], pinned: Mapping[str, str]) -> dict[st
     return {**found, "": Verification(None, tuple(split))} if split else found
 
 
+def gaps(files: Mapping[str, bytes], found: Mapping[str, Verification]) -> list[str]:
+    """Return the names of valid receipts whose predecessor is not among the valid ones.
+
+    Of copies, the first one is named. found: from `verify_all` of the same files
+    """
+    valid = {name: one.receipt for name, one in found.items() if one.valid and one.receipt}
+    here = {digest(files[name]) for name in valid}
+    open_ = {
+        digest(files[name]): name
+        for name, receipt in reversed(valid.items())
+        if receipt.previous and receipt.previous not in here
+    }
+    return sorted(open_.values())
+
+
 def _open(result: Verification, receipt: Receipt, key: bytes) -> Verification:
     try:
         exact = opened(receipt, key)

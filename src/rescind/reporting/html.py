@@ -102,11 +102,16 @@ class Page:
         return self
 
     def table(
-        self, head: Sequence[str], rows: Sequence[Sequence[object]], label: str = "table"
+        self,
+        head: Sequence[str],
+        rows: Sequence[Sequence[object]],
+        label: str = "table",
+        stacked: bool = False,
     ) -> Page:
         """Add a table; numbers are right-aligned. A wide one scrolls inside itself.
 
         label: what the table is, for people who hear the page
+        stacked: on a phone, each row is a list of names and values; for rows to read one by one
         """
         numeric = [_is_number(value) for value in rows[0]] if rows else []
         numeric += [False] * (len(head) - len(numeric))
@@ -114,11 +119,16 @@ class Page:
             f'<th scope="col"{_class("number" if right else "")}>{escape(name)}</th>'
             for name, right in zip(head, numeric, strict=True)
         )
-        body = "".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows)
+        names = [f' data-name="{escape(name)}"' if stacked else "" for name in head]
+        body = "".join(
+            "<tr>" + "".join(_cell(*pair) for pair in zip(row, names, strict=True)) + "</tr>"
+            for row in rows
+        )
         # A box that scrolls must be reached by the keyboard.
         self.parts.append(
-            f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}"><table>'
-            f"<thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table></div>"
+            f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}">'
+            f"<table{_class('stacked' if stacked else '')}><thead><tr>{cells}</tr></thead>"
+            f"<tbody>{body}</tbody></table></div>"
         )
         return self
 
@@ -182,13 +192,14 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float)
 
 
-def _cell(value: object) -> str:
+def _cell(value: object, name: str = "") -> str:
+    """Return a cell. name: an attribute with the name of its column, or nothing"""
     if isinstance(value, Badge):
-        return f"<td>{value.html}</td>"
+        return f"<td{name}>{value.html}</td>"
     if _is_number(value) or NUMERIC.fullmatch(str(value)):
-        return f'<td class="number">{_text(value)}</td>'
+        return f'<td class="number"{name}>{_text(value)}</td>'
     text = escape(str(value))
-    return f'<td class="sentence">{text}</td>' if len(text) > 40 else f"<td>{text}</td>"
+    return f"<td{_class('sentence' if len(text) > 40 else '')}{name}>{text}</td>"
 
 
 def _text(value: object) -> str:
