@@ -18,6 +18,7 @@ from rescind.data.blocklist import Blocklist, place
 from rescind.errors import ConfigError
 from rescind.experiments.cell import FILTERS
 from rescind.experiments.counterfactual import open_run
+from rescind.experiments.learning_run import measured_users
 from rescind.experiments.read_request import DRAW, Kind, NamedRecords, Source, read_request
 from rescind.experiments.stream_run import measured_again
 from rescind.forgetting.forget import Audits, Evidence, forget
@@ -330,6 +331,7 @@ def _facts(facts: dict[str, Any], after: Federation, evidence: Evidence) -> dict
         "seconds": done.seconds,
     }
     quality: dict[str, Any] = {"metrics": {s: after.evaluate(s, k) for s in ("valid", "test")}}
+    quality |= measured_users(after)
     if "matrix" in facts:
         quality = measured_again(facts, after)
     return {
