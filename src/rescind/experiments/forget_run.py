@@ -130,7 +130,8 @@ def answer(
             after, evidence = forget(
                 watched, event, method, audits,
                 previous=previous, data=_public_data(facts), folder=scratch, workers=workers,
-                progress=on_retrain, not_covered=[*_copies(facts, event, listed or before), *_chosen(facts)],
+                progress=on_retrain,
+                not_covered=[*_copies(facts, event, listed or before), *_chosen(facts)],
                 also_kept=lambda after: _lists(run, facts, listed, _withheld(fed, after, request)),
                 away=away, case=case,
             )  # fmt: skip

@@ -138,10 +138,10 @@ def _cause(error: Exception, path: Path) -> str:
     inside = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == path]
     line = error.lineno if isinstance(error, SyntaxError) else inside[-1].lineno if inside else None
     words = error.msg if isinstance(error, SyntaxError) else str(error)
-    return f"line {line}: {type(error).__name__}: {words}{_missing(error, path)}"
+    return f"line {line}: {type(error).__name__}: {words}{missing_module(error, path)}"
 
 
-def _missing(error: Exception, path: Path) -> str:
+def missing_module(error: Exception, path: Path) -> str:
     """Return what to do about a module that is not there; "" for other errors."""
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return ""
