@@ -44,8 +44,8 @@ from rescind.experiments.cell import (
     RunSettings,
     SharingSettings,
 )
-from rescind.experiments.recipe_file import COLUMNS, Column, PlotSettings, Table
-from rescind.experiments.recipe_shape import SETTINGS
+from rescind.experiments.recipe_file import COLUMNS, Column, PlotSettings
+from rescind.experiments.recipe_shape import SETTINGS, Table
 from rescind.storage.kinds import METHODS, MODELS, UNLEARNERS
 
 __all__ = [

@@ -19,9 +19,8 @@ from typing import Any
 
 from rescind.core.settings import fields_of
 from rescind.errors import ConfigError, suggest
-from rescind.experiments.recipe_shape import AXES, SETTINGS, check_shape, check_value
+from rescind.experiments.recipe_shape import AXES, SETTINGS, Table, check_shape, check_value
 
-Table = dict[str, Any]
 Change = tuple[list[str], Any]
 """A changed setting: the path of its keys, and its value."""
 
