@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import dataclass
 
 import pytest
 import torch
 
+import rescind as rs
 from rescind.core import executor, jagged
 from rescind.core.cohort import Cohort, Lot
 from rescind.core.doing import Step
@@ -18,6 +21,7 @@ from rescind.core.model import TakenRows, summed_rows
 from rescind.core.table import Table
 from rescind.core.tasks.metrics import InParts, Ranking, top_k
 from rescind.errors import BoundaryError
+from rescind.experiments.learning_run import measured_users
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.bag import Bag
 from rescind.models.lightgcn import LightGCN
@@ -30,6 +34,40 @@ def drawn_lot(seed: int = 0) -> Lot:
     cell = torch.unique((randoms(120, 1, seed=seed).squeeze(1).abs() * 997).long() % (8 * ITEMS))
     cell = cell + ITEMS * (cell >= ITEMS)  # client 1 has nothing
     return Lot(cell // ITEMS, cell % ITEMS, CLIENTS)
+
+
+def as_the_page_says(fed: Federation, k: int, hidden: tuple[int, ...] = (0,)) -> dict[str, float]:
+    """Measure Popularity on test as docs/recipes.md describes it. hidden: splits that are hidden"""
+    held = fed.now.vault.holdings
+    rows = list(
+        zip(held.records.client.tolist(), held.records.item.tolist(), held.split.tolist(),
+            strict=True)
+    )  # fmt: skip
+    owners = Counter(item for _, item in {(c, i) for c, i, split in rows if split == 0})
+    order = sorted(range(held.items), key=lambda item: (-owners[item], item))
+    found: list[tuple[float, float, float]] = []
+    for user in range(held.clients):
+        test = {i for c, i, split in rows if c == user and split == 2}
+        out = {i for c, i, split in rows if c == user and split in hidden}
+        ranks = [n for n, i in enumerate([i for i in order if i not in out][:k], 1) if i in test]
+        if test:
+            ideal = sum(1 / math.log2(n + 1) for n in range(1, min(k, len(test)) + 1))
+            gain = sum(1 / math.log2(n + 1) for n in ranks)
+            found.append((float(bool(ranks)), gain / ideal, len(ranks) / len(test)))
+    means = [sum(column) / len(found) for column in zip(*found, strict=True)]
+    return {"users": len(found), **dict(zip(("HR", "NDCG", "Recall"), means, strict=True))}
+
+
+def test_a_ranking_is_measured_as_the_page_says():
+    data = rs.load("synthetic", users=60, items=50, interactions=500)
+    fed = Federation.start(data, rs.methods.Popularity(), seed=0).run(1)
+    found, said = fed.evaluate("test", 10), as_the_page_says(fed, 10)
+    for name in ("HR", "NDCG", "Recall"):
+        assert found[f"{name}@10"] == pytest.approx(said[name], abs=1e-12)
+    users = measured_users(fed)["measured_users"]
+    assert users["test"] == said["users"] < fed.world.sizes.clients, "some have no test row"
+    other = as_the_page_says(fed, 10, hidden=(0, 1))
+    assert other["NDCG"] != pytest.approx(said["NDCG"], abs=1e-6), "hiding more is another number"
 
 
 @pytest.mark.parametrize("few", [1, 2, 4, 9])

@@ -52,6 +52,7 @@ def test_an_unknown_user_is_not_told_who_is_here(user):
         NAMED.client(user, 3)
     assert not any(f"'{name}'" in str(caught.value) for name in NAMED.users)
     assert "alice," not in str(caught.value)
+    assert "whether the dataset still has rows of theirs: rescind data show" in str(caught.value)
 
 
 def test_an_id_that_differs_in_capitals_is_told_without_naming_it():

@@ -113,6 +113,17 @@ def test_the_digest_and_the_size_that_are_described_are_of_the_rows_that_load(tm
     assert before["digest"] != after["digest"] == load("asked").digest
 
 
+def test_ratings_are_described_by_their_range_and_by_who_reads_them(tmp_path):
+    path = tmp_path / "plays.csv"
+    rows = [f"{n % 4},{n},{2 * n + 0.5}\n" for n in range(40)]
+    path.write_text("user,item,plays\n" + "".join(rows))
+    for name, words in (("rated", ("--rating", "plays")), ("unrated", ("--ignore", "plays"))):
+        assert run("import", str(path), "--name", name, *words).exit_code == 0
+    shown = run("describe", "rated").stdout
+    assert "ratings    0.5 to 78.5; read by KernelGram alone" in shown
+    assert "ratings    none" in run("describe", "unrated").stdout, "the control"
+
+
 def test_an_import_is_described_by_what_it_holds(tmp_path):
     path = tmp_path / "listens.csv"
     path.write_text(LISTENS)

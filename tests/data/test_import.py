@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+from itertools import product
 from unittest import mock
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import rescind as rs
 from rescind.core.clock import Clock
 from rescind.data import (
     describe,
@@ -132,6 +134,11 @@ BAD = {
     "mixed types": (table("1,2,3,4", "1,3,good,4"), "line 3, column 3 ('rating'): 'good'"),
     "NaN rating": (table("1,2,nan,4", "1,3,5,4"), "line 2, column 3 ('rating'): 'nan'"),
     "infinite rating": (table("1,2,inf,4"), "line 2, column 3"),
+    "huge rating": (
+        table("1,2,3,4", "1,3,1e10,4"),
+        "line 3, column 3 ('rating'): '1e10' is not a valid rating: a rating must be from "
+        "-1,000,000,000 to 1,000,000,000",
+    ),
     "no rating": (table("1,2,,4", "1,3,5,4"), "line 2, column 3 ('rating'): ''"),
     "negative id": (table("1,2,3,4", "-7,2,3,4"), "line 3, column 1 ('user'): '-7'"),
     "huge id": (table(f"1,{2**63},3,4"), "line 2, column 2 ('item')"),
@@ -168,6 +175,15 @@ def test_a_bad_file_is_named_with_its_place_and_not_imported(save, own_cache, co
     assert str(path) in str(error.value)
     assert place in str(error.value)
     assert not own_cache.exists()
+
+
+def test_whatever_rating_is_imported_can_be_run(save):
+    lines = [f"{u},{i},{n},4" for n, (u, i) in enumerate(product(range(5), range(6)), 52_686)]
+    data = import_file(save(table("0,9,999999999,4", "1,9,-1e9,4", *lines)), "mine")
+    fed = rs.Federation.start(data, rs.methods.Popularity()).run(1)
+    assert float(fed.now.vault.holdings.records.rating.max()) == 2e9
+    with pytest.raises(DataError, match=r"(?s)row 1, column 3 .'rating'.: .*leave a column out"):
+        rs.from_frame({"user": [1, 2], "item": [1, 2], "rating": [1e10, 1.0]})
 
 
 def test_bad_parquet_files(save, tmp_path, own_cache):
@@ -386,7 +402,7 @@ NUMBERS = st.integers(0, 2**63 - 1) | st.integers(0, 5)
 ZEROS = st.integers(0, 5) | st.sampled_from(["00", "01", "007"])
 WORDS = st.sampled_from(["7", "07", "anna", "Jörg", "a b", "x'y", "-", "1.x", "語", "-7k", "n.a."])
 COLUMNS = {
-    "rating": st.floats(-1e38, 1e38) | st.integers(-5, 5),
+    "rating": st.floats(-1e9, 1e9) | st.integers(-5, 5),
     "time": st.integers(0, 1_700_000_000),
     "split": st.sampled_from(["train", "valid", "Test", "0", "1"]),
     "note": st.text("abé' ", max_size=3),

@@ -239,6 +239,17 @@ def test_an_erasure_in_a_stream_reaches_the_notes_of_earlier_blocks():
     assert torch.equal(gone.now.state.public["weights"], never.now.state.public["weights"])
 
 
+def test_ratings_too_large_for_a_note_are_taken_back_as_they_were_counted():
+    holdings, method = tiny_holdings(8, ITEMS), KernelGram(unlike=0.5, reach=2.0)
+    plays = (holdings.records.item * 7 + holdings.records.client * 3) % 10 + 16_380
+    holdings = replace(holdings, records=replace(holdings.records, rating=2 * plays))
+    left = Federation.start(holdings, method).run(1)
+    left = method.follow(left, Withdraw(1))
+    never = Federation.start(holdings.without_client(1), method).run(1)
+    assert torch.equal(left.now.state.own["gram/0000"], never.now.state.own["gram/0000"])
+    assert torch.equal(left.now.state.public["weights"], never.now.state.public["weights"])
+
+
 def test_an_item_that_nobody_has_ties_nothing():
     holdings, method = world(), KernelGram(ties=2.0)
     owned = holdings.records[(holdings.split == TRAIN) & (holdings.records.item == 3)]
@@ -258,6 +269,20 @@ def test_a_saved_federation_keeps_ratings_and_facts(tmp_path):
     event = Withdraw(2)
     both = [method.follow(each, event).now.state.public["weights"] for each in (fed, again)]
     assert torch.equal(*both)
+
+
+def test_a_file_with_ratings_in_two_bytes_is_read_and_takes_larger_ones(tmp_path):
+    fed = Federation.start(world(), KernelGram(unlike=0.5)).run(1)
+    records = fed.now.vault.holdings.records
+    records.__dict__["rating"] = records.rating.short()  # as version 0.1 had them
+    fed.now.vault.holdings.__dict__.pop("table", None)
+    again = load_federation(save_federation(fed, tmp_path / "run"))
+    assert again.now.vault.holdings.records.rating.tolist() == records.rating.tolist()
+    block = next_block(9, 16, seed=3)
+    block = replace(block, records=replace(block.records, rating=block.records.item + 50_000))
+    after = again.method.follow(again, block).now.vault.holdings.records.rating
+    assert (after > 40_000).any(), "no number went round"
+    assert (after >= 0).all()
 
 
 # -- data and settings ----------------------------------------------------------------------------
@@ -286,6 +311,15 @@ def test_ties_need_genres():
 def test_ratings_of_another_length_are_refused():
     with pytest.raises(DataError, match="one rating per record"):
         Records.of([0, 1], [2, 3], rating=torch.tensor([4.5]))
+
+
+@pytest.mark.parametrize("wrong", [2e9, float("nan"), -float("inf")])
+def test_a_rating_that_cannot_be_kept_is_named(wrong):
+    kept = Records.of([0, 1], [2, 3], rating=torch.tensor([52_686.0, -1e9]))
+    assert kept.rating is not None
+    assert (kept.rating / 2).tolist() == [52_686, -1e9]
+    with pytest.raises(DataError, match=f"record 2 has the rating {wrong:g}".replace("+", r"\+")):
+        Records.of([0, 1], [2, 3], rating=torch.tensor([5.0, wrong]))
 
 
 def test_records_without_ratings_join_records_with_them():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -118,6 +120,29 @@ def test_a_file_that_says_how_many_rounds_are_enough_is_run_with_them(tmp_path, 
     path.write_text(f"import rescind as rs\n\nclass Says{usual}(rs.methods.FedAvg):\n    {says}\n")
     (cell,) = recipe_for("synthetic", str(path)).cells
     assert cell.run.rounds == (RunSettings().rounds if usual else 3)
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text('[data]\nname = "synthetic"\n[method]\nname = "mine.py"\n')
+    (same,) = read(recipe).cells
+    assert same.run == cell.run
+    (more,) = read(recipe, ["run.rounds=7"]).cells
+    assert (more.run.rounds, more.run.evaluate_every) == (7, RunSettings().evaluate_every)
+
+
+def test_more_rounds_than_are_enough_are_told(rescind, tmp_path):
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text(
+        '[data]\nname = "synthetic"\nusers = 60\nitems = 50\ninteractions = 900\n[axes]\n'
+        'method = ["Popularity", { name = "FedAvg", run = { rounds = 2 } }]\n'
+    )
+    code, said = rescind("run", "mine.toml")
+    assert (code, "enough" in said) == (0, False), said
+    users = json.loads(Path("runs/mine/Popularity/seed-0/run.json").read_text())["measured_users"]
+    assert re.search(rf"Popularity seed 0: .* of {users['test']} users \(round 1,", said)
+    code, said = rescind("run", "mine.toml", "--set", "run.rounds=4", "--seeds", "2")
+    assert code == 0
+    line = "Popularity: 1 round is enough, as its class says, and run.rounds = 4 asks for more"
+    assert said.count(line) == 1
+    assert said.count("enough") == 1, "FedAvg says nothing"
 
 
 def test_a_run_without_a_method_says_which_and_why(rescind, monkeypatch):

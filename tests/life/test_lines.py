@@ -150,6 +150,10 @@ def test_the_file_is_asked_for(line: dict[str, Any]) -> None:
 
 
 def test_unknown_names_and_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"life has no row of Popularity.*: \w+; ") as refused:
+        find("popularity")
+    (tmp_path / "known.py").write_text(str(refused.value).rpartition(": ")[2] + "\n")
+    assert find(str(tmp_path / "known.py")).name == "known", "what it says can be done"
     with pytest.raises(ConfigError, match="there is no method 'Gramm'"):
         find("Gramm")
     with pytest.raises(ConfigError, match="no file"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import stat
 import time
 from dataclasses import replace
@@ -325,6 +326,55 @@ def test_other_runs_that_still_have_the_user_are_named(
     assert any("Other models that were trained on 'mine'" in said for said in left["not_covered"])
     (runs / "two" / "run.json").write_text("{")  # of somebody else: it stops nothing
     assert "Answer there" not in forgotten(runs / "two" / "seed-0"), "nobody is left to tell"
+
+
+def test_every_other_run_is_named_and_says_so_when_it_is_asked(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_cell(CELL, Path("runs/one"))
+    others = [Path(f"runs/other-{number}") for number in range(7)]
+    for other in others:
+        shutil.copytree("runs/one", other)
+
+    def told(*words: str) -> str:
+        said = CliRunner().invoke(app, [*words])
+        assert said.exit_code == 0, said.output
+        return said.output
+
+    recommend = ("recommend", str(others[6]), "--user", CANARY)
+    assert "was forgotten" not in told(*recommend), "control"
+    asked = ("--withdraw", CANARY, "--request", "none")
+    said = told("forget", "runs/one", *asked, "--audits", "none")
+    assert "7 other runs on this data still have some of it. Answer there, too:\n" in said
+    assert [line.strip() for line in said.splitlines() if "  runs/other" in line] == [
+        str(other) for other in others
+    ]
+    answer_here = f"rescind forget {others[6]} --withdraw {CANARY} --request FILE"
+    assert f"and this run still has them. Answer here, too: {answer_here}\n" in told(*recommend)
+    assert "was forgotten" not in told("recommend", str(others[6]), "--user", "person-4")
+
+
+def test_a_trial_after_a_request_for_all_runs_says_that_the_rows_are_listed(
+    table: Path, tmp_path: Path
+) -> None:
+    for name in ("one", "two", "three"):
+        run_cell(CELL, tmp_path / name)
+    trial = partial(answer, audits="none", everywhere=False)
+    film = items_of("mine", "person-4")[0]
+    assert (
+        "may learn these rows again"
+        in trial(tmp_path / "three", "erase", NamedRecords(CANARY, (ONLY_THEIRS,))).later_runs
+    ), "control: nobody is listed"
+    answer(tmp_path / "one", "withdraw", CANARY, audits="none")
+    answer(tmp_path / "one-forgot-1", "erase", NamedRecords("person-4", (film,)), audits="none")
+    done = trial(tmp_path / "two", "withdraw", CANARY)
+    assert "were on the list of 'mine' before" in done.later_runs
+    assert "may be learnt by other runs" not in " ".join(done.evidence.receipt.not_covered)
+    same = NamedRecords("person-4", (film,))
+    assert "were on the list" in trial(tmp_path / "two-forgot-1", "erase", same).later_runs
+    more = NamedRecords("person-4", (items_of("mine", "person-4")[1],))
+    assert "may learn these" in trial(tmp_path / "two-forgot-2", "erase", more).later_runs
 
 
 def test_another_run_is_named_by_what_it_still_has(

@@ -221,6 +221,16 @@ def test_a_file_that_cannot_serve_is_refused_with_what_to_do(own, text, words, r
     assert not (keys.folder() / "methods.txt").exists()
 
 
+def test_a_module_that_is_not_there_is_answered_with_what_to_do(own, tmp_path):
+    path = own("Helped", "from helper.more import factor\n" + LEARNER)
+    with pytest.raises(ConfigError, match=r"line 1: .*'helper'. Install 'helper' where rescind"):
+        _outside.class_name(str(path))
+    path.with_name("helper.py").write_text("factor = 2\n")
+    with pytest.raises(ConfigError, match="A method is one file") as refused:
+        _outside.class_name(str(path))
+    assert f"of helper.py into {path.name}, or install 'helper' as a package" in str(refused.value)
+
+
 def test_one_of_two_classes_is_named_behind_the_file(own):
     path = own("First", LEARNER + LEARNER.replace("{name}", "Second"))
     assert _outside.class_name(f"{path}:Second") == "Second"

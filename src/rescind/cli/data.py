@@ -21,6 +21,8 @@ app = typer.Typer(
 
 Json = Annotated[bool, Option("--json", help="Print one JSON object and nothing else.")]
 ColumnName = Annotated[str | None, Option(help="Name of this column, if unusual.")]
+COUNTED = ("times", "ratings", "per user", "titles")
+"""What is said of imported data."""
 _AGAIN = "To begin again, give the same command."
 _NO_HEADER = "The first line is data; columns are named 1, 2, 3."
 _MAX_ROWS = "Most rows to read. Default: 50 million, and of Parquet 20 a byte."
@@ -54,7 +56,8 @@ def list_datasets(json: Json = False) -> None:
 def describe_dataset(name: Name, json: Json = False) -> None:
     """Describe a dataset: size, terms of use, source, and what methods need on it.
 
-    Of imported data also its times, rows per user, and the method that `rescind run` would choose.
+    Of imported data also its times, ratings, rows per user, and the method that `rescind run`
+    would choose.
 
     Example: rescind data describe ml-1m
     """
@@ -72,9 +75,7 @@ def describe_dataset(name: Name, json: Json = False) -> None:
     lines += [("publisher", url) for url in about["publisher"]]
     lines += [("wheel", about["wheel"])] if about["wheel"] else []
     lines += [("variant", f"{variant}: {what}") for variant, what in about["variants"].items()]
-    lines += [
-        (what, about[what]) for what in ("times", "per user", "titles", "method") if what in about
-    ]
+    lines += [(what, about[what]) for what in (*COUNTED, "method") if what in about]
     lines += [("repeats", _repeats(about["repeats"]))] if about.get("repeats") else []
     lines += [("digest", about["digest"] or "not known")]
     lines += [("note", about["notes"])] if about["notes"] else []
@@ -112,6 +113,7 @@ def _counted(name: str) -> dict[str, Any]:
         **data.size,
         "digest": data.digest,  # without rows that were erased, as the size
         "times": times,
+        "ratings": _rated(data),
         "per user": f"{low:,} to {high:,} rows, half of the users have {middle:,} or more",
         "titles": _titled(data),
         "repeats": data.repeats,
@@ -119,6 +121,17 @@ def _counted(name: str) -> dict[str, Any]:
         "memory": memory_of_methods(sizes, ties is not None),
         "seconds": max(seconds_to_solve(sizes.items), 1),
     }
+
+
+def _rated(data: Any) -> str:
+    """Return the range of the ratings, and who reads them."""
+    if data.rating is None:
+        return "none"
+    low, high = float(data.rating.min()), float(data.rating.max())
+    return (
+        f"{low:,.10g} to {high:,.10g}; read by KernelGram alone, with unlike below 1 or liking "
+        f"above 0"
+    )
 
 
 def _titled(data: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from textwrap import indent
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
@@ -205,7 +206,7 @@ def _print_answer(folder: Path, name: str, done: Pass) -> None:
             "was not kept"
         )
     if name in done.others:
-        typer.echo(f"  {others_told(done.others[name])}")
+        typer.echo(indent(others_told(done.others[name]), "  "))
     if name in done.rows:
         typer.echo(f"  imported rows: {done.rows[name]}")
 

@@ -88,6 +88,7 @@ def command(
     cells = found.choose(cell, None if seeds is None else range(seeds))
     if not resume:  # what is finished needs no data
         _check_data(cells)
+    _tell_more_rounds(cells)
     several = len(cells) > 1 or len(found.names) > 1 or len(found.cells) > 1
     home = out or _home(found, None if several or not changed & _SEED else cells[0].run.seed)
     cache = _cache(home, resume, workers)
@@ -140,6 +141,18 @@ def _check_data(cells: Sequence[Cell]) -> None:
         check_name(name)
 
 
+def _tell_more_rounds(cells: Sequence[Cell]) -> None:
+    """Say so, once for each method, if it is trained longer than its class says is enough."""
+    for cls, rounds in dict.fromkeys((type(cell.method), cell.run.rounds) for cell in cells):
+        if (enough := cls.rounds_or(rounds)) < rounds:
+            one = "1 round is" if enough == 1 else f"{enough} rounds are"
+            typer.echo(
+                f"{cls.__name__}: {one} enough, as its class says, and run.rounds = {rounds} asks "
+                f"for more",
+                err=True,
+            )
+
+
 def _from_file(name: str, change: list[str], cell: str | None, record: bool) -> Recipe:
     from rescind.experiments.recipe_file import check, check_record, locate
 
@@ -181,6 +194,8 @@ def _summary(facts: dict[str, Any]) -> str:
     test = facts["metrics"]["test"]
     named = ("HR", "NDCG", "Recall", "accuracy", "ROC")
     shown = ", ".join(f"{k} {v:.4f}" for k, v in test.items() if k.startswith(named))
+    if users := facts.get("measured_users", {}).get("test"):
+        shown += f" of {users:,} users"
     took = f"(round {facts['round']}, {facts['seconds']['wall']:.1f} s)"
     forgot = facts.get("forget")
     if forgot is None:

@@ -224,8 +224,8 @@ def _find(name: str, known: dict[str, int], size: int, kind: str) -> int:
         raise DataError(
             f"there is no user '{name}' among {len(known) - left} users.{more} "
             + (f"One whose id differs in {WORN} only is here. " if alike else "")
-            + "Original ids are used. The data that was loaded is another place and may have rows "
-            "of theirs (also of users whom a filter left out): rescind data show NAME --user USER."
+            + "Original ids are used. Users whom a filter left out, or who withdrew, are not here; "
+            "whether the dataset still has rows of theirs: rescind data show NAME --user USER."
         )
     if left:  # a similar id must not be suggested for one that was deleted
         raise DataError(f"there is no {kind} '{name}' among {len(known) - left} {kind}s.{more}")

@@ -15,6 +15,8 @@ TRAIN, VALID, TEST = 0, 1, 2
 SPLITS = {"train": TRAIN, "valid": VALID, "test": TEST}
 LAST = 2
 """Number of cohorts whose items are cached, of each kind."""
+_HIGHEST = 2**15 - 1
+"""Of twice a rating: devices note it in two bytes, and must read what they counted."""
 
 
 class Kind(NamedTuple):
@@ -27,7 +29,8 @@ class Kind(NamedTuple):
     block: int
     """Of held-out items. Only the current block has training records."""
     ordered: bool = False
-    """Items also have times (of the earliest record) and ratings (the best, if there are any)."""
+    """Items also have times (of the earliest record) and ratings (the best, if there are any; of
+    16,384 or more they count alike)."""
 
 
 class Lots:
@@ -111,7 +114,7 @@ def _build(rows: Columns, kind: Kind, now: int) -> dict[str, Tensor]:
         lot["time"] = latest.scatter_reduce_(0, place, rows["time"][chosen], "amin")
         if "rating" in rows:
             least = torch.full_like(pairs, torch.iinfo(pairs.dtype).min)
-            rating = rows["rating"][chosen].long()
+            rating = rows["rating"][chosen].long().clamp(-_HIGHEST, _HIGHEST)
             lot["rating"] = least.scatter_reduce_(0, place, rating, "amax")
     elif not bool((pairs[1:] > pairs[:-1]).all()):
         pairs = torch.unique(pairs)

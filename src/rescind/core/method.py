@@ -105,7 +105,7 @@ class Method(Unlearner):
     in_order: ClassVar[bool] = False
     """True: learns from what came before what, so that data without times says nothing to it."""
     enough_rounds: ClassVar[int | None] = None
-    """Rounds after which more change nothing, so that LIFE and `rescind run --data` train no more.
+    """Rounds after which more change nothing: LIFE and `rescind run` train no more by themselves.
     None: 1 for a closed form, else not known."""
     control: ClassVar[bool] = False
     """True: a trivial method, which tables show as a lower bound."""

@@ -22,6 +22,8 @@ from rescind.errors import DataError
 _CLIENT_SHIFT = 31  # items < 2**31, clients < 2**32: a pair is one int64
 _ITEMS, _CLIENTS = 2**31, 2**32
 _COLUMNS = ("client", "item", "time")
+LARGEST_RATING = 10**9
+"""Twice a rating is an int32. Import refuses larger ones, so that what was imported can be run."""
 Column = Tensor | Sequence[int]
 
 
@@ -36,7 +38,11 @@ class Records:
     time: Tensor
     """[n] seconds, 0 if the source has no times."""
     rating: Tensor | None = field(default_factory=lambda: None)  # no class attribute
-    """[n] int16: twice the rating, 0 for none; None if no record has one. Not in digests."""
+    """[n] int32: twice the rating, 0 for none; None if no record has one. Not in digests."""
+
+    def __post_init__(self) -> None:
+        if self.rating is not None and self.rating.dtype != torch.int32:
+            self.__dict__["rating"] = self.rating.int()  # files of earlier versions have int16
 
     @classmethod
     def of(
@@ -66,13 +72,7 @@ class Records:
             )
         if rating is None:
             return cls(clients, items, times)
-        halves = torch.as_tensor(rating).double().mul(2).round()
-        if len(halves) != len(clients) or not bool((halves.abs() < 2**15).all()):
-            raise DataError(
-                f"{len(clients)} records have {len(halves)} ratings, or one that is not a number "
-                f"below {2**14}. Give one rating per record, or none at all."
-            )
-        return cls(clients, items, times, halves.to(torch.int16))
+        return cls(clients, items, times, _halves(torch.as_tensor(rating).double(), len(clients)))
 
     @classmethod
     def none(cls) -> Records:
@@ -139,8 +139,8 @@ class Records:
         )
 
     def _ratings(self) -> Tensor:
-        """Return twice each rating, 0 for none. [n] int16"""
-        none = torch.zeros_like(self.item, dtype=torch.int16)
+        """Return twice each rating, 0 for none. [n] int32"""
+        none = torch.zeros_like(self.item, dtype=torch.int32)
         return none if self.rating is None else self.rating
 
     def pairs(self) -> Tensor:
@@ -244,6 +244,25 @@ def _isin(values: Tensor, known: Tensor) -> Tensor:
         known = known.sort().values
     at = torch.searchsorted(known, values).clamp_(max=len(known) - 1)
     return known[at] == values
+
+
+def _halves(rating: Tensor, records: int) -> Tensor:
+    """Return twice each rating, rounded. [n] int32"""
+    if len(rating) != records:
+        raise DataError(
+            f"{records} records have {len(rating)} ratings. Give one rating per record, or none at "
+            f"all."
+        )
+    halves = rating.mul(2).round()
+    wrong = (~(halves.abs() <= 2 * LARGEST_RATING)).nonzero().flatten()
+    if len(wrong):
+        first = int(wrong[0])
+        raise DataError(
+            f"record {first + 1} has the rating {float(rating[first]):g}; a rating must be a "
+            f"number from {-LARGEST_RATING:,} to {LARGEST_RATING:,}. Divide all ratings by the "
+            f"same number, or leave them out (rescind data import --ignore COLUMN)."
+        )
+    return halves.to(torch.int32)
 
 
 def _column(values: Column) -> Tensor:

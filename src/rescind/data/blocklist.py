@@ -200,6 +200,12 @@ class Blocklist:
         """Return whether this user made a request and is not a member any more."""
         return self.has_asked(user) and user not in labels.users
 
+    def covers(self, other: Blocklist) -> bool:
+        """Return whether all of another list is on this one, or of users who left by this one."""
+        if other.people and other.people <= self.withdrawn:
+            return True
+        return all(getattr(self, n) >= getattr(other, n) for n in LISTS)
+
     def has_asked(self, user: str) -> bool:
         """Return whether this user, given by original id, made a request."""
         return bool(self._key) and keyed_digest(self._key, user) in self.people

@@ -28,7 +28,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _WORDS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 _DAY = 86_400
-_LARGEST_RATING = 3e38  # near the largest float32
+_LARGEST_RATING = 10**9  # `core.records.LARGEST_RATING`; an import does not load torch
 _SPLITS = {"0": 0, "train": 0, "1": 1, "valid": 1, "validation": 1, "2": 2, "test": 2}
 
 
@@ -95,7 +95,7 @@ def _id_problem(cell: str, text_ids: bool) -> str:
 
 
 def read_ratings(cells: Sequence[str]) -> NDArray[np.float32]:
-    """Return ratings: finite numbers that fit into 32 bits."""
+    """Return ratings: numbers that a run can keep."""
     try:
         values = np.asarray(cells, dtype=np.str_).astype(np.float64)
     except ValueError:
@@ -104,11 +104,15 @@ def read_ratings(cells: Sequence[str]) -> NDArray[np.float32]:
 
 
 def check_ratings(values: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Return ratings in 32 bits; the first that is not finite there raises BadCell."""
-    if len(values) and not (values.min() > -_LARGEST_RATING and values.max() < _LARGEST_RATING):
-        wrong = np.flatnonzero(~(np.abs(values) < _LARGEST_RATING))
+    """Return ratings in 32 bits; the first that no run can keep raises BadCell."""
+    if len(values) and not (values.min() >= -_LARGEST_RATING and values.max() <= _LARGEST_RATING):
+        wrong = np.flatnonzero(~(np.abs(values) <= _LARGEST_RATING))
+        first = int(wrong[0])
         why = "a rating must be a finite number; remove these rows, or the rating column"
-        raise BadCell(int(wrong[0]), why)
+        if np.isfinite(values[first]):
+            limit = f"{-_LARGEST_RATING:,} to {_LARGEST_RATING:,}"
+            why = f"a rating must be from {limit}; divide all of them by the same number"
+        raise BadCell(first, why)
     return values.astype(np.float32)
 
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rescind.core.settings import check_positive, chosen, to_table
 from rescind.errors import ConfigError, suggest
-from rescind.experiments.recipe_file import Table
-from rescind.experiments.recipe_shape import SETTINGS
+from rescind.experiments.recipe_shape import SETTINGS, Table
 from rescind.privacy.gaussian import DELTA, check_delta
 from rescind.storage.provenance import version_of
 

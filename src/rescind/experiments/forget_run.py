@@ -18,6 +18,7 @@ from rescind.data.blocklist import Blocklist, place
 from rescind.errors import ConfigError
 from rescind.experiments.cell import FILTERS
 from rescind.experiments.counterfactual import open_run
+from rescind.experiments.learning_run import measured_users
 from rescind.experiments.read_request import DRAW, Kind, NamedRecords, Source, read_request
 from rescind.experiments.stream_run import measured_again
 from rescind.forgetting.forget import Audits, Evidence, forget
@@ -121,6 +122,7 @@ def answer(
             raise ConfigError(f"{new} is not empty. Choose another folder with --out.")
         previous = last_receipt(run)
         listed = _is_listed(facts, source, everywhere)
+        before = not listed and _was_listed(facts, fed, request)
         fed.apply(event)  # fail before any output if the request is invalid
         on_start(fed, event, request.count)
         watched = replace(fed, watch=(*fed.watch, *watch))
@@ -128,7 +130,8 @@ def answer(
             after, evidence = forget(
                 watched, event, method, audits,
                 previous=previous, data=_public_data(facts), folder=scratch, workers=workers,
-                progress=on_retrain, not_covered=[*_copies(facts, event, listed), *_chosen(facts)],
+                progress=on_retrain,
+                not_covered=[*_copies(facts, event, listed or before), *_chosen(facts)],
                 also_kept=lambda after: _lists(run, facts, listed, _withheld(fed, after, request)),
                 away=away, case=case,
             )  # fmt: skip
@@ -145,7 +148,7 @@ def answer(
         shown = page(evidence.receipt, findings, key=evidence.key)
         draft(folder, run, new, evidence.receipt, shown.encode())
         commit(run, new)
-    return Answer(after, evidence, new, new / KEY, _later_runs(facts, event, listed))
+    return Answer(after, evidence, new, new / KEY, _later_runs(facts, event, listed, before))
 
 
 def _withheld(before: Federation, after: Federation, request: Request) -> Blocklist:
@@ -219,8 +222,24 @@ def _listed_afterwards(facts: dict[str, Any], kind: Kind, source: Source) -> str
     return _later_runs(facts, None, listed=True)
 
 
-def _later_runs(facts: dict[str, Any], event: Event | None, listed: bool) -> str:
+def _was_listed(facts: dict[str, Any], fed: Federation, request: Request) -> bool:
+    """Return whether an earlier request has other runs leave all of these rows out already."""
+    if not _of_people(facts) or fed.now.vault.holdings.graph is not None:
+        return False
+    asked = Blocklist().after(request.event, request.records, fed.labels)
+    return Blocklist.of_dataset(facts["data"]["name"]).covers(asked)
+
+
+def _later_runs(
+    facts: dict[str, Any], event: Event | None, listed: bool, before: bool = False
+) -> str:
+    """Return what a request does to other runs. before: an earlier one had listed its rows"""
     name = facts["data"]["name"]
+    if before:
+        return (
+            f"These rows were on the list of '{name}' before ({place(name)}), by an earlier "
+            f"request: new runs leave them out."
+        )
     if isinstance(event, Unshare):
         return _later_loans(name, listed) if _of_people(facts) else ""
     if listed:
@@ -330,6 +349,7 @@ def _facts(facts: dict[str, Any], after: Federation, evidence: Evidence) -> dict
         "seconds": done.seconds,
     }
     quality: dict[str, Any] = {"metrics": {s: after.evaluate(s, k) for s in ("valid", "test")}}
+    quality |= measured_users(after)
     if "matrix" in facts:
         quality = measured_again(facts, after)
     return {

@@ -307,6 +307,7 @@ def _facts(
         "round": state.round,
         "per_round": [{"round": r, **v} for r, v in until.history] if until else [],
         "metrics": {split: fed.evaluate(split, cell.run.k) for split in ("valid", "test")},
+        **measured_users(fed),
         "groups": _by_group(fed, cell.run.k) if len(fed.world.shared) else {},
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         **meter.costs(),
@@ -318,6 +319,14 @@ def _facts(
         "kept_bytes": {"server": server_bytes(fed), "devices": vault.nbytes},
         "model": {"public": params.digest(state.public), "private": params.digest(vault.private)},
     }
+
+
+def measured_users(fed: Federation) -> dict[str, Any]:
+    """Return over how many users the metrics of a ranking are means: those with a held-out item."""
+    holdings = fed.now.vault.holdings
+    if holdings.task == "nodes":
+        return {}
+    return {"measured_users": {split: len(holdings.holders(split)) for split in ("valid", "test")}}
 
 
 def about(dataset: AnyData) -> dict[str, Any]:

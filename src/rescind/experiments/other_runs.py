@@ -67,9 +67,11 @@ def others_with(run: Path, named: Named, lent: bool = False) -> list[Path]:
 
 
 def others_told(runs: Sequence[Path]) -> str:
-    """Return a line that names such runs."""
-    names = ", ".join(map(str, runs[:5])) + ", ..." * (len(runs) > 5)
-    return f"Other runs on this data still have some of it. Answer there, too: {names}"
+    """Return a line that names such a run, or a line for each of several: none may be missed."""
+    if len(runs) == 1:
+        return f"Another run on this data still has some of it. Answer there, too: {runs[0]}"
+    told = f"{len(runs)} other runs on this data still have some of it. Answer there, too:"
+    return "\n  ".join([told, *map(str, runs)])
 
 
 def _data_of(run: Path) -> str:

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from rescind.core.memory import free_memory
-from rescind.core.method import Method
-from rescind.core.settings import find
 from rescind.data import Dataset, describe, load
 from rescind.data.blocks import share_tied
 from rescind.errors import ConfigError
@@ -16,7 +14,6 @@ from rescind.experiments.advice import Advice, advise
 from rescind.experiments.needs import Sizes
 from rescind.experiments.recipe import Recipe, of_table
 from rescind.methods._outside import class_name
-from rescind.storage.kinds import METHODS
 
 
 def advice_for(name: str) -> Advice:
@@ -37,14 +34,11 @@ def ties_of(data: Dataset) -> float | None:
 
 
 def recipe_for(data: str, method: str, changes: Sequence[str] = ()) -> Recipe:
-    """Return a recipe of one cell. A closed form needs one round, and some methods say how many."""
+    """Return a recipe of one cell."""
     name = class_name(method)
-    cls: type[Method] = find(*METHODS, "AutoGram" if name == "auto" else name)
     table: dict[str, Any] = {
         "title": f"{name} on {data}",
         "data": {"name": data},
         "method": {"name": name},
     }
-    if rounds := cls.rounds_or(0):
-        table["run"] = {"rounds": rounds, "evaluate_every": rounds}
     return of_table(Path("data") / f"{data}-{name}.toml", table, changes)

@@ -8,7 +8,8 @@
                                                    file: name = "anchored.py"
     [method.model]  name = "LightGCN"
     [guards]   clip = 1.0  gaussian = 0.8          optional: fields of `GuardSettings`
-    [run]      rounds = 150                        fields of `RunSettings`
+    [run]      rounds = 150                        fields of `RunSettings`; without rounds: as many
+                                                   as the method's class says are enough, or 150
     [forget]   event = "erase"  draw = 0.3         optional: the request; cells that name an
                name = "Retrain"                    unlearner answer it (unlearning_run.py)
     [axes]     data = ["ml-100k", "ml-1m"]         each value changes its table for one cell
@@ -43,8 +44,8 @@ from rescind.experiments.cell import (
     RunSettings,
     SharingSettings,
 )
-from rescind.experiments.recipe_file import COLUMNS, Column, PlotSettings, Table
-from rescind.experiments.recipe_shape import SETTINGS
+from rescind.experiments.recipe_file import COLUMNS, Column, PlotSettings
+from rescind.experiments.recipe_shape import SETTINGS, Table
 from rescind.storage.kinds import METHODS, MODELS, UNLEARNERS
 
 __all__ = [
@@ -242,8 +243,8 @@ def _cell(
 ) -> Cell:
     try:
         method, sharing = _named(tables.get("method", {}), METHODS[1], path), tables.get("sharing")
-        run = {**tables.get("run", {}), "seed": seed}
         learns = from_table(_learner(method, look), method, {"model": MODELS}, look)
+        run = {**_rounds(learns, tables.get("run", {})), "seed": seed}
         if learns.model.task == "nodes":
             run = {"measure": "accuracy", **run}
         guards = _settings(GuardSettings, tables.get("guards", {}))
@@ -259,6 +260,14 @@ def _cell(
         )
     except ConfigError as error:
         raise ConfigError(f"{path}, cell {name}: {error}") from None
+
+
+def _rounds(learns: Any, run: Table) -> Table:
+    """Return [run] with the rounds that the method's class says are enough, if it names none."""
+    enough = getattr(learns, "enough_rounds", None) or (1 if learns.seedless else None)
+    if enough is None or "rounds" in run:
+        return run
+    return {"rounds": enough, "evaluate_every": enough, **run}
 
 
 def _named(table: Mapping[str, Any], marker: str, path: Path) -> Table:

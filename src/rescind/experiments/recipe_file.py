@@ -11,15 +11,16 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from rescind.core.settings import fields_of
 from rescind.errors import ConfigError, suggest
-from rescind.experiments.recipe_shape import AXES, SETTINGS, check_shape, check_value
+from rescind.experiments.recipe_shape import AXES, SETTINGS, Table, check_shape, check_value
 
-Table = dict[str, Any]
 Change = tuple[list[str], Any]
 """A changed setting: the path of its keys, and its value."""
 
@@ -210,9 +211,25 @@ def change(axes: Table, text: str) -> Change | None:
         key = "method.model" if key == "model" else f"{key}.name" if key in named else key
     parts = key.split(".")
     if parts[0] not in SETTINGS or len(parts) < 2:
-        allowed = [*AXES, "method.model.<field>", *(f"{name}.<field>" for name in SETTINGS)]
-        raise ConfigError(f"--set cannot change '{key}'; {suggest(key, allowed)}")
+        raise ConfigError(f"--set cannot change '{key}'; {_meant(key)}")
     return parts, value
+
+
+def _meant(key: str) -> str:
+    """Return a hint to the setting that was meant: mostly a field without its table."""
+    from rescind.experiments.cell import DataSettings, GuardSettings, RunSettings, SharingSettings
+
+    allowed = [*AXES, "method.model.<field>", *(f"{name}.<field>" for name in SETTINGS)]
+    if "." in key:
+        return suggest(key, allowed)
+    tables = (GuardSettings, SharingSettings, DataSettings, RunSettings)
+    names = ("guards", "sharing", "data", "run")  # of two fields of one name the last counts
+    pairs = zip(names, tables, strict=True)
+    known = {field: f"{name}.{field}" for name, cls in pairs for field in fields_of(cls)}
+    known |= {axis: axis for axis in AXES}
+    near = get_close_matches(key, known, n=1, cutoff=0.8)
+    meant = f"'{known[near[0]]}'" if near else f"'method.{key}', a field of the method"
+    return f"did you mean {meant}? Allowed: {', '.join(sorted(allowed))}."
 
 
 def in_order(changes: Iterable[Change]) -> list[Change]:

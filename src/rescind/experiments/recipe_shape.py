@@ -11,6 +11,7 @@ from typing import Any
 
 from rescind.errors import ConfigError, suggest
 
+Table = dict[str, Any]
 SETTINGS = ("data", "sharing", "method", "guards", "run", "forget")
 TABLES = (*SETTINGS, "axes", "paper", "plot", "table")
 WORDS = ("title", "source", "notes")

@@ -14,12 +14,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from rescind.core.settings import in_package
 from rescind.errors import ConfigError, suggest
 from rescind.life.entry import Entry, Setting
 from rescind.life.nodes_rows import NODE_ROWS
 from rescind.life.peers import PEERS
 from rescind.life.rows import ROUNDS, ROWS, Row
-from rescind.methods._outside import run_text
+from rescind.methods._outside import missing_module, run_text
+from rescind.storage.kinds import METHODS
 
 GROUP = "rescind.methods"
 """The group of entry points in which an installed package names its methods."""
@@ -54,6 +56,12 @@ def find(name: str, task: str = "ranking") -> Found:
         if point.name == name:
             made = point.load()
             return Found(name, build_of(made), file_digest(_file_of(made)))
+    if (cls := in_package(*METHODS, name)) is not None:
+        raise ConfigError(
+            f"rescind life has no row of {cls.__name__}, which rescind run has. Its rows: "
+            f"{'; '.join(rows_of(task))}. To let it take part, give a file with this line: "
+            f"from rescind.methods import {cls.__name__} as ENTRY"
+        )
     known = [*rows_of(task), *(point.name for point in entry_points(group=GROUP))]
     raise ConfigError(f"there is no method '{name}': {suggest(name, known)} A file ends in .py.")
 
@@ -95,7 +103,8 @@ def _module(path: Path) -> ModuleType:
     try:
         run_text(path, path.read_bytes(), module)
     except Exception as error:
-        raise ConfigError(f"{path} cannot be read: {type(error).__name__}: {error}.") from error
+        why = f"{type(error).__name__}: {error}{missing_module(error, path) or '.'}"
+        raise ConfigError(f"{path} cannot be read: {why}") from error
     return module
 
 

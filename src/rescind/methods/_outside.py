@@ -138,7 +138,21 @@ def _cause(error: Exception, path: Path) -> str:
     inside = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == path]
     line = error.lineno if isinstance(error, SyntaxError) else inside[-1].lineno if inside else None
     words = error.msg if isinstance(error, SyntaxError) else str(error)
-    return f"line {line}: {type(error).__name__}: {words}"
+    return f"line {line}: {type(error).__name__}: {words}{missing_module(error, path)}"
+
+
+def missing_module(error: Exception, path: Path) -> str:
+    """Return what to do about a module that is not there; "" for other errors."""
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return ""
+    name = error.name.partition(".")[0]
+    beside = [at.name for at in (path.with_name(f"{name}.py"), path.with_name(name)) if at.exists()]
+    if not beside:
+        return f". Install '{name}' where rescind is installed."
+    return (
+        f". A method is one file, and what lies beside it is not found: put what it needs of "
+        f"{beside[0]} into {path.name}, or install '{name}' as a package."
+    )
 
 
 def in_own_file(error: Exception) -> str:
