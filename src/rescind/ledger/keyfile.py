@@ -138,8 +138,8 @@ def check_copies(paths: Sequence[Path], found: Sequence[bytes]) -> int:
     if first is not None and second is not None and first != second:
         raise CannotStart(
             f"{mirror} holds the keys of another service than {path}. Nothing was changed. Name "
-            f"another file as the mirror; if {mirror} is the right one, move the other away: "
-            f"{_moved(path)}"
+            f"another file as the mirror (--keys-mirror FILE); if {mirror} is the right one, move "
+            f"the other away: {_moved(path)}"
         )
     heads = [newest_head(heads_in(data)) for data in found]
     newer = second is not None and (first is None or heads[1].batch > heads[0].batch)
@@ -175,8 +175,8 @@ def _no_keys(path: Path, mirror: bool) -> str:
     text = f"{path} does not hold the server's secret: it is no file of keys, or was changed or cut"
     if mirror:
         return (
-            f"{text}. Nothing was changed. Name the right file; if it was the mirror, move it away "
-            f"({_moved(path)}), and the next start writes a new one."
+            f"{text}. Nothing was changed. Name the right file. If it was the mirror and {FILE} is "
+            f"whole, move it away ({_moved(path)}), and the next start writes a new one."
         )
     return (
         f"{text}. Nothing was changed. Put the right file back (a copy of --keys-mirror), or move "
