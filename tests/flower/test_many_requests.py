@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from flower.grids import FIRST, InMemory
 from flower.served import SHOP, results
 from rescind.cli.data import app as data
 from rescind.cli.flower_given import requests_named
-from rescind.cli.flower_told import answer_told, silos_told
+from rescind.cli.flower_told import answer_told, answers_told, silos_told
 from rescind.cli.verify import command
 from rescind.core.files import locked
 from rescind.data.importing import append_file, load_imported
@@ -162,6 +162,24 @@ def test_a_day_of_requests(deployed: Deployment) -> None:
     chain = [deployed.receipt(f"receipts/{n}.json") for n in (1, 2)]
     first = (deployed.folder / "out" / "receipts" / "1.json").read_bytes()
     assert chain[1].previous == receipt.digest(first)
+
+
+def test_answers_of_earlier_commands_are_counted_and_new_ones_told(tmp_path: Path) -> None:
+    def answer(number: int, name: str, waiting: Sequence[int] = ()) -> dict[str, Any]:
+        done = {"event": "Withdraw", "by": "Gram", "rounds": 1, "traces": 0}
+        return {**done, "number": number, "receipt": f"receipts/{name}.json", "waiting": [*waiting]}
+
+    def told(forgot: list[dict[str, Any]], before: list[dict[str, Any]]) -> list[str]:
+        return list(answers_told(forgot, before, tmp_path))
+
+    one, two, three = answer(1, "1"), answer(2, "2-complete"), answer(3, "3")
+    new = ["Withdraw answered by Gram, 1 round", f"receipt: {tmp_path}/receipts/3.json"]
+    said = told([one, two, three], [one, two])
+    assert said == ["earlier: 2 requests (receipts 1, 2-complete)", *new]
+    assert told([three], []) == new, "control: nothing came before"
+    went_on = told([one, two], [one, answer(2, "2", [1])])
+    assert went_on[0] == "earlier: 1 request (receipt 1)"
+    assert went_on[-1] == f"receipt: {tmp_path}/receipts/2-complete.json"
 
 
 def test_the_operator_is_told_of_silos_that_the_model_knows_nothing_of(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sqlite3
 from contextlib import closing
 from datetime import timedelta
@@ -10,11 +12,14 @@ from pathlib import Path
 import pytest
 
 from ledgers import done, joined, lent, opened, take_back
-from rescind.errors import ConfigError, DataError
+from rescind.errors import ConfigError, DataError, RescindError
 from rescind.ledger.accounts import MakeToken, RevokeToken, token_name
 from rescind.ledger.backup import Undone, back_up, plan, restore
 from rescind.ledger.errors import CannotStart, NotThere, OlderLedger
+from rescind.ledger.keyfile import SLOT
+from rescind.ledger.keyslots import KeySlots
 from rescind.ledger.lending import Lend
+from rescind.ledger.options import Options
 
 
 def test_a_backup_of_a_running_ledger_can_be_put_back(tmp_path: Path) -> None:
@@ -116,7 +121,6 @@ def test_an_old_ledger_in_place_is_accepted_only_by_restore(tmp_path: Path) -> N
 
 def test_an_old_backup_opens_nothing_that_changed_since(tmp_path: Path) -> None:
     """An attacker with the backup and all keys of today: nothing. Control: with those of then."""
-    from rescind.ledger.keyslots import KeySlots
     from rescind.ledger.scanner import opened_boxes
 
     state, backup = tmp_path / "state", tmp_path / "backup.db"
@@ -196,7 +200,7 @@ def test_a_backup_of_another_service_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="is not a backup of this service"):
             step(mine, tmp_path / "other.db", None, None)
     (mine / "ledger.db").unlink()  # the ledger is lost: its keys tell
-    with pytest.raises(ConfigError, match="has a key for nobody in it"):
+    with pytest.raises(ConfigError, match="the keys do not belong to"):
         restore(mine, tmp_path / "other.db")
     assert (mine / "keys.bin").read_bytes() == keys
     restore(mine, tmp_path / "mine.db")
@@ -205,18 +209,120 @@ def test_a_backup_of_another_service_is_refused(tmp_path: Path) -> None:
     ledger.close()
 
 
-def test_a_backup_from_before_everybody_left_is_no_foreign_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("keys_used", ["more", "less"])
+def test_a_refused_restore_writes_nothing_and_the_right_keys_are_taken_after_it(
+    tmp_path: Path, keys_used: str
+) -> None:
+    mirrors = {}
+    for name, batches in (("mine", 3), ("other", 9 if keys_used == "more" else 1)):
+        mirrors[name] = tmp_path / f"{name}.bin"
+        ledger = opened(tmp_path / name, keys_mirror=mirrors[name])
+        for _ in range(batches):
+            joined(ledger, 1, 2)
+        back_up(tmp_path / name, tmp_path / f"{name}.db")
+        ledger.close()
+    mine, other = (mirrors[name].read_bytes() for name in ("mine", "other"))
+    state, backup = tmp_path / "new", tmp_path / "mine.db"
+    state.mkdir()
+    for step in (plan, restore):
+        with pytest.raises(ConfigError, match=r"the keys do not belong to.*Nothing was changed"):
+            step(state, backup, mirrors["other"], None)
+        assert not list(state.glob("keys*")), "neither keys nor a note of their mirror"
+    shutil.copy(mirrors["other"], state / "keys.bin")  # as an earlier version left it
+    for step in (plan, restore):
+        with pytest.raises(CannotStart, match=r"mine.bin holds the keys of another service"):
+            step(state, backup, mirrors["mine"], None)
+    assert (mirrors["mine"].read_bytes(), mirrors["other"].read_bytes()) == (mine, other)
+    assert (state / "keys.bin").read_bytes() == other
+    (state / "keys.bin").unlink()
+    restore(state, backup, mirrors["mine"])
+    ledger = opened(state)
+    assert len(ledger.live.loans) == 3, "control: the right one opens all"
+    ledger.close()
+
+
+@pytest.mark.parametrize("wrong", ["noise", "new keys", "keys of another service"])
+@pytest.mark.parametrize("version", ["this", "earlier"])
+@pytest.mark.parametrize("ledger_is", ["lost", "in place"])
+def test_keys_that_open_nothing_are_refused(
+    tmp_path: Path, wrong: str, version: str, ledger_is: str
+) -> None:
+    state, backup, keys = tmp_path / "state", tmp_path / "backup.db", tmp_path / "wrong.bin"
+    ledger = opened(state)
+    joined(ledger, 1, 2)
+    back_up(state, backup)
+    ledger.close()
+    if version == "earlier":  # it does not say whose it is
+        for file in (backup, state / "ledger.db"):
+            with closing(sqlite3.connect(file)) as connection:
+                connection.execute("DELETE FROM setting WHERE name = 'keys'")
+                connection.commit()
+    if wrong == "noise":
+        keys.write_bytes(os.urandom(1024 * SLOT))
+        keys.chmod(0o600)
+    elif wrong == "new keys":
+        KeySlots(keys).close()
+    else:
+        ledger = opened(tmp_path / "other", keys_mirror=keys)
+        joined(ledger, 3)
+        ledger.close()
+    data = keys.read_bytes()
+    if ledger_is == "lost":
+        state = tmp_path / "new"
+        state.mkdir()
+        mirror: Path | None = keys
+    else:
+        keys, mirror = keys.rename(state / "keys.bin"), None
+    for step in (plan, restore):
+        with pytest.raises(RescindError, match=r"Nothing was changed.*right"):
+            step(state, backup, mirror, None)
+    assert keys.read_bytes() == data
+    assert ledger_is == "in place" or not list(state.glob("keys*"))
+
+
+def test_a_backup_whose_keys_are_lost_is_served_on_without_loans(tmp_path: Path) -> None:
+    """What the refusal of wrong keys advises."""
+    ledger = opened(tmp_path / "state")
+    joined(ledger, 1, 2)
+    back_up(tmp_path / "state", tmp_path / "backup.db")
+    ledger.close()
+    new = tmp_path / "new"
+    new.mkdir()
+    shutil.copy(tmp_path / "backup.db", new / "ledger.db")
+    ledger = opened(new, catalogue=None, options=Options(accept_lost_keys=True))
+    assert "2 loans of 1 people cannot be opened" in str(ledger.report)
+    joined(ledger, 3)
+    ledger.close()
+    opened(new, catalogue=None).close()
+
+
+@pytest.mark.parametrize("version", ["this", "earlier"])
+def test_a_backup_from_before_everybody_left_is_no_foreign_one(
+    tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     state, backup = tmp_path / "state", tmp_path / "backup.db"
     ledger = opened(state)
     leaves = joined(ledger, 2)
     back_up(state, backup)
     done(ledger, take_back(leaves, "leave"))
     ledger.close()
+    if version == "earlier":
+        with closing(sqlite3.connect(backup)) as connection:
+            connection.execute("DELETE FROM setting WHERE name = 'keys'")
+            connection.commit()
     assert plan(state, backup, None, None).accounts_ended == 1
-    restore(state, backup)
+    with monkeypatch.context() as patch:
+        patch.setattr(KeySlots, "restart_head", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            restore(state, backup)
+    restore(state, backup)  # killed before its end, it can be repeated
     ledger = opened(state)
     assert ledger.live.loans == {}
     ledger.close()
+
+
+def _killed(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_a_backup_holds_no_sessions_key_or_opening_in_the_open(tmp_path: Path) -> None:

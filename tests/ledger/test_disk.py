@@ -66,7 +66,7 @@ def test_a_full_disk_of_the_database_refuses_reads_on_and_recovers(ledger: Ledge
 
 
 def test_a_full_disk_of_the_keys_refuses_and_recovers(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     person = joined(ledger, 1)
     write = os.pwrite
@@ -75,6 +75,8 @@ def test_a_full_disk_of_the_keys_refuses_and_recovers(
         with pytest.raises(DiskFull):
             done(ledger, Lend(person, (2,)), "full-keys-0123456789")
         assert lent(ledger, person) == [1]
+    assert "the disk is full" in caplog.text
+    assert "changes are refused (507)" in caplog.text, "the status that callers get"
     assert keyslots.os.pwrite is write
     assert done(ledger, Lend(person, (2,)), "full-keys-0123456789").status == 201
     assert lent(ledger, person) == [1, 2]

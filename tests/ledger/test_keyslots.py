@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rescind.errors import DataError
 from rescind.ledger.errors import CannotStart, DiskFull
-from rescind.ledger.keyslots import FILE, SECRET, SLOT, Head, KeySlots, about
+from rescind.ledger.keyfile import FILE, SECRET, SLOT, Head
+from rescind.ledger.keyslots import KeySlots, about
 
 ABOUT = about(b"p" * 16, "person", "box")
 
@@ -158,8 +162,123 @@ def test_the_mirror_holds_the_same_bytes_and_brings_lost_keys_back(tmp_path: Pat
     keys.sync()
     keys.close()
     one.write_bytes(old)
-    with pytest.raises(CannotStart, match="newer"):
+    with pytest.raises(CannotStart, match=f"newer.* mv {one} {one}.old && cp {two} {one}"):
         KeySlots(one, mirror=two)
+
+
+def test_keys_of_two_services_are_never_written_over_each_other(tmp_path: Path) -> None:
+    files = [tmp_path / "used more.bin", tmp_path / "used less.bin"]
+    for file, batches in zip(files, (9, 1), strict=True):
+        keys = KeySlots(file)
+        keys.new()
+        keys.write_head(Head(batches, batches, b"a" * 32))
+        keys.sync()
+        keys.close()
+    before = [file.read_bytes() for file in files]
+    for first, second in (files, files[::-1]):
+        with pytest.raises(CannotStart, match=r"another service.*Nothing was changed"):
+            KeySlots(first, mirror=second)
+        for reading in (False, True):  # a file that is no copy of keys is not taken for one
+            noise = tmp_path / "noise.bin"
+            noise.write_bytes(b"my notes, and nothing else")
+            noise.chmod(0o600)
+            with pytest.raises(CannotStart, match="is no file of keys"):
+                KeySlots(first, mirror=noise, reading=reading)
+            assert noise.read_bytes() == b"my notes, and nothing else"
+    assert [file.read_bytes() for file in files] == before
+
+
+def test_reading_makes_no_file_and_writes_into_none(tmp_path: Path) -> None:
+    one, two = tmp_path / "a.bin", tmp_path / "b.bin"
+    keys = KeySlots(two)
+    slot = keys.new()
+    keys.sync()
+    keys.close()
+    two.write_bytes(two.read_bytes()[:-1] + b"x")  # torn: an opening that writes would mend it
+    before = two.read_bytes()
+    keys = KeySlots(one, mirror=two, reading=True)
+    assert (keys.get(slot.id), keys.copied, keys.torn) == (slot, True, 1)
+    with pytest.raises(CannotStart, match="in use"):
+        KeySlots(two)
+    keys.close()
+    assert not one.exists()
+    assert two.read_bytes() == before
+
+
+@pytest.mark.parametrize("copied", ["to the mirror", "from the mirror", "to an old mirror"])
+@pytest.mark.parametrize("writes", range(4))
+def test_a_copy_that_was_killed_is_made_again(
+    tmp_path: Path, copied: str, writes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = tmp_path / "a.bin", tmp_path / "b.bin"
+    keys = KeySlots(one, mirror=two)
+    for batch in range(1, 4):
+        keys.new()
+        if batch == 2 and copied == "to an old mirror":
+            old = two.read_bytes()
+        keys.write_head(Head(batch, batch, b"a" * 32))
+    keys.sync()
+    keys.close()
+    whole = one.read_bytes()
+    if copied == "to an old mirror":
+        two.write_bytes(old)
+    else:
+        (two if copied == "to the mirror" else one).unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", _killed_after(writes))
+        with suppress(KeyboardInterrupt):
+            KeySlots(one, mirror=two).close()
+    KeySlots(one, mirror=two).close()
+    assert one.read_bytes() == two.read_bytes() == whole
+
+
+@pytest.mark.parametrize("writes", range(5))
+def test_keys_that_go_back_and_are_killed_can_be_opened(
+    tmp_path: Path, writes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = tmp_path / "a.bin", tmp_path / "b.bin"
+    keys = KeySlots(one, mirror=two)
+    for batch in (8, 9):
+        keys.write_head(Head(batch, batch, b"a" * 32))
+    keys.sync()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", _killed_after(writes))
+        with suppress(KeyboardInterrupt):
+            keys.restart_head(Head(3, 3, b"a" * 32))
+    keys.close()
+    keys = KeySlots(one, mirror=two)
+    assert keys.head.batch in ((3,) if writes == 4 else (8, 9))
+    keys.restart_head(Head(3, 3, b"a" * 32))
+    assert keys.head.batch == 3
+    keys.close()
+
+
+@pytest.mark.parametrize("times", [1, 5])
+@pytest.mark.parametrize("writes", range(6))
+def test_a_set_up_with_a_mirror_that_was_killed_begins_again(
+    tmp_path: Path, times: int, writes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = tmp_path / "a.bin", tmp_path / "b.bin"
+    for _ in range(times):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pwrite", _killed_after(writes))
+            with suppress(KeyboardInterrupt):
+                KeySlots(one, mirror=two).close()
+    KeySlots(one, mirror=two).close()
+    assert one.read_bytes() == two.read_bytes()
+    assert len(KeySlots(one, mirror=two)) == 3
+
+
+def _killed_after(writes: int) -> Callable[..., int]:
+    """Return a way to write that is killed after some writes."""
+    write, left = os.pwrite, iter(range(writes))
+
+    def killed(*given: Any) -> int:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return write(*given)
+
+    return killed
 
 
 def test_a_file_that_cannot_grow_says_so_and_goes_on(

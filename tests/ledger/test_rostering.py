@@ -15,7 +15,7 @@ from rescind.ledger import tables
 from rescind.ledger.backup import back_up
 from rescind.ledger.book import Ledger
 from rescind.ledger.failpoints import VARIABLE
-from rescind.ledger.keyslots import FILE as KEYS
+from rescind.ledger.keyfile import FILE as KEYS
 from rescind.ledger.keyslots import KeySlots
 from rescind.ledger.lending import Lend
 from rescind.ledger.place import FILE

@@ -185,6 +185,41 @@ def test_a_mirror_that_was_named_once_is_used_by_later_starts(tmp_path: Path) ->
         opened(state)
 
 
+def test_the_mirror_of_another_service_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+    mine, other, mirror = tmp_path / "mine", tmp_path / "other", tmp_path / "mirror.bin"
+    ledger = opened(other, keys_mirror=mirror)
+    person = joined(ledger, 1, 2)
+    ledger.close()
+    ledger = opened(mine)
+    for item in range(5):
+        joined(ledger, item)
+    ledger.close()
+    before = mirror.read_bytes(), (mine / "keys.bin").read_bytes()
+    with pytest.raises(CannotStart, match=r"mirror.bin holds the keys of another service"):
+        opened(mine, keys_mirror=mirror)
+    assert (mirror.read_bytes(), (mine / "keys.bin").read_bytes()) == before
+    assert not (mine / "keys-mirror.txt").exists()
+    ledger = opened(other)
+    assert lent(ledger, person) == [1, 2], "control: the other one goes on"
+    ledger.close()
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+def test_keys_of_another_service_are_known_by_the_ledger_and_not_destroyed(
+    tmp_path: Path, accepted: bool
+) -> None:
+    for name in ("1", "2"):  # as far as each other, and no log that could tell
+        ledger = opened(tmp_path / name)
+        joined(ledger)
+        ledger.close()
+    shutil.copy(tmp_path / "1" / "keys.bin", tmp_path / "2" / "keys.bin")
+    keys = (tmp_path / "2" / "keys.bin").read_bytes()
+    with pytest.raises(CannotStart, match="those of another service"):
+        opened(tmp_path / "2", options=Options(accept_lost_keys=accepted))
+    assert (tmp_path / "2" / "keys.bin").read_bytes() == keys
+    opened(tmp_path / "1").close()
+
+
 @pytest.mark.parametrize("which", ["an old mirror", "an old copy of keys.bin"])
 def test_keys_that_are_behind_their_ledger_are_refused_until_that_is_accepted(
     tmp_path: Path, which: str

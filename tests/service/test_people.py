@@ -45,6 +45,25 @@ def test_a_repeated_key_gets_the_recorded_answer(house: House) -> None:
     assert person.get("/v1/me").json()["lent"] == len(LOANS)
 
 
+def test_a_repeated_take_back_says_how_far_it_is(house: House) -> None:
+    person, key = house.person((1, 3, 5)), "c" * 16
+    wish = {"kind": "erase", "items": ["item-3"]}
+    first = person.post("/v1/me/requests", wish, key)
+    again = person.post("/v1/me/requests", wish, key)
+    assert again.headers["Idempotent-Replay"] == "true"
+    assert (again.status_code, again.json()) == (first.status_code, first.json())
+    assert again.json()["level"] == "L1"
+    assert again.json()["steps"].keys() == {"hidden", "erased", "summed"}
+    house.ledger.releases.make(house.ledger)
+    later = person.post("/v1/me/requests", wish, key).json()
+    assert (later["status"], later["level"]) == ("fulfilled", "L3")
+    now = person.get(f"/v1/me/requests/{later['request_id']}").json()
+    assert later["steps"] == now["steps"]
+    assert later["steps"].keys() > again.json()["steps"].keys(), "control: it went on meanwhile"
+    for name in ("receipt_key", "link"):
+        assert later[name] == first.json()[name]
+
+
 def test_two_people_may_use_the_same_key(house: House) -> None:
     key = "b" * 20
     answers = [house.person().post("/v1/me/loans", {"items": ["item-1"]}, key) for _ in range(2)]

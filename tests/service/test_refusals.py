@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from fastapi.routing import APIRoute
 
 from authenticator import Authenticator
 from doors import House, opened
@@ -29,6 +31,27 @@ def test_every_answer_has_the_headers(house: House) -> None:
         assert headers["cache-control"] == "no-store"
         assert "access-control-allow-origin" not in headers
         assert "server" not in headers
+
+
+def test_a_body_that_is_no_json_is_refused_also_where_none_is_asked_for(house: House) -> None:
+    routes = [
+        (route.path.replace("{id}", "x" * 8), method)
+        for route in house.app.routes
+        if isinstance(route, APIRoute) and route.body_field is None
+        for method in (route.methods or set()) - {"GET", "HEAD"}
+        if not route.openapi_extra  # it reads signed notes
+    ]
+    assert ("/v1/operator/releases", "POST") in routes
+    told = {}
+    for path, method in routes:
+        caller = house.operator() if "/operator/" in path else house.person()
+        headers = {"Idempotency-Key": secrets.token_hex(16), "Content-Type": "application/json"}
+        sent = {"headers": headers, "content": b"{bad"}
+        told[f"{method} {path}"] = caller.call(method, path, **sent).json()
+    assert {one["status"] for one in told.values()} == {422}, told
+    assert {one["detail"] for one in told.values()} == {"body: JSON decode error."}
+    for body in (None, {}):
+        assert house.operator().post("/v1/operator/releases", body).status_code != 422, "control"
 
 
 def test_a_problem_says_what_to_do(house: House) -> None:

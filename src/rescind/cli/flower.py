@@ -18,7 +18,7 @@ from rescind.cli.flower_given import (
     place_of,
     requests_named,
 )
-from rescind.cli.flower_told import answer_told, rows_told, silos_told
+from rescind.cli.flower_told import answers_told, silos_told
 from rescind.cli.options import Recipe
 from rescind.cli.progress import Followed, working
 from rescind.cli.stopping import interruptible
@@ -291,6 +291,7 @@ def run(
     )  # fmt: skip
     follow = Followed(out / LOG, chosen.run.rounds)
     answered, ended_badly = newer(done), newer(failed)
+    before = json.loads(done.read_text(encoding="utf-8")).get("forgot", ()) if done.exists() else ()
     number = operator.submit(asked)
     typer.echo(f"run {number}: {chosen.name} seed {chosen.run.seed} over {silos} silos")
     typer.echo(f"log: {out / LOG}")
@@ -304,11 +305,8 @@ def run(
         raise DataError(failed.read_text(encoding="utf-8").strip())
     facts = json.loads(done.read_text(encoding="utf-8"))
     shown = ", ".join(f"{n} {v:.4f}" for n, v in facts["metrics"]["test"].items())
-    for one in facts.get("forgot", ()):
-        typer.echo(answer_told(one))
-        typer.echo(f"receipt: {out / one['receipt']}")
-        for line in rows_told(one):
-            typer.echo(f"  {line}")
+    for line in answers_told(facts.get("forgot", ()), before, out):
+        typer.echo(line)
     refused = facts.get("refused_requests", ())
     for one in refused:
         typer.echo(f"{one['event']} was refused: {one['why']}", err=True)

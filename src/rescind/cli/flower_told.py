@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rescind.core.words import count_of
+
+
+def answers_told(
+    forgot: Sequence[Mapping[str, Any]], before: Sequence[Mapping[str, Any]], out: Path
+) -> Iterator[str]:
+    """Return in full what is new or went on, and how many requests were told by an earlier command.
+
+    forgot, before: what is under "forgot" in run.json, now and before this command
+    """
+    earlier = [one for one in forgot if one in before]
+    if earlier:
+        names = ", ".join(Path(one["receipt"]).stem for one in earlier)
+        receipts = "receipt" if len(earlier) == 1 else "receipts"
+        yield f"earlier: {count_of(len(earlier), 'request')} ({receipts} {names})"
+    for one in forgot:
+        if one not in earlier:
+            yield answer_told(one)
+            yield f"receipt: {out / one['receipt']}"
+            yield from (f"  {line}" for line in rows_told(one))
 
 
 def answer_told(one: Mapping[str, Any]) -> str:

@@ -225,7 +225,7 @@ def _audit(run, public, folder):
 def _audit_state(state, database, public):
     from rescind.errors import ConfigError
     from rescind.ledger.book import Ledger
-    from rescind.ledger.keyslots import FILE
+    from rescind.ledger.keyfile import FILE
     from rescind.ledger.roster_audit import audit
 
     if not (state / FILE).exists():

@@ -54,7 +54,7 @@ def command(
         raise ConfigError("nothing to look for. Give --for TEXT or --numbers N,N, or --story.")
     from contextlib import nullcontext
 
-    from rescind.ledger.keyslots import FILE as KEYS
+    from rescind.ledger.keyfile import FILE as KEYS
     from rescind.ledger.place import check_not_elsewhere, check_there
     from rescind.ledger.scanner import Canary, scan
     from rescind.ledger.store import reading

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,20 +19,23 @@ from sqlalchemy.exc import DBAPIError
 from rescind.core.files import locked, sync_folder
 from rescind.errors import ConfigError, DataError
 from rescind.ledger import tables
+from rescind.ledger.belonging import in_place, refuse_foreign
 from rescind.ledger.errors import CannotStart
-from rescind.ledger.keyslots import FILE as KEYS
-from rescind.ledger.keyslots import Head, KeySlots
+from rescind.ledger.keyfile import FILE as KEYS
+from rescind.ledger.keyfile import Head
+from rescind.ledger.keyslots import KeySlots
 from rescind.ledger.lost_keys import (
     check_not_missing,
     mirror_missing,
     mirror_of,
+    note_owner,
     remember_mirror,
 )
 from rescind.ledger.migrate import migrate, newest
 from rescind.ledger.place import FILE, check_not_elsewhere, check_there, remember
 from rescind.ledger.reading import OPEN
 from rescind.ledger.start import open_boxes, read_tree
-from rescind.ledger.store import Store, last_batch, last_batch_if_any, reading, reading_any
+from rescind.ledger.store import Store, last_batch, reading, reading_any
 from rescind.proof.tlog import Tree
 
 CHUNK = 1000
@@ -137,12 +140,10 @@ def plan(state: Path, backup: Path | None, keys_mirror: Path | None, database: s
     """Find out what going back would drop. Nothing is changed; the service must not run."""
     _check_place(state, backup, database)
     with ExitStack() as stack:
-        keys = stack.enter_context(_keys(state, keys_mirror))
+        mirror = stack.enter_context(_held(state, keys_mirror))
+        keys = stack.enter_context(_keys(state, mirror, reading=True))
         source = stack.enter_context(_source(state, backup, database))
-        if backup is None:
-            _refuse_empty(keys, source)
-        else:
-            _refuse_foreign(keys, source, state, backup, database)
+        refuse_foreign(keys, source, state, backup, database)
         loans, lost = open_boxes(keys, source)
         named = tables.named_slots(source)
         tree = _tree(source)
@@ -161,21 +162,8 @@ def plan(state: Path, backup: Path | None, keys_mirror: Path | None, database: s
 
 def _undone(state: Path, database: str | None, source: Connection) -> Undone | None:
     """Compare with the ledger in place; None if it cannot be read, which may be why."""
-    with _in_place(state, database) as here:
+    with in_place(state, database) as here:
         return None if here is None else Undone.between(here, source)
-
-
-@contextmanager
-def _in_place(state: Path, database: str | None) -> Iterator[Connection | None]:
-    """Read the ledger in place; None if there is none that can be read."""
-    with ExitStack() as stack:
-        here = None
-        if database is not None or (state / FILE).is_file():
-            with suppress(DBAPIError):
-                found = stack.enter_context(reading_any(state, database))
-                found.execute(select(tables.leaf.c.n).limit(1)).all()  # of another version: none
-                here = found
-        yield here
 
 
 def restore(
@@ -189,27 +177,36 @@ def restore(
     Killed before its end, the next start refuses the ledger: repeat the command.
     """
     _check_place(state, backup, database)
-    with _keys(state, keys_mirror) as keys:
-        if backup is not None:
-            with _one_file(backup) as source:
-                _refuse_foreign(keys, source, state, backup, database)
-            _put_in_place(state, backup, database)
-        store = Store(state, database)
-        try:
-            connection = store.writer()
-            if backup is None:
-                _refuse_empty(keys, connection)  # before anything is written into it
-            migrate(connection)
-            remember(state, database)
-            remember_mirror(state, mirror_of(state, keys_mirror))
-            with connection.begin():
-                connection.execute(delete(tables.session))  # everybody signs in again
-            tree = read_tree(connection)
-            with connection.begin():
-                batch = last_batch(connection)
-            keys.restart_head(Head(len(tree), batch, tree.root()))
-        finally:
-            store.close()
+    with _held(state, keys_mirror) as mirror:
+        with (
+            _keys(state, mirror, reading=True) as found,
+            _source(state, backup, database) as source,
+        ):
+            refuse_foreign(found, source, state, backup, database)  # before anything is written
+        with _keys(state, mirror) as keys:
+            _go_back(keys, state, backup, mirror, database)
+
+
+def _go_back(
+    keys: KeySlots, state: Path, backup: Path | None, mirror: Path | None, database: str | None
+) -> None:
+    if backup is not None:
+        _put_in_place(keys, state, backup, database)
+    store = Store(state, database)
+    try:
+        connection = store.writer()
+        migrate(connection)
+        remember(state, database)
+        remember_mirror(state, mirror)
+        with connection.begin():
+            note_owner(connection, keys)
+            connection.execute(delete(tables.session))  # everybody signs in again
+        tree = read_tree(connection)
+        with connection.begin():
+            batch = last_batch(connection)
+        keys.restart_head(Head(len(tree), batch, tree.root()))
+    finally:
+        store.close()
 
 
 def _check_place(state: Path, backup: Path | None, database: str | None) -> None:
@@ -220,54 +217,15 @@ def _check_place(state: Path, backup: Path | None, database: str | None) -> None
         check_not_elsewhere(state, database)
 
 
-def _refuse_empty(keys: KeySlots, connection: Connection) -> None:
-    """Accept no ledger that never held anything: all keys in use would be destroyed for it."""
-    with connection.begin():
-        batch = last_batch_if_any(connection)
-    if not batch and keys.head.batch:
-        raise ConfigError(
-            f"this ledger is empty, and its keys were last used with {keys.head.batch} batches: it "
-            f"is not theirs, and accepting it would destroy them all. If the ledger is in "
-            f"PostgreSQL, give --database; if it is lost, give --from BACKUP."
-        )
-
-
-def _refuse_foreign(
-    keys: KeySlots, source: Connection, state: Path, backup: Path, database: str | None
-) -> None:
-    """Take no backup of another service: every key in use would be destroyed for it.
-
-    Its log began with another entry than the one in place. If that is lost, no account of another
-    service has a key here.
-    """
-    first, ours = _first_entry(source), None
-    with _in_place(state, database) as here:
-        ours = None if here is None else _first_entry(here)
-    if first is not None and ours is not None:
-        other = first != ours
-    else:
-        accounts = {*source.scalars(select(tables.person.c.account_key))} - {None}
-        other = bool(accounts) and bool(keys.head.batch) and not accounts & keys.ids
-    if other:
-        raise ConfigError(
-            f"{backup} is not a backup of this service: its log is another one, or {state} has a "
-            f"key for nobody in it. Putting it in place would destroy all that is here. Give a "
-            f"backup that rescind backup {state} wrote. Nothing was changed."
-        )
-
-
-def _first_entry(connection: Connection) -> bytes | None:
-    first = connection.scalar(select(tables.leaf.c.hash).where(tables.leaf.c.n == 0))
-    return None if first is None else bytes(first)
-
-
-def _put_in_place(state: Path, backup: Path, database: str | None) -> None:
+def _put_in_place(keys: KeySlots, state: Path, backup: Path, database: str | None) -> None:
+    """Replace the ledger. It says whose it is from the beginning: a repeat must know it."""
     if database is None:
         part = state / f".{FILE}.part"
         for left in state.glob(part.name + "*"):
             left.unlink()
         with _one_file(backup) as source, _new_file(part) as copy:
             _copy_rows(source, copy)
+            note_owner(copy, keys)
         for old in ("-wal", "-shm"):  # of the ledger that is replaced
             (state / (FILE + old)).unlink(missing_ok=True)
         os.replace(part, state / FILE)
@@ -281,6 +239,7 @@ def _put_in_place(state: Path, backup: Path, database: str | None) -> None:
             for table in reversed(tables.metadata.sorted_tables):
                 connection.execute(delete(table))
             _copy_rows(source, connection)
+            note_owner(connection, keys)
     finally:
         store.close()
 
@@ -296,8 +255,8 @@ def _copy_rows(source: Connection, copy: Connection) -> dict[str, int]:
 
 
 @contextmanager
-def _keys(state: Path, mirror: Path | None) -> Iterator[KeySlots]:
-    """Hold the state, so that no service runs on it meanwhile."""
+def _held(state: Path, mirror: Path | None) -> Iterator[Path | None]:
+    """Hold the state, so that no service runs on it meanwhile; give the mirror of its keys."""
     if not state.is_dir():
         raise DataError(
             f"{state} is not a folder. Name the state folder of a service; if its disk was lost, "
@@ -308,11 +267,13 @@ def _keys(state: Path, mirror: Path | None) -> Iterator[KeySlots]:
         if missing := mirror_missing(state, mirror):  # it would be newer than the keys afterwards
             raise CannotStart(f"{missing} Nothing was done.")
         check_not_missing(state, mirror)
-        keys = KeySlots(state / KEYS, mirror)
-        try:
-            yield keys
-        finally:
-            keys.close()
+        yield mirror
+
+
+@contextmanager
+def _keys(state: Path, mirror: Path | None, reading: bool = False) -> Iterator[KeySlots]:
+    with closing(KeySlots(state / KEYS, mirror, reading=reading)) as keys:
+        yield keys
 
 
 @contextmanager

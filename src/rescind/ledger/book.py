@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rescind.ledger.batch import Answer, Once, Operation
 from rescind.ledger.catalogue import Catalogue
 from rescind.ledger.generations import Generations
-from rescind.ledger.keyslots import LOG_KEY, SIGNER
+from rescind.ledger.keyfile import LOG_KEY, SIGNER
 from rescind.ledger.options import Options
 from rescind.ledger.parts import Parts, now
 from rescind.ledger.reading import Reading

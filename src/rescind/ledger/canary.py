@@ -31,7 +31,7 @@ from rescind.ledger.exporting import export_of
 from rescind.ledger.jobs import LISTS, file_of
 from rescind.ledger.jobs import bound as about_job
 from rescind.ledger.kept_part import DEVICE_BYTES, KeptPart
-from rescind.ledger.keyslots import FILE as KEYS
+from rescind.ledger.keyfile import FILE as KEYS
 from rescind.ledger.keyslots import KeySlots, about
 from rescind.ledger.lending import Join, Lend, TakeBack, member
 from rescind.ledger.place import FILE

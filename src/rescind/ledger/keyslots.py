@@ -1,25 +1,19 @@
-"""`keys.bin`: the keys of everything personal on disk, in slots of 64 bytes.
+"""`keys.bin` while it is open: making and destroying keys, and boxes under them.
 
-    slot 0         the server's own secret
-    slots 1, 2     the log's size and root and the batch's number, written in turn
-    slot n         id (8 bytes), key (32), check (24); all zero: free
-
-Erasing is overwriting a slot in place and then syncing; nothing else counts as deletion. A slot
-that was written only in part fails its check: it was a key that nothing needs yet, or one that was
-being destroyed, so it is destroyed. The head has two places, so that a torn write leaves the older.
-
-Ids are random and never used again. Ids below `RESERVED` are the server's own keys.
+How the file is laid out, and what tells two files apart, is in `ledger.keyfile`. Erasing is
+overwriting a slot in place and then syncing; nothing else counts as deletion. A slot that was
+written only in part fails its check: it was a key that nothing needs yet, or one that was being
+destroyed, so it is destroyed.
 """
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import hmac
 import os
 import secrets
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from errno import EDQUOT, ENOSPC
@@ -30,17 +24,30 @@ from typing import Any
 from rescind.core.files import sync_folder
 from rescind.errors import ConfigError, DataError
 from rescind.ledger.errors import CannotStart, DiskFull
+from rescind.ledger.keyfile import (
+    CHECK,
+    FIRST,
+    FREE,
+    KEY,
+    LOG_KEY,
+    RESERVED,
+    SECRET,
+    SIGNER,
+    SLOT,
+    Head,
+    check,
+    check_copies,
+    contents,
+    head_at,
+    id_of,
+    identity,
+    newest_head,
+    slots_in,
+)
 
-FILE = "keys.bin"
-SLOT, KEY, CHECK, NONCE = 64, 32, 24, 12
-FREE = bytes(SLOT)
-FIRST = 3
-"""Slots before it: the secret and the two places of the head."""
+NONCE = 12
 GROW = 1024
 """Slots that a full file grows by: 64 KB, so that it rarely grows."""
-RESERVED = 1 << 32
-SECRET, SIGNER, LOG_KEY = 1, 2, 3
-"""Ids of the server's own keys: its secret, the key of receipts, the key of the log."""
 
 
 @dataclass(frozen=True)
@@ -54,15 +61,6 @@ class Slot:
         return f"Slot({self.id})"  # a key never gets into a message
 
 
-@dataclass(frozen=True)
-class Head:
-    """How far the ledger was when keys were last destroyed: an older ledger does not fit."""
-
-    size: int = 0
-    batch: int = 0
-    root: bytes = bytes(32)
-
-
 def about(person: bytes | str | None, table: str, column: str) -> bytes:
     """Return what a box is bound to. A box in another row or column does not open."""
     whose = person.encode() if isinstance(person, str) else person or b""
@@ -72,26 +70,34 @@ def about(person: bytes | str | None, table: str, column: str) -> bytes:
 class KeySlots:
     """The slots of one state folder. One process has them; one thread writes them."""
 
-    def __init__(self, path: Path, mirror: Path | None = None) -> None:
-        """Open or make the file, and lock it. mirror: a second copy on another disk"""
+    def __init__(self, path: Path, mirror: Path | None = None, *, reading: bool = False) -> None:
+        """Open or make the file, and lock it.
+
+        mirror: a second copy on another disk    reading: make no file and write into none
+        """
         self.path, self.torn = path, 0
         self.fresh = not path.exists()
         """Whether the file was not there: then only a mirror opens boxes of an older ledger."""
-        self.copied = False
-        """Whether the keys of the mirror were taken, because the first copy had none."""
-        self._files = [_opened(one) for one in (path, mirror) if one is not None]
+        paths = [one for one in (path, mirror) if one is not None]
+        self._locked = [_opened(one, reading) for one in paths if one.exists() or not reading]
+        self._files = [] if reading else self._locked
         self._places: dict[int, int] = {}
         self._keys: dict[int, bytes] = {}
         self._free: list[int] = []
         self._heads: list[Head | None] = [None, None]
         self._dirty = False
         try:
-            if mirror is not None:
-                self._make_equal(mirror)
-            self._load()
-            if SECRET not in self._keys:
+            found = [contents(one) for one in paths]
+            newest = check_copies(paths, found)
+            self.copied = newest > 0
+            """Whether the keys of the mirror were taken, because the first copy had none."""
+            for file, data in zip(self._files, found, strict=not reading):
+                if data != found[newest]:
+                    _copy(found[newest], file)
+            self._load(found[newest])
+            if SECRET not in self._keys and not reading:
                 self._set_up()
-            self._under_secret: Any = hmac.new(self._keys[SECRET], digestmod="sha256")
+            self._under_secret: Any = hmac.new(self._keys.get(SECRET, b""), digestmod="sha256")
         except BaseException:
             self.close()
             raise
@@ -105,9 +111,14 @@ class KeySlots:
         return {slot_id for slot_id in self._keys if slot_id >= RESERVED}
 
     @property
+    def identity(self) -> str | None:
+        """What tells these keys from those of another service; None: there are none yet."""
+        return identity(self._keys.get(SECRET))
+
+    @property
     def head(self) -> Head:
         """The newest head that is whole."""
-        return _newest(self._heads)
+        return newest_head(self._heads)
 
     def new(self) -> Slot:
         """Make a key; `sync` makes it durable. Raise `DiskFull` if the file cannot grow."""
@@ -141,16 +152,18 @@ class KeySlots:
         """Write how far the ledger is, over the older of two places."""
         place = 0 if self._heads[0] != self.head else 1
         self._heads[place] = head
-        body = struct.pack("<QQ", head.size, head.batch) + head.root
-        self._write(1 + place, body + _check(1 + place, body, SLOT - len(body)))
+        self._write(1 + place, _packed(1 + place, head))
 
     def restart_head(self, head: Head) -> None:
-        """Write both places: after a restore the ledger is older than it was."""
-        self._heads = [None, None]
-        for _ in range(2):
-            self.write_head(head)
+        """Write both places: after a restore the ledger is older than it was.
+
+        The mirror's first: killed meanwhile, it must not be newer than the keys.
+        """
+        for file in reversed(self._files):
+            for place in (1, 2):
+                os.pwrite(file, _packed(place, head), SLOT * place)
+            os.fdatasync(file)
         self._heads = [head, head]
-        self.sync()
 
     def sync(self) -> None:
         """Make everything durable. An error here is fatal to the caller: it is not tried again."""
@@ -180,10 +193,10 @@ class KeySlots:
 
     def close(self) -> None:
         """Close the files, which ends the locks."""
-        for file in self._files:
+        for file in self._locked:
             with suppress(OSError):
                 os.close(file)
-        self._files = []
+        self._locked = self._files = []
         self._keys = {}
         self._under_secret = None
 
@@ -191,7 +204,7 @@ class KeySlots:
         if not self._free:
             self._grow()
         for slot_id in (SIGNER, LOG_KEY):
-            self._put(slot_id, secrets.token_bytes(KEY))
+            self._put(slot_id, secrets.token_bytes(KEY), self._places.get(slot_id))
         self._put(SECRET, secrets.token_bytes(KEY), 0)  # last: it says that the rest is there
         self.sync()
         sync_folder(self.path.parent)
@@ -203,7 +216,7 @@ class KeySlots:
             place = self._free.pop()
         body = struct.pack("<Q", slot_id) + key
         try:
-            self._write(place, body + _check(place, body, CHECK))
+            self._write(place, body + check(place, body, CHECK))
         except DiskFull:
             self._free.append(place)
             raise
@@ -228,25 +241,18 @@ class KeySlots:
         self._dirty = True
         self._free += range(size + GROW - 1, max(size, FIRST) - 1, -1)
 
-    def _load(self) -> None:
-        data = _contents(self._files[0])
-        for place, slot in enumerate(_slots(data)):
+    def _load(self, data: bytes) -> None:
+        for place, slot in enumerate(slots_in(data)):
             if place in (1, 2):
-                self._heads[place - 1] = _head(place, slot)
+                self._heads[place - 1] = head_at(place, slot)
             elif slot == FREE:
                 self._free += [place] * (place >= FIRST)
-            elif _check(place, slot[:40], CHECK) != slot[40:]:
+            elif check(place, slot[:40], CHECK) != slot[40:]:
                 self._mend(place)
             else:
-                slot_id = _id_of(slot)
+                slot_id = id_of(slot)
                 self._places[slot_id], self._keys[slot_id] = place, slot[8:40]
         self._free.reverse()
-        if SECRET not in self._keys and any(data[SLOT * FIRST :]) and self.head != Head():
-            raise CannotStart(
-                f"{self.path} does not hold the server's secret: it was changed or cut. "
-                f"Put the right file back (a copy of --keys-mirror), or move it away to start with "
-                f"new keys: then nothing that was lent can be opened."
-            )
 
     def _mend(self, place: int) -> None:
         """Finish a write that a crash tore: whichever it was, the key must not be there."""
@@ -255,24 +261,6 @@ class KeySlots:
         self.torn += 1
         self._write(place, FREE)
         self._free.append(place)
-
-    def _make_equal(self, mirror: Path) -> None:
-        """Bring both copies to the same bytes: the first one is written first, so it is newer."""
-        first, second = (_contents(file) for file in self._files)
-        batches = [max((h.batch for h in _heads(one) if h), default=-1) for one in (first, second)]
-        if any(first) and batches[1] > batches[0]:
-            raise CannotStart(
-                f"the mirror {mirror} is newer than {self.path}, which is an old copy. "
-                f"Put the mirror in its place: cp {mirror} {self.path}"
-            )
-        self.copied = any(second) and not any(first)
-        whole = second if self.copied else first
-        for file, found in zip(self._files, (first, second), strict=True):
-            if found != whole:
-                os.pwrite(file, whole, 0)
-                os.ftruncate(file, len(whole))
-                self._dirty = True
-        self.sync()
 
 
 def seal(key: bytes, plain: bytes, bound_to: bytes) -> bytes:
@@ -299,64 +287,28 @@ def _cipher() -> Any:
     return ChaCha20Poly1305
 
 
-def _check(place: int, body: bytes, size: int) -> bytes:
-    slot = place.to_bytes(8, "little")
-    return hashlib.blake2b(slot + body, digest_size=size, person=b"rescind slot").digest()
+def _packed(place: int, head: Head) -> bytes:
+    body = struct.pack("<QQ", head.size, head.batch) + head.root
+    return body + check(place, body, SLOT - len(body))
 
 
-def _head(place: int, slot: bytes) -> Head | None:
-    body, check = slot[:48], slot[48:]
-    if len(slot) < SLOT or slot == FREE or _check(place, body, SLOT - len(body)) != check:
-        return None
-    size, batch = struct.unpack("<QQ", body[:16])
-    return Head(size, batch, body[16:])
+def _copy(data: bytes, file: int) -> None:
+    """Write a copy of keys into a file. Killed meanwhile, the next opening does it again.
+
+    The secret comes first, so that the file is known to be of this service, and the heads last: a
+    copy without them is not newer than any.
+    """
+    os.ftruncate(file, len(data))
+    for start, end in ((0, SLOT), (SLOT * FIRST, len(data)), (SLOT, SLOT * FIRST)):
+        os.pwrite(file, data[start:end], start)
+        os.fdatasync(file)
 
 
-def _heads(data: bytes) -> list[Head | None]:
-    return [_head(place, data[SLOT * place : SLOT * (place + 1)]) for place in (1, 2)]
-
-
-def head_of(path: Path) -> Head:
-    """Return the newest head in a file of keys, also while a service has it; none: no file."""
-    try:
-        with open(path, "rb") as file:
-            data = file.read(SLOT * FIRST)
-    except FileNotFoundError:
-        return Head()
-    return _newest(_heads(data))
-
-
-def ids_in(path: Path) -> set[int]:
-    """Return the ids of the keys of boxes in a file, without opening it for writing."""
-    data = path.read_bytes() if path.exists() else b""
-    whole = (
-        slot
-        for place, slot in enumerate(_slots(data))
-        if place >= FIRST and slot != FREE and _check(place, slot[:40], CHECK) == slot[40:]
-    )
-    return {slot_id for slot in whole if (slot_id := _id_of(slot)) >= RESERVED}
-
-
-def _id_of(slot: bytes) -> int:
-    return int.from_bytes(slot[:8], "little")
-
-
-def _newest(heads: list[Head | None]) -> Head:
-    return max((h for h in heads if h), key=lambda h: (h.batch, h.size), default=Head())
-
-
-def _slots(data: bytes) -> Iterator[bytes]:
-    return (data[at : at + SLOT] for at in range(0, len(data) - SLOT + 1, SLOT))
-
-
-def _contents(file: int) -> bytes:
-    return os.pread(file, os.fstat(file).st_size, 0)
-
-
-def _opened(path: Path) -> int:
+def _opened(path: Path, reading: bool) -> int:
     """Open a file of keys, mode 600, and lock it, so that no second process writes it."""
+    make = 0 if reading else os.O_CREAT
     try:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = os.open(path, os.O_RDWR | make | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise ConfigError(
             f"cannot open the keys {path}: {error.strerror}. Name a folder that you can write to."

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, delete, insert, select
 
 from rescind.core.files import write_atomically
 from rescind.ledger.errors import CannotStart
-from rescind.ledger.keyslots import FILE as KEYS
-from rescind.ledger.keyslots import Head, head_of, ids_in
+from rescind.ledger.keyfile import FILE as KEYS
+from rescind.ledger.keyfile import Head, head_of, identity_in, ids_in
+from rescind.ledger.keyslots import KeySlots
 from rescind.ledger.store import last_batch_if_any
-from rescind.ledger.tables import named_slots
+from rescind.ledger.tables import named_slots, setting
 
 NOTE = "keys-mirror.txt"
+OWNER = "keys"
+"""The setting that says which keys are a ledger's own."""
 
 
 def check_keys(state: Path, mirror: Path | None, connection: Connection, accepted: bool) -> None:
@@ -30,10 +33,17 @@ def check_keys(state: Path, mirror: Path | None, connection: Connection, accepte
     files = [path for path in (state / KEYS, mirror) if path is not None]
     newest = max(files, key=lambda path: head_of(path).batch)
     with connection.begin():
+        there = ids_in(newest)
+        if there and owner_of(connection) not in (None, identity_in(newest)):
+            raise CannotStart(
+                f"the keys in {newest} are those of another service, and a start would destroy "
+                f"them. Nothing was done. Move them away, then put back the right ones. "
+                f"{put_back(state, mirror)}"
+            )
         if accepted or head_of(newest).batch >= last_batch_if_any(connection):
             return
         named = named_slots(connection)
-    missing = named - ids_in(newest)
+    missing = named - there
     if not missing:
         return  # killed before the head was written
     found = _missing(files)
@@ -45,6 +55,18 @@ def check_keys(state: Path, mirror: Path | None, connection: Connection, accepte
         f"rescind serve --accept-lost-keys drops every loan and ends every account that they "
         f"open."
     )
+
+
+def owner_of(connection: Connection) -> str | None:
+    """Return whose keys a ledger says are its own (`keyfile.identity`); None: it does not say."""
+    return connection.scalar(select(setting.c.value).where(setting.c.name == OWNER))
+
+
+def note_owner(connection: Connection, keys: KeySlots) -> None:
+    """Write into a ledger that these keys are its own."""
+    if owner_of(connection) != keys.identity:
+        connection.execute(delete(setting).where(setting.c.name == OWNER))
+        connection.execute(insert(setting).values(name=OWNER, value=keys.identity))
 
 
 def check_not_missing(state: Path, mirror: Path | None) -> None:

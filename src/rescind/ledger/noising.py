@@ -26,7 +26,7 @@ from sqlalchemy import func, select
 from rescind.errors import ConfigError
 from rescind.ledger import tables
 from rescind.ledger.batch import Answer, Batch
-from rescind.ledger.keyslots import SECRET
+from rescind.ledger.keyfile import SECRET
 from rescind.ledger.options import Options
 from rescind.ledger.parts import Parts
 from rescind.methods.additive._live_release import Form

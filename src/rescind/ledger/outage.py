@@ -23,7 +23,7 @@ class Outage:
         """Note that changes were refused."""
         if self.fault is None:
             self._since, self._refused = time.monotonic(), 0
-            LOG.warning("%s since %s: changes are refused (503).", _what(error), _now())
+            LOG.warning("%s since %s: changes are refused (%d).", _what(error), _now(), _of(error))
         self.fault = error
         self._refused += changes
 
@@ -40,6 +40,11 @@ class Outage:
 
 def _what(error: DiskFull | Busy) -> str:
     return "the disk is full" if isinstance(error, DiskFull) else "the database is away"
+
+
+def _of(error: DiskFull | Busy) -> int:
+    """Return the status that callers get, as `service.problems` says."""
+    return 507 if isinstance(error, DiskFull) else 503
 
 
 def _now() -> str:

@@ -15,7 +15,7 @@ from sqlalchemy.exc import ArgumentError
 
 from rescind.core.files import write_atomically
 from rescind.errors import ConfigError
-from rescind.ledger.keyslots import FILE as KEYS
+from rescind.ledger.keyfile import FILE as KEYS
 
 FILE = "ledger.db"
 NOTE = "database.txt"

@@ -1,8 +1,8 @@
 """What a start must finish before anything is served, in this order.
 
-lock, compare ledger and keys, migrate, open keys, destroy keys without a box, open boxes, add up
-the sum, compare digests, check the log. Releases and requests come after it (`ledger.releasing`,
-`ledger.fulfilment`).
+lock, compare keys and mirror, compare ledger and keys, migrate, open keys, destroy keys without a
+box, open boxes, add up the sum, compare digests, check the log. Releases and requests come after it
+(`ledger.releasing`, `ledger.fulfilment`).
 
 A release is never made because of a start: whoever can crash the service could otherwise look at
 models of few changes.
@@ -31,10 +31,11 @@ from rescind.ledger.catalogue import FILE as CATALOGUE
 from rescind.ledger.catalogue import Catalogue
 from rescind.ledger.errors import CannotStart, OlderLedger
 from rescind.ledger.kept_part import drop_kept_parts, open_kept_parts
-from rescind.ledger.keyslots import FILE as KEYS
-from rescind.ledger.keyslots import Head, KeySlots, about, head_of
+from rescind.ledger.keyfile import FILE as KEYS
+from rescind.ledger.keyfile import Head, check_files, head_of
+from rescind.ledger.keyslots import KeySlots, about
 from rescind.ledger.lending import LEFT, forget_person
-from rescind.ledger.lost_keys import check_keys, mirror_of, remember_mirror
+from rescind.ledger.lost_keys import check_keys, mirror_of, note_owner, remember_mirror
 from rescind.ledger.migrate import migrate
 from rescind.ledger.options import Options
 from rescind.ledger.parts import Parts
@@ -105,6 +106,7 @@ def prepared(
     with ExitStack() as undo:
         undo.enter_context(locked(state))
         keys_mirror = mirror_of(state, keys_mirror)
+        check_files(state / KEYS, keys_mirror)
         store = Store(state, database)
         undo.callback(store.close)
         undo.enter_context(store.faults_told())
@@ -121,6 +123,8 @@ def prepared(
             items = _catalogue(state, catalogue, connection)
         remember(state, database)  # it is the ledger of these keys
         remember_mirror(state, keys_mirror)
+        with connection.begin():
+            note_owner(connection, keys)
         parts = Parts(state, items, options, keys, store, tree, live(len(items)), clock, entropy)
         report = _recover(parts)
         _check_log(connection, tree)

@@ -15,8 +15,8 @@ from sqlalchemy.exc import DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from rescind.errors import ConfigError, how_to_install
 from rescind.ledger.errors import Busy, CannotStart, DiskFull, OlderLedger
-from rescind.ledger.keyslots import FILE as KEYS
-from rescind.ledger.keyslots import head_of
+from rescind.ledger.keyfile import FILE as KEYS
+from rescind.ledger.keyfile import head_of
 from rescind.ledger.place import check_may_begin, check_there, compared_with_note, shown, url_of
 
 LOCK = 0x72657363696E64

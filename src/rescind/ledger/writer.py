@@ -32,7 +32,7 @@ from rescind.ledger.batch import Answer, Batch, Once, Operation, Tell, settle
 from rescind.ledger.errors import Busy, Closing, DiskFull, StillRunning
 from rescind.ledger.expiry import EVERY, Expire
 from rescind.ledger.failpoints import reach
-from rescind.ledger.keyslots import Head
+from rescind.ledger.keyfile import Head
 from rescind.ledger.outage import Outage
 from rescind.ledger.parts import Parts
 from rescind.ledger.recorded import Recorded

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
@@ -16,7 +18,7 @@ from rescind.service.answers import refusals
 from rescind.service.callers import Caller
 from rescind.service.context import Service
 from rescind.service.guard import PLAINLY, GuardedRoute, Plainly
-from rescind.service.problems import Problem
+from rescind.service.problems import Problem, of_validation
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
@@ -50,6 +52,8 @@ class Doors(APIRouter):
 
         def register(handler: Handler) -> Handler:
             setattr(handler, PLAINLY, plainly)
+            described_body = extra is not None or "body" in inspect.signature(handler).parameters
+            empty = method != "GET" and not described_body
             self.add_api_route(
                 path,
                 handler,
@@ -60,6 +64,7 @@ class Doors(APIRouter):
                 responses=described,
                 include_in_schema=shown,
                 openapi_extra=extra,
+                dependencies=[Depends(_body_is_json)] if empty else None,
             )
             return handler
 
@@ -72,6 +77,14 @@ class Doors(APIRouter):
                 for method in route.methods or ():
                     media = "text/plain" if "{" not in route.path else "application/octet-stream"
                     self.at(f"{method} {route.path}", media=media)(route.endpoint)
+
+
+async def _body_is_json(request: Request) -> None:
+    """Refuse a body that cannot be read also where nothing is asked for: it was meant to say so."""
+    try:
+        json.loads(await request.body() or b"{}")
+    except (ValueError, RecursionError):
+        raise of_validation([{"loc": ("body",), "msg": "JSON decode error"}]) from None
 
 
 async def _service(request: Request) -> Service:  # async: a plain function costs a thread

@@ -209,12 +209,13 @@ async def _taken_back(service: Service, caller: Caller, answer: Any) -> Response
         service.callers.drop(person=caller.id)
     service.probing.forget(caller.id, left=answer.body.get("kind") == "leave")
     service.changed(caller.id, "request", answer)
-    if not answer.replayed and answer.body.get("kind") in lending.KINDS:
-        releases = service.ledger.releases
-        at_once = releases.at_once(answer.body["acknowledgement"]["seq"])
+    if answer.body.get("kind") in lending.KINDS:
+        releases, at_once = service.ledger.releases, None
+        if not answer.replayed:
+            at_once = releases.at_once(answer.body["acknowledgement"]["seq"])
         if at_once is not None:
             await service.submit(at_once)
-        if at_once is None and releases.counted:  # nothing to wait for
+        if at_once is None and releases.counted and not answer.replayed:  # nothing to wait for
             answer = statuses.completed(service, answer)
         else:
             answer = await run_in_threadpool(statuses.completed, service, answer)

@@ -17,7 +17,7 @@ from rescind.errors import ConfigError, DataError
 from rescind.ledger.book import Ledger
 from rescind.ledger.catalogue import FILE as CATALOGUE
 from rescind.ledger.catalogue import Catalogue
-from rescind.ledger.keyslots import FILE as KEYS
+from rescind.ledger.keyfile import FILE as KEYS
 from rescind.ledger.lost_keys import mirror_missing, mirror_of
 from rescind.ledger.options import Options
 from rescind.ledger.place import FILE as LEDGER

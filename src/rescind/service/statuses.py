@@ -80,28 +80,36 @@ def for_agent(service: Service, row: Any) -> dict[str, Any]:
 
 def for_person(service: Service, row: Any) -> dict[str, Any]:
     """Return everything about a request but its records."""
-    steps = {name: moment(getattr(row, f"{name}_at")) for name in STEPS}
     return {
         **status_of(service, row),
         "kind": row.kind,
         "n": row.n,
         "level": row.level,
-        "steps": {name: at for name, at in steps.items() if at},
+        "steps": _steps(row),
         "leaf": row.leaf,
         "release": row.release,
         "receipt": row.receipt is not None,
     }
 
 
+def _steps(row: Any) -> dict[str, str]:
+    """Return when each step was done that was done."""
+    steps = {name: moment(getattr(row, f"{name}_at")) for name in STEPS}
+    return {name: at for name, at in steps.items() if at}
+
+
 def completed(service: Service, answer: Answer) -> Answer:
-    """Add what comes next to a take-back's answer; 200 if nothing does (instant form)."""
-    row = _answered(answer)
-    if service.ledger.options.instant:
-        row = service.ledger.reading.request(row.id)
+    """Add what comes next to a take-back's answer; 200 if nothing does (instant form).
+
+    The ledger recorded the answer before anything was erased. Sent again, it says how far the
+    request is by now.
+    """
+    if answer.replayed or service.ledger.options.instant:
+        row = service.ledger.reading.request(answer.body["request_id"])
+    else:
+        row = _answered(answer)
     done = row.status == agency.FULFILLED
-    level = row.level if done else answer.body.get("level", row.level)
-    steps = {n: moment(datetime.fromisoformat(at)) for n, at in answer.body["steps"].items()}
-    body = {**answer.body, **status_of(service, row), "level": level, "steps": steps}
+    body = {**answer.body, **status_of(service, row), "level": row.level, "steps": _steps(row)}
     if "acknowledgement" in body:
         point = {"checkpoint": service.log.read_checkpoint()}
         body["acknowledgement"] = {**body["acknowledgement"], **point}
@@ -111,7 +119,9 @@ def completed(service: Service, answer: Answer) -> Answer:
 def _answered(answer: Answer) -> Any:
     """Return a request as its answer states it: no query needed."""
     body = answer.body
+    steps = {name: body["steps"].get(name) for name in STEPS}
     return SimpleNamespace(
+        **{f"{name}_at": at and datetime.fromisoformat(at) for name, at in steps.items()},
         id=body["request_id"],
         status=body["status"],
         reason=None,
