@@ -18,7 +18,7 @@ from rescind.cli.flower_given import (
     place_of,
     requests_named,
 )
-from rescind.cli.flower_told import answers_told, silos_told
+from rescind.cli.flower_told import answers_before, answers_told, silos_told
 from rescind.cli.options import Recipe
 from rescind.cli.progress import Followed, working
 from rescind.cli.stopping import interruptible
@@ -291,7 +291,7 @@ def run(
     )  # fmt: skip
     follow = Followed(out / LOG, chosen.run.rounds)
     answered, ended_badly = newer(done), newer(failed)
-    before = json.loads(done.read_text(encoding="utf-8")).get("forgot", ()) if done.exists() else ()
+    before = answers_before(done)
     number = operator.submit(asked)
     typer.echo(f"run {number}: {chosen.name} seed {chosen.run.seed} over {silos} silos")
     typer.echo(f"log: {out / LOG}")

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from rescind.core.words import count_of
+
+
+def answers_before(run: Path) -> Sequence[Mapping[str, Any]]:
+    """Return the answers in run.json. One that is not there or not readable has told of none."""
+    with suppress(OSError, ValueError, AttributeError):
+        answers: Sequence[Mapping[str, Any]] = json.loads(run.read_text("utf-8")).get("forgot", ())
+        return answers
+    return ()
 
 
 def answers_told(

@@ -56,7 +56,7 @@ def find(name: str, task: str = "ranking") -> Found:
         if point.name == name:
             made = point.load()
             return Found(name, build_of(made), file_digest(_file_of(made)))
-    if (cls := in_package(*METHODS, name)) is not None:
+    if (cls := in_package(*METHODS, name)) is not None and task in getattr(cls, "tasks", ()):
         raise ConfigError(
             f"rescind life has no row of {cls.__name__}, which rescind run has. Its rows: "
             f"{'; '.join(rows_of(task))}. To let it take part, give a file with this line: "
