@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -27,9 +26,12 @@ def script(name: str) -> list[str]:
     """Return the lines of a script on the page."""
     found = re.search(rf'```bash title="{name}"\n(.*?)```', PAGE.read_text(encoding="utf-8"), re.S)
     assert found, name
-    return found[1].splitlines()
+    return found[1].replace("\\\n ", "").splitlines()
 
 
+(REQUESTS,) = (
+    line.partition(" || ")[0] for line in script("nightly.sh") if line.startswith("rescind req")
+)
 MOMENTS = {
     "it has learnt": (learning_run, "save_federation"),
     "the model is saved": (learning_run, "finish_learning"),
@@ -72,9 +74,8 @@ class Shop:
         """Carry out a script of the page; return the exit code of each of its commands."""
         codes = {}
         for line in script(name):
-            if line.startswith("rm "):
-                for old in self.folder.glob(shlex.split(line)[-1]):
-                    shutil.rmtree(old)
+            if line.startswith(("rm ", "for ")):
+                subprocess.run(["bash", "-e", "-c", line], cwd=self.folder, check=True)
                 continue
             command = line
             if line.startswith("[ ! -e "):
@@ -137,6 +138,60 @@ def test_the_commands_of_the_page_run_for_several_nights(shop: Shop) -> None:
     assert f"rescind_requests_answered_total {NIGHTS}\n" in told
 
 
+def test_what_was_answered_by_hand_outlives_the_night(shop: Shop) -> None:
+    code, said = shop.rescind(
+        "rescind forget runs/mine --withdraw c1 --audits none --request request.json"
+    )
+    assert code == 0, said
+    by_hand = shop.folder / "runs" / "mine-forgot-1"
+    kept = {name: (by_hand / name).read_bytes() for name in ("receipt.json", "receipt.key")}
+    shop.ask("anna", '{"withdraw": "c2"}')
+    for _ in range(2):
+        assert shop.follow("nightly.sh")["requests"] == 0
+        assert {name: (by_hand / name).read_bytes() for name in kept} == kept
+        assert not (by_hand / "model").exists()
+        assert {one.name for one in (shop.folder / "runs").iterdir()} == {"mine", by_hand.name}
+        assert not {"c1", "c2"} & {user for user, _ in shop.lists()}
+    (by_hand / "receipt.key").unlink()
+    shop.follow("nightly.sh")
+    assert not by_hand.exists(), "control: what was taken out is deleted"
+
+
+NEW = ({"withdraw": "c40"}, {"erase": {"user": "c40", "items": ["p2"]}})
+
+
+@pytest.mark.parametrize("asked", NEW)
+def test_who_is_new_and_asks_at_once_is_never_learnt(shop: Shop, asked: dict[str, object]) -> None:
+    table(shop.folder / "in" / "today.csv", [(40, 2, 300), (4, 3, 300)])
+    shop.ask("new", json.dumps(asked))
+    assert shop.follow("nightly.sh")["requests"] == 0
+    answered = shop.folder / "in" / "requests" / "answered" / "new"
+    told = {path.name for path in answered.iterdir()}
+    assert {"receipt-mine.json", "receipt-mine.key", "receipt-mine.request.json"} <= told
+    assert "receipt.json" not in told, "the run had nothing to forget"
+    assert str(shop.about("new")["rows"]).startswith("the run has nothing of theirs; deleted")
+    code, said = shop.rescind(f"rescind verify {answered}")
+    assert code == 0, said
+    assert "c40" not in load_imported("mine").users
+    assert "c40" not in {user for user, _ in shop.lists()}
+    shop.ask("again", json.dumps(asked))
+    _, said = shop.rescind(REQUESTS)
+    assert "answered before, as new: send" in said
+    table(shop.folder / "in" / "today.csv", [(40, 3, 301), (4, 4, 301)])
+    shop.follow("nightly.sh")
+    stays = "withdraw" in asked
+    assert ("c40" in load_imported("mine").users) != stays, "who withdrew, in a later file"
+
+
+def test_of_a_stranger_nothing_is_answered(shop: Shop) -> None:
+    """The control of the test above: neither the run nor the data has the user, or not the item."""
+    shop.ask("stranger", '{"withdraw": "c50"}')
+    table(shop.folder / "in" / "today.csv", [(40, 2, 300)])
+    shop.ask("item", '{"erase": {"user": "c40", "items": ["p2", "p3"]}}')
+    assert shop.follow("nightly.sh")["requests"] == 1
+    assert not (shop.folder / "in" / "requests" / "answered").exists()
+
+
 def test_a_refusal_does_not_stop_the_night_and_is_told(shop: Shop) -> None:
     table(shop.folder / "in" / "today.csv", [(u, 20, 300) for u in range(6)])
     shop.ask("broken", '{"withdraw":')
@@ -193,14 +248,14 @@ def test_a_request_after_a_killed_learning_leaves_nothing_that_it_had_begun(shop
 
     assert any(".learning" in path.parts for path in known("c1")), "control: it was begun with her"
     shop.ask("anna", '{"withdraw": "c1"}')
-    assert shop.rescind(script("nightly.sh")[0].partition(" || ")[0])[0] == 0
+    assert shop.rescind(REQUESTS)[0] == 0
     assert known("c2"), "control: others are found"
     assert not known("c1")
 
 
 def test_own_receipts_stay_valid_after_a_new_key(shop: Shop) -> None:
     shop.ask("anna", '{"withdraw": "c1"}')
-    assert shop.rescind(script("nightly.sh")[0].partition(" || ")[0])[0] == 0
+    assert shop.rescind(REQUESTS)[0] == 0
     receipt = shop.folder / "in" / "requests" / "answered" / "anna" / "receipt.json"
     for _ in range(2):
         assert shop.rescind("rescind keys rotate --yes")[0] == 0

@@ -194,9 +194,9 @@ def _print_answer(folder: Path, name: str, done: Pass) -> None:
     from rescind.experiments.other_runs import others_told
 
     place, same = folder / "answered", done.before.get(name)
-    to_send = (place / name / "receipt.json").is_file()
+    to_send = _has_receipt(place / name)
     typer.echo(f"answered: {name}" + f"; for the user: {place}/{name}/" * to_send)
-    if same and (place / same / "receipt.json").is_file():
+    if same and _has_receipt(place / same):
         typer.echo(f"  answered before, as {same}: send {place}/{same}/")
     elif same:
         typer.echo(f"  answered before, as {same}; its receipt is not in {place}/{same}/ any more")
@@ -209,6 +209,14 @@ def _print_answer(folder: Path, name: str, done: Pass) -> None:
         typer.echo(indent(others_told(done.others[name]), "  "))
     if name in done.rows:
         typer.echo(f"  imported rows: {done.rows[name]}")
+
+
+def _has_receipt(answer: Path) -> bool:
+    """Return whether the folder of an answer has its receipt: of the run, or of rows alone."""
+    about = answer / "about.json"
+    if about.is_file() and json.loads(about.read_text(encoding="utf-8")).get("only_rows"):
+        return any(answer.glob("receipt-*.json"))
+    return (answer / "receipt.json").is_file()
 
 
 def _why(folder: Path, name: str) -> str:

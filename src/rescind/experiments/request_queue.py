@@ -30,12 +30,13 @@ from typing import Any
 from rescind.core.federation import Federation
 from rescind.core.files import locked, make_folder, sync_folder, write_atomically
 from rescind.core.records import Event
+from rescind.data.blocklist import Blocklist
 from rescind.data.erasing import items_of
 from rescind.data.importing import imported_names
 from rescind.errors import DataError, RescindError
 from rescind.experiments.earlier_answers import SAME, Earlier, first_answer, told_before
 from rescind.experiments.forget_run import Answer, answer
-from rescind.experiments.other_runs import others_with
+from rescind.experiments.other_runs import others_with, still_has
 from rescind.experiments.request_files import (
     ABOUT,
     ANSWERED,
@@ -184,10 +185,37 @@ def _give(folder: Path, run: Path, one: Asked, audits: Audits, workers: int) -> 
         if earlier := told_before(folder, one, last):
             _hand_over_again(folder, one, last, earlier)
             return
+        if name := _stored_only(one, last):
+            _answer_by_rows(folder, one, last, name)
+            return
     done = answer(
         last, one.kind, one.source, None, audits, workers=workers, on_start=keep, case=_case(one)
     )
     _hand_over(folder, one, done)
+
+
+def _stored_only(one: Asked, run: Path) -> str:
+    """Return the name of the data that has all of a request, if the run has nothing of the user.
+
+    Their rows were added since it learnt, or a filter left them out.
+    """
+    data = (read_facts(run) or {}).get("data", {})
+    name = str(data.get("name", ""))
+    if data.get("source") != "imported" or name not in imported_names():
+        return ""
+    held = items_of(name, one.user)
+    if not held or not {*(one.items or ())} <= {*held} or still_has(run, {one.user: None}):
+        return ""
+    return name
+
+
+def _answer_by_rows(folder: Path, one: Asked, run: Path, data: str) -> None:
+    """Answer by the rows alone, which `_complete` deletes. Who withdraws is not learnt later."""
+    if one.items is None:
+        Blocklist().with_withdrawn(one.user).add_to_dataset(data)
+    about = _known(one, run, "UNAUDITED", "L1") | {"only_rows": True}
+    with _appearing(folder, one, about):
+        pass
 
 
 def _case(one: Asked) -> str:
@@ -270,7 +298,8 @@ def _complete(folder: Path, one: Asked, now: datetime) -> dict[str, Any]:
     if "answered" not in about:
         if name := about["imported"]:
             receipt = path.with_name(f"receipt-{name}.json")
-            about["rows"] = _delete_rows(receipt, name, one, about.get(SAME, ""))
+            only = "the run has nothing of theirs; " if about.get("only_rows") else ""
+            about["rows"] = only + _delete_rows(receipt, name, one, about.get(SAME, ""))
         about |= {"answered": now.isoformat(timespec="seconds"), "late": now > one.due}
         write_atomically(path, json.dumps(about, indent=2).encode())
     line = {"event": "answered", **about}
