@@ -14,6 +14,7 @@ import pytest
 
 from rescind.cli import main
 from rescind.data.importing import load_imported
+from rescind.errors import DataError
 from rescind.experiments import learning_run
 from rescind.forgetting import succession
 from rescind.privacy import keys
@@ -82,10 +83,12 @@ class Shop:
                 condition, _, command = line.partition(" || ")
                 if not (self.folder / condition.split()[3]).exists():
                     continue
+            if line == '[ -n "$learnt" ] || exit $wrong' and codes["run"]:
+                return codes
             if command.startswith("rescind "):
-                asked, _, unless = command.partition(" || ")
+                asked = re.split(r" && | \|\| ", command)[0]
                 code, said = self.rescind(asked)
-                assert unless or not code, said
+                assert " || " in command or not code, said
                 codes[asked.split()[1]] = code
         return codes
 
@@ -155,6 +158,26 @@ def test_what_was_answered_by_hand_outlives_the_night(shop: Shop) -> None:
     (by_hand / "receipt.key").unlink()
     shop.follow("nightly.sh")
     assert not by_hand.exists(), "control: what was taken out is deleted"
+
+
+def test_if_learning_fails_who_left_is_off_the_lists_all_the_same(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.follow("nightly.sh")
+    assert any(user == "c1" for user, _ in shop.lists()), "control"
+    shop.ask("anna", '{"withdraw": "c1"}')
+
+    def full(*_: object) -> None:
+        raise DataError("no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(learning_run, "save_federation", full)
+        assert shop.follow("nightly.sh") == {"requests": 0, "run": 2, "export": 0}
+    assert {user for user, _ in shop.lists()} == {f"c{user}" for user in range(12)} - {"c1"}
+    shop.ask("ben", '{"withdraw": "c2"}')
+    assert shop.follow("nightly.sh") == {"requests": 0, "run": 0, "export": 0}
+    assert {user for user, _ in shop.lists()} == {f"c{user}" for user in range(12)} - {"c1", "c2"}
+    assert [one.name for one in (shop.folder / "runs").iterdir()] == ["mine"]
 
 
 NEW = ({"withdraw": "c40"}, {"erase": {"user": "c40", "items": ["p2"]}})
