@@ -76,6 +76,17 @@ def test_held_out_items_that_nobody_has_count_as_missed():
 
 
 @LEARNERS
+def test_held_out_records_that_were_fitted_are_told(learner):
+    model = learner().fit(RECORDS)
+    best = model.recommend("bob", k=1)[0].item
+    mine = next(record[1] for record in RECORDS if record[0] == "bob")
+    with pytest.warns(UserWarning, match="1 of 2 held-out records are in the fit"):
+        model.evaluate([("bob", best), ("bob", mine)], k=1)
+    with pytest.raises(DataError, match="all 1 held-out records of known users are in the fit"):
+        model.evaluate([("bob", mine), ("stranger", best)])
+
+
+@LEARNERS
 def test_a_history_is_answered_as_its_owner(learner):
     model = learner().fit(RECORDS)
     assert model.recommend(history=["w", "x", "y"]) == model.recommend("eve")

@@ -319,9 +319,9 @@ def test_other_runs_that_still_have_the_user_are_named(
     assert "Give --parts FOLDER, or --parts none" in str(refused.exception)
     several = CliRunner().invoke(app, [*words, "--parts", str(tmp_path / "parts")])
     assert several.exit_code == 0, several.output
-    assert f"Answer there, too: {runs}/two/seed-0\n" in several.output
+    assert f"Answer there, too, or delete it: {runs}/two/seed-0\n" in several.output
     first = forgotten(runs / "one" / "seed-0-forgot-1")
-    assert f"Answer there, too: {runs}/two/seed-0\n" in first
+    assert f"Answer there, too, or delete it: {runs}/two/seed-0\n" in first
     left = json.loads((runs / "one" / "seed-0-forgot-2" / "receipt.json").read_text())
     assert any("Other models that were trained on 'mine'" in said for said in left["not_covered"])
     (runs / "two" / "run.json").write_text("{")  # of somebody else: it stops nothing
@@ -346,7 +346,10 @@ def test_every_other_run_is_named_and_says_so_when_it_is_asked(
     assert "was forgotten" not in told(*recommend), "control"
     asked = ("--withdraw", CANARY, "--request", "none")
     said = told("forget", "runs/one", *asked, "--audits", "none")
-    assert "7 other runs on this data still have some of it. Answer there, too:\n" in said
+    assert (
+        "7 other runs on this data still have some of it. Answer there, too, or delete it:\n"
+        in said
+    )
     assert [line.strip() for line in said.splitlines() if "  runs/other" in line] == [
         str(other) for other in others
     ]
@@ -393,7 +396,9 @@ def test_another_run_is_named_by_what_it_still_has(
 
     film = items_of("mine", "person-7")[0]
     record = ("--user", "person-7", "--item", film)
-    assert f"Answer there, too: {two}\n" in told(one, *record), "control: it has the record"
+    assert f"Answer there, too, or delete it: {two}\n" in told(one, *record), (
+        "control: it has the record"
+    )
     assert "Answer there" not in told(two, *record), "the first run knows the user, without it"
     one, two = (tmp_path / "runs" / f"{name}-forgot-1" for name in ("one", "two"))
     lent = tmp_path / "lent.csv"

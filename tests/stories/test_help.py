@@ -70,6 +70,25 @@ def test_all_commands_are_read_where_none_is_named(words):
     assert _with_only(words) is app
 
 
+@pytest.mark.parametrize(
+    ("words", "twice"),
+    [
+        ("recommend runs/x --user 7 --user 8", "--user was given 2 times"),
+        ("recommend runs/x --user 7 -k 3 -k 4", "-k was given 2 times"),
+        ("recommend runs/x --user=7 --user=8", "--user was given 2 times"),
+        ("forget runs/x --case a --case b --withdraw 7", "--case was given 2 times"),
+        ("data show x --user 7 --user 8", "--user was given 2 times"),
+        ("forget runs/x --withdraw 7 --withdraw 8", ""),
+        ("recommend runs/x --user 7 -k 3", ""),
+    ],
+)
+def test_an_option_of_one_value_that_is_given_twice_is_refused(rescind, words, twice):
+    code, said = rescind(*words.split())
+    assert code == 2
+    assert twice in said
+    assert bool(twice) == (" times and takes one value" in said), "control: it may be repeated"
+
+
 def test_help_without_help_is_noticed():
     @click.command()
     @click.argument("what")

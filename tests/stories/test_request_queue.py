@@ -299,7 +299,7 @@ def test_other_runs_that_still_have_the_user_are_named(shop, capsys):
     ask(folder, "anna", withdraw="c3")
     code, told = command(folder, run, capsys)
     assert code == 0, told
-    assert f"Answer there, too: {run.with_name('other')}\n" in told
+    assert f"Answer there, too, or delete it: {run.with_name('other')}\n" in told
 
 
 @pytest.mark.parametrize("at", ["erase", "write", "after erase", "add_to_log", "unlink"])

@@ -40,6 +40,7 @@ from rescind.cli import (
     verify,
     witness,
 )
+from rescind.cli.given_once import once
 from rescind.cli.help_text import (
     DEPLOY,
     FORGET,
@@ -113,7 +114,7 @@ def options(
 
 def _ask() -> None:
     """Read the command line and carry it out."""
-    flow(typer.main.get_command(_with_only(sys.argv[1:2])))(prog_name="rescind")
+    once(flow(typer.main.get_command(_with_only(sys.argv[1:2]))))(prog_name="rescind")
 
 
 def _with_only(words: list[str]) -> typer.Typer:

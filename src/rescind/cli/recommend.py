@@ -26,7 +26,7 @@ def command(
 ) -> None:
     """Recommend items that a user does not have, with original ids and titles.
 
-    Example: rescind recommend runs/demo --user 450 -k 10
+    Example: rescind recommend runs/demo --user 450 -k 10. Lists of all users: rescind export RUN
 
     They also have what the run held out to measure itself. A user without data gets the most
     popular items, and the output says it. With --history, to somebody who has had these items and

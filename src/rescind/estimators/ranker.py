@@ -9,6 +9,7 @@ after a change: they are bit for bit those of a fit on what remains, and there i
 from __future__ import annotations
 
 import io
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -35,6 +36,20 @@ from rescind.methods.additive.gram import Gram
 
 AT_ONCE = 1024
 """Users scored at once; changes speed and memory only."""
+
+
+def _tell_fitted(fitted: int, of: int) -> None:
+    """Warn of held-out records that the model knows; refuse if there are no others."""
+    if fitted == of:
+        raise DataError(
+            f"all {of:,} held-out records of known users are in the fit, and own items are not "
+            f"ranked: each would count as missed. Give records that were not fitted."
+        )
+    warnings.warn(
+        f"{fitted:,} of {of:,} held-out records are in the fit: own items are not ranked, so they "
+        f"count as missed. Leave them out of one of the two.",
+        stacklevel=3,
+    )
 
 
 class Recommended(NamedTuple):
@@ -288,8 +303,9 @@ class Ranker(Settings, ABC):
     ) -> dict[str, float]:
         """Rank all items for each user of a frame of held-out records; return the means.
 
-        Own items are not ranked. Users who are not known have no list and do not count; held-out
-        items that are not known count as missed.
+        Own items are not ranked, so held-out records that are in the fit count as missed: a warning
+        tells how many. Users who are not known have no list and do not count; held-out items that
+        are not known count as missed.
         """
         held = read(frame, columns, usual=self._columns)
         metric = Ranking(k=(k,) if isinstance(k, int) else tuple(k))
@@ -302,7 +318,7 @@ class Ranker(Settings, ABC):
         known = [n for n, user in enumerate(held.users) if user in owned]
         if not known:
             raise DataError("no user of the held-out records is known. Give users of `fit`.")
-        total = Sum({}, 0.0, 0)
+        total, fitted, held_out = Sum({}, 0.0, 0), 0, 0
         for begin in range(0, len(known), AT_ONCE):
             chunk = np.array(known[begin : begin + AT_ONCE])
             mine = pairs[:, np.isin(pairs[0], chunk)]
@@ -316,9 +332,13 @@ class Ranker(Settings, ABC):
                 self._scores(weights, own), (0, len(new)), value=-torch.inf
             )
             ids = torch.from_numpy(chunk)
+            both = (lot.owner * len(number) + lot.item for lot in (asked, own))
+            fitted, held_out = fitted + int(torch.isin(*both).sum()), held_out + len(asked.item)
             cohort = Cohort(ids, len(number), own, own, held=asked)
             totals, people = metric.totals(scores, cohort, own)
             total = total + Sum(totals, float(people), people)
+        if fitted:
+            _tell_fitted(fitted, held_out)
         return metric.finish(total.totals, total.weight)
 
     def _strongest(self, weights: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -66,11 +66,14 @@ def others_with(run: Path, named: Named, lent: bool = False) -> list[Path]:
     return found
 
 
+_THERE = "Answer there, too, or delete it"
+
+
 def others_told(runs: Sequence[Path]) -> str:
     """Return a line that names such a run, or a line for each of several: none may be missed."""
     if len(runs) == 1:
-        return f"Another run on this data still has some of it. Answer there, too: {runs[0]}"
-    told = f"{len(runs)} other runs on this data still have some of it. Answer there, too:"
+        return f"Another run on this data still has some of it. {_THERE}: {runs[0]}"
+    told = f"{len(runs)} other runs on this data still have some of it. {_THERE}:"
     return "\n  ".join([told, *map(str, runs)])
 
 

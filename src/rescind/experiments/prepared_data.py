@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -81,11 +82,16 @@ def withheld_from(dataset: AnyData, folder: Path | None = None) -> Blocklist:
     """Return what must not be learnt from a dataset, by its own list and that of a run's folder."""
     found = _listed(dataset, folder)
     if found != _listed_by(folder):
-        log.warning(
-            "users erased rows of '%s' on this machine: they are left out (the list: %s)",
-            dataset.name, place(dataset.name),
-        )  # fmt: skip
+        _tell_left_out(dataset.name, place(dataset.name))
     return found
+
+
+@cache
+def _tell_left_out(name: str, listed: Path) -> None:
+    """Say it once, not for every cell of a recipe."""
+    log.warning(
+        "users erased rows of '%s' on this machine: they are left out (the list: %s)", name, listed
+    )
 
 
 def _listed(dataset: AnyData, folder: Path | None) -> Blocklist:

@@ -300,7 +300,8 @@ def mixed_data(newest: Newest, cells: Mapping[str, Cell]) -> tuple[str, ...]:
             said.append(
                 f"MIXED DATA: rows of '{data.name}' were erased, added or imported again between "
                 f"these runs. {len(others)} are of other rows than the rest: {_named(others)}. "
-                f"Do not compare them; run all of them again with --record."
+                f"Do not compare them; run all of them again with --record, and with --seeds N if "
+                f"some have seeds that the recipe does not name."
             )
     return tuple(said)
 

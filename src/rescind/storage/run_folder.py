@@ -93,11 +93,7 @@ def check_finished(run: Path) -> None:
     if answered := _replaced_by(run):
         raise DataError(f"{run} was emptied. {answered}")
     check_free(run)  # a run that is still learning is not finished either
-    if (run / LEARNING).is_dir():
-        raise DataError(
-            f"{run} holds no finished run: learning here was interrupted. Give its `rescind run` "
-            f"again, then this command."
-        )
+    _check_not_interrupted(run)
     raise DataError(
         f"{run} holds no finished run. "
         + (
@@ -105,6 +101,14 @@ def check_finished(run: Path) -> None:
             or "Give the folder that `rescind run` names after 'Written', or runs/demo."
         )
     )
+
+
+def _check_not_interrupted(run: Path) -> None:
+    if (run / LEARNING).is_dir():
+        raise DataError(
+            f"{run} holds no finished run: learning here was interrupted. Give its `rescind run` "
+            f"again, with --resume, then this command."
+        )
 
 
 def check_free(run: Path) -> None:
@@ -128,6 +132,8 @@ def model_in(run: Path) -> Path:
         raise DataError(f"there is no folder {run}. Give the folder of a finished run.")
     if not (folder / HEAD).is_file():
         hint = _replaced_by(folder) or _replaced_by(folder.parent)
+        if not hint:
+            _check_not_interrupted(run)
         raise DataError(
             f"{folder} holds no saved federation ({HEAD} is missing). "
             + (hint or _inside(run) or "Give the folder of a finished run.")
