@@ -26,9 +26,9 @@ def command(
 ) -> None:
     """Recommend items that a user does not have, with original ids and titles.
 
-    Example: rescind recommend runs/demo --user 450 -k 10. Lists of all users: rescind export RUN
+    Example: rescind recommend runs/demo --user 450 -k 10
 
-    They also have what the run held out to measure itself. A user without data gets the most
+    Lists of all users at once: rescind export. Users also have what the run held out to measure itself. A user without data gets the most
     popular items, and the output says it. With --history, to somebody who has had these items and
     is not in the model.
     """
