@@ -28,9 +28,9 @@ def command(
 
     Example: rescind recommend runs/demo --user 450 -k 10
 
-    Lists of all users at once: rescind export. Users also have what the run held out to measure itself. A user without data gets the most
-    popular items, and the output says it. With --history, to somebody who has had these items and
-    is not in the model.
+    Lists of all users at once: rescind export. Users also have what the run held out to measure
+    itself. A user without data gets the most popular items, and the output says it. With --history,
+    to somebody who has had these items and is not in the model.
     """
     from rescind.errors import ConfigError
 
