@@ -522,7 +522,7 @@ def test_a_request_under_a_wrong_name_is_open_and_overdue(queue, capsys):
         ({"erase": {"user": "3", "items": "15"}}, "a list of items"),
         (
             {"erase": {"user": "3"}},
-            'For all records of a user write {"withdraw": "7"}, which also notes that they withdrew.',
+            'For all records of a user write {"withdraw": "7"}, which also notes that',
         ),
         ({"received": "2026-01-01"}, "must have one of withdraw and erase"),
         (["withdraw"], "is no request"),
