@@ -128,7 +128,15 @@ def test_the_command_line_checks_a_proof_offline(
     assert "not cosigned by silo-1" in capsys.readouterr().out
     assert verify(str(receipt), "--log-key", str(log)) == 2
     assert verify(*given, "--log-key", "nonsense") == 2
-    assert "NAME+ID+KEY" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "NAME+ID+KEY" in told
+    assert "signing key" not in told
+    signing, published = keys.own_public_key(), keys.folder() / "signing.pub"
+    for one in (str(published), str(signing)):
+        assert verify(*given, "--log-key", one) == 2
+        told = capsys.readouterr().err
+        assert f"'{signing}' is not the key of a log" in told, "in quotes, without a line end"
+        assert "This is a signing key: give it to rescind verify with --key." in told
     proof_path(receipt).write_text(proof_path(receipt).read_text().replace("index 5", "index 4"))
     assert verify(*given, "--log-key", str(log)) == 1
 

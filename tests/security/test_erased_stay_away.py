@@ -580,7 +580,11 @@ def test_an_item_that_somebody_had_twice_is_one_item_and_two_rows(
 @pytest.mark.parametrize(
     ("asked", "advised"),
     [
-        (["--user", CANARY], "--withdraw USER --request FILE for each run that still has them"),
+        (
+            ["--user", CANARY],
+            "--withdraw USER --request FILE for each run that still has them (who did not "
+            "withdraw: --erase FILE instead of --withdraw USER)",
+        ),
         (
             ["--user", CANARY, "--item", ONLY_THEIRS, "--item", "film-5"],
             f"--user {CANARY} --item {ONLY_THEIRS} --item film-5 --request FILE for each run",
@@ -599,6 +603,7 @@ def test_who_asked_for_some_items_is_not_taken_out_of_the_runs(
     assert told.exit_code == 0, told.output
     assert f"rescind forget RUN {advised}" in told.output.splitlines()[-1]
     assert ("--withdraw" in told.output) == ("--item" not in asked)
+    assert ("who did not withdraw" in told.output) == ("--item" not in asked)
 
 
 def test_a_deletion_is_announced_and_on_a_terminal_it_asks(
@@ -606,20 +611,22 @@ def test_a_deletion_is_announced_and_on_a_terminal_it_asks(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     words = ["data", "erase", "mine", "--user", CANARY]
-    said = "mine: 13 of 361 rows will be deleted for good, of 1 user"
+    said = f"mine: 13 of 361 rows will be deleted for good, of user '{CANARY}'"
     with monkeypatch.context() as terminal:
         terminal.setattr("rescind.cli.data_people.sys", SimpleNamespace(stdin=Terminal()))
         told = CliRunner().invoke(app, words, input="n\n")
         assert (told.exit_code, told.output.splitlines()[0]) == (1, said)
         assert told.output.endswith("Nothing was erased.\n")
         assert held_of(CANARY) == 13
+        several = CliRunner().invoke(app, [*words, "--user", "person-4"], input="n\n")
+        assert several.output.splitlines()[0].endswith(" rows will be deleted for good, of 2 users")
         unknown = CliRunner().invoke(app, [*words, "--user", "nobody"], input="y\n")
         assert "will be deleted" not in unknown.output, "it will not"
         assert CliRunner().invoke(app, [*words, "--yes"]).exit_code == 0
     assert held_of(CANARY) == 0
     told = CliRunner().invoke(app, ["data", "erase", "mine", "--user", "person-4"])
     assert told.exit_code == 0, "a script is not asked"
-    assert "rows will be deleted for good, of 1 user" in told.output.splitlines()[0]
+    assert "rows will be deleted for good, of user 'person-4'" in told.output.splitlines()[0]
 
 
 def test_forgetting_imported_data_names_the_user_and_asks_on_a_terminal(

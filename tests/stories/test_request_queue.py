@@ -520,6 +520,10 @@ def test_a_request_under_a_wrong_name_is_open_and_overdue(queue, capsys):
         ({"unshare": {"user": "3"}}, "give rescind forget RUN --unshare FILE"),
         ({"erase": {"user": "3", "item": ["5"]}}, "'item'; did you mean 'items'?"),
         ({"erase": {"user": "3", "items": "15"}}, "a list of items"),
+        (
+            {"erase": {"user": "3"}},
+            'For all records of a user write {"withdraw": "7"}, which also notes that',
+        ),
         ({"received": "2026-01-01"}, "must have one of withdraw and erase"),
         (["withdraw"], "is no request"),
         ({"withdraw": 7}, "the id 7 is not in quotes, and may have lost leading zeros"),

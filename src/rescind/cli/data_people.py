@@ -11,6 +11,8 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
+from rescind.core.words import count_of
+
 
 def erase_rows(
     name: Annotated[str, Argument(help="An imported dataset.")],
@@ -34,8 +36,9 @@ def erase_rows(
 
     Says first how many rows it will delete, and on a terminal asks. Later imports under this name
     and every run leave them out. Runs that learnt from them are answered one by one: rescind forget
-    RUN --withdraw USER, or with --item: rescind forget RUN --user USER --item ITEM. Killed on the
-    way, the same command goes on: no rows are gone without a receipt.
+    RUN --withdraw USER (who did not withdraw: --erase FILE), or with --item: rescind forget RUN
+    --user USER --item ITEM. Killed on the way, the same command goes on: no rows are gone without a
+    receipt.
 
     Examples: rescind data erase mine --user c7 --case "DSR 117";
     rescind data erase mine --user c7 --item p20
@@ -50,8 +53,7 @@ def erase_rows(
             f"Imported: {known}. For a run, use rescind forget RUN."
         )
     users, items = list(dict.fromkeys(user)), list(dict.fromkeys(item or ()))
-    people = f"{len(users)} user" + ("s" if len(users) > 1 else "")
-    _announce(name, users, items, people, ask=not yes and sys.stdin.isatty())
+    _announce(name, users, items, ask=not yes and sys.stdin.isatty())
     from rescind.forgetting.data_erasure import erase
     from rescind.forgetting.receipt_check import REQUEST
     from rescind.forgetting.receipt_words import items_and_rows
@@ -61,20 +63,19 @@ def erase_rows(
     path = done.path.relative_to(here) if done.path.is_relative_to(here) else done.path
     if done.earlier:
         typer.echo(f"{name}: an interrupted deletion was finished first; receipt {done.earlier}")
-    what = items_and_rows(done.items, done.rows, "row")
-    typer.echo(f"{name}: deleted {what} of {people}; later imports leave them out")
+    what = f"{items_and_rows(done.items, done.rows, 'row')} of {count_of(len(users), 'user')}"
+    typer.echo(f"{name}: deleted {what}; later imports leave them out")
     whose = "for the requester only" if len(users) == 1 else "for you alone (it counts all users)"
     request = path.with_suffix(REQUEST)
     beside = f"{path.with_suffix('.key')}, {path.with_suffix('.html')}"
     beside += f", {request}" if request.is_file() else ""
     typer.echo(f"  receipt  {path}\n  {whose}  {beside}")
     forget = f"rescind forget RUN {_asked_of_a_run(users, items)}"
-    typer.echo(f"\nNext: rescind verify {path}; {forget} for each run that still has them")
+    stays = "" if items else " (who did not withdraw: --erase FILE instead of --withdraw USER)"
+    typer.echo(f"\nNext: rescind verify {path}; {forget} for each run that still has them{stays}")
 
 
-def _announce(
-    name: str, users: Sequence[str], items: Sequence[str], people: str, ask: bool
-) -> None:
+def _announce(name: str, users: Sequence[str], items: Sequence[str], ask: bool) -> None:
     """Say what will be deleted, before it is; ask on a terminal.
 
     Says nothing of rows that are not there: the deletion itself says why, or was interrupted.
@@ -87,7 +88,8 @@ def _announce(
     except DataError:
         return
     rows, all_rows = len(chosen.rows), len(chosen.before)
-    typer.echo(f"{name}: {rows:,} of {all_rows:,} rows will be deleted for good, of {people}")
+    who = f"user '{users[0]}'" if len(users) == 1 else count_of(len(users), "user")
+    typer.echo(f"{name}: {rows:,} of {all_rows:,} rows will be deleted for good, of {who}")
     if ask and not typer.confirm("Go on? This cannot be undone.", default=False):
         typer.echo("Nothing was erased.")
         raise typer.Exit(1)

@@ -24,9 +24,10 @@ def read_receipt(path: Path) -> bytes:
 
 def key_given(text: str, kind: int) -> Key:
     """Return the key in this text, or in the file of this name."""
+    from rescind.privacy.keys import PREFIX
     from rescind.proof.notes import Key
 
-    looks_like_key = text.count("+") >= 2
+    looks_like_key = text.count("+") >= 2 or text.startswith(PREFIX)
     return Key.parse(text if looks_like_key else read_text(Path(text)), kind)
 
 

@@ -165,7 +165,10 @@ def _records(path: Path, given: Any) -> NamedRecords:
         if given.get("user") and given.get("items") and isinstance(given["items"], list):
             items = tuple(_quoted(path, item) for item in given["items"])
             return NamedRecords(_one_id(path, given["user"]), items)
-    raise DataError(f"{path}: erase needs a user and a list of items. Write {_EXAMPLE}.")
+    raise DataError(
+        f"{path}: erase needs a user and a list of items. Write {_EXAMPLE}. For all records of a "
+        f'user write {{"withdraw": "7"}}, which also notes that they withdrew.'
+    )
 
 
 def _one_id(path: Path, given: Any) -> str:
