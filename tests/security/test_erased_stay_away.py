@@ -688,6 +688,19 @@ def test_a_trial_and_a_reminder_need_no_file_of_the_request(table: Path, tmp_pat
     assert "answered before" in CliRunner().invoke(app, words).output
 
 
+def test_what_an_earlier_requester_gets_stays_when_a_run_is_learnt_again_and_asked_again(
+    table: Path, tmp_path: Path
+) -> None:
+    run = run_cell(CELL, tmp_path / "run").folder
+    new = answer(run, "withdraw", CANARY, audits="none").folder
+    kept = {name: (new / name).read_bytes() for name in ("receipt.json", "receipt.key")}
+    run_cell(CELL, new)
+    answer(new, "withdraw", "person-4", audits="none")
+    assert not (new / "model").exists(), "control: it was emptied"
+    for name, was in kept.items():
+        assert (new / name.replace("receipt", "receipt-before-1")).read_bytes() == was
+
+
 def test_rows_that_are_left_of_one_of_several_are_told(table: Path, tmp_path: Path) -> None:
     run = run_cell(CELL, tmp_path / "run").folder
     films = {user: items_of("mine", user)[0] for user in ("person-4", "person-5")}

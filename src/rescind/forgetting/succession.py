@@ -58,6 +58,8 @@ BEFORE = "before.json"
 LEFT = ("run.json", WITHHELD, MOVED, BEFORE, RECEIPT, PROOF, PAGE, KEY, REPORT)
 """Files that stay in the folder of a run after forgetting: no records and no model. The key of an
 earlier requester stays until it is handed over."""
+EARLIER = "receipt-before-"
+"""Begins names of receipts, keys and pages from before a run was learnt again: they stay, too."""
 OLD = "from.json"
 LEARNT = "learnt.json"
 """The facts of a new model, written when it is complete: they become run.json."""
@@ -144,7 +146,7 @@ def rerunning(run: Path) -> Iterator[None]:
             held.enter_context(locked(newest))
         _keep_last(run)
         if (run / RECEIPT).is_file():
-            number = 1 + sum(1 for _ in run.glob("receipt-before-*.json"))
+            number = 1 + sum(1 for _ in run.glob(f"{EARLIER}*.json"))
             for name in (
                 PAGE,
                 KEY,
@@ -152,7 +154,7 @@ def rerunning(run: Path) -> Iterator[None]:
                 RECEIPT,
             ):  # the receipt last: it decides whether to go on here
                 if (run / name).is_file():
-                    kept = name.replace("receipt", f"receipt-before-{number}")
+                    kept = name.replace("receipt", f"{EARLIER}{number}")
                     os.replace(run / name, run / kept)
         yield
 
@@ -262,7 +264,7 @@ def _purge_folder(run: Path, new: Path) -> None:
     for path in sorted(run.iterdir(), key=lambda path: path.name == "model"):
         if path.is_dir():
             _clear(path)
-        elif path.name not in LEFT:
+        elif path.name not in LEFT and not path.name.startswith(EARLIER):
             path.unlink()
     sync_folder(run)
 
