@@ -186,6 +186,7 @@ def test_titles_and_words_come_with_the_rows_or_from_a_table_of_items(save):
     again = rs.import_file(plain, "other", items=table, tell=told.append)
     assert (again.titles.tolist(), again.genres.tolist()) == (["Up!", ""], ["sad", ""])
     assert "1 of 2 items are not in" in told[0]
+    assert "no rows" not in " ".join(told), "each item of the table has some"
     served = save("id,title\nx,Up\ny,Heat\n", "films.csv")  # as `rescind serve --items` takes it
     assert rs.import_file(plain, "served", items=served).titles.tolist() == ["Up", "Heat"]
     with pytest.raises(DataError, match="a table about items needs a column of their ids"):
@@ -272,3 +273,13 @@ def test_a_frame_that_is_kept_is_found_by_its_name():
     assert load("kept").digest == data.digest
     with pytest.raises(ConfigError, match="already exists"):
         rs.from_frame(ROWS, "kept", keep=True)
+
+
+def test_items_of_a_table_that_have_no_rows_are_told(save):
+    rows = save("user,item\n1,x\n2,y\n")
+    table = save("id,title\nx,Up\ny,Heat\nz,Alien\nw,\n", "films.csv")
+    told: list[str] = []
+    assert rs.import_file(rows, "mine", items=table, tell=told.append).size["items"] == 2
+    assert len(told) == 1
+    assert f"2 items of {table} have no rows: they are not in this dataset" in told[0]
+    assert f"rescind serve --import mine --items {table} has all of them" in told[0]

@@ -13,7 +13,7 @@ import pytest
 import rescind as rs
 from authenticator import Authenticator
 from doors import House, opened
-from rescind.errors import ConfigError
+from rescind.errors import ConfigError, DataError
 from rescind.ledger.book import Ledger
 from rescind.service import recovery
 from rescind.service.bringing import bring, users_of
@@ -31,9 +31,9 @@ def mine(tmp_path: Path, monkeypatch) -> Path:
     return tmp_path / "codes.csv"
 
 
-def brought(state: Path, codes: Path) -> list[str]:
+def brought(state: Path, codes: Path, items: Path | None = None) -> list[str]:
     said: list[str] = []
-    people = users_of("mine", codes, said.append)
+    people = users_of("mine", codes, said.append, items)
     ledger = Ledger.open(state, catalogue=people.catalogue)
     try:
         bring(ledger, people, codes, said.append)
@@ -103,3 +103,42 @@ def test_an_import_begins_a_new_service(tmp_path: Path, mine: Path) -> None:
     assert not mine.with_name("more.csv").exists()
     with pytest.raises(ConfigError, match="needs --codes"):
         users_of("mine", None, print)
+
+
+def table_of_items(folder: Path, count: int) -> Path:
+    path = folder / "items.csv"  # another order than that of the rows, and a name as imports take
+    lines = [f"p{n},Film {n}" for n in reversed(range(count))]
+    path.write_text("\n".join(["item_id,title", *lines]) + "\n")
+    return path
+
+
+def test_items_that_nobody_had_are_in_the_catalogue_if_a_table_names_them(
+    tmp_path: Path, mine: Path
+) -> None:
+    said = brought(tmp_path / "state", mine, table_of_items(tmp_path, 12))
+    assert any("the catalogue is the 12 items of" in line for line in said)
+    with opened(tmp_path / "state", items=0) as house:
+        _, browser = claim(house, code_of(mine, "c3"))
+        lent = {one["id"] for one in browser.get("/v1/me/loans").json()["items"]}
+        assert lent == {item for user, item in ROWS if user == "c3"}
+        catalogue = house.ledger.catalogue
+        assert len(catalogue) == 12
+        assert catalogue.titles[catalogue.index_of("p11")] == "Film 11", "nobody had it"
+        added = browser.post("/v1/me/loans", {"items": ["p11"]})
+        assert added.status_code < 300
+        lent = {one["id"] for one in browser.get("/v1/me/loans").json()["items"]}
+        assert "p11" in lent
+
+
+def test_without_a_table_the_first_start_says_what_can_never_be_lent(
+    tmp_path: Path, mine: Path
+) -> None:
+    said = brought(tmp_path / "state", mine)
+    told = "the catalogue is the 9 items that somebody had; items cannot be added later"
+    assert any(told in line for line in said)
+
+
+def test_a_table_that_lacks_items_of_users_is_refused(tmp_path: Path, mine: Path) -> None:
+    with pytest.raises(DataError, match=r"lacks 2 of the 9 items .*such as 'p[78]'"):
+        users_of("mine", mine, print, table_of_items(tmp_path, 7))
+    assert len(users_of("mine", mine, print, table_of_items(tmp_path, 9)).catalogue) == 9, "control"

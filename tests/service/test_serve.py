@@ -96,7 +96,7 @@ def test_a_new_folder_needs_items(tmp_path: Path) -> None:
         (Wanted(make_token="read,writ"), "'writ' is no scope"),
         (Wanted(users="nobody", codes=Path("codes.csv")), "not an imported dataset"),
         (Wanted(codes=Path("codes.csv")), "give --import NAME"),
-        (Wanted(users="mine", demo="synthetic"), "leave --items and --demo out"),
+        (Wanted(users="mine", demo="synthetic"), "leave --demo out"),
     ],
 )
 def test_what_is_wrong_is_told_before_anything_is_made(

@@ -30,7 +30,9 @@ def erase_rows(
     case: Annotated[
         str, Option(metavar="TEXT", help="Your number of the request, for the top of the page.")
     ] = "",
-    yes: Annotated[bool, Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[
+        bool, Option("--yes", help="Do not ask (without a terminal it never asks).")
+    ] = False,
 ) -> None:
     """Delete rows of users from imported data, for good; write a signed receipt and its page.
 

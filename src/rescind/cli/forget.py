@@ -124,7 +124,8 @@ def command(
         Option(metavar="TEXT", help="Your number of the request, for the top of receipt.html."),
     ] = None,
     yes: Annotated[
-        bool, Option("--yes", help="Do not ask (of imported data, at a terminal).")
+        bool,
+        Option("--yes", help="Do not ask (of imported data; without a terminal it never asks)."),
     ] = False,
 ) -> None:
     """Forget records of a run: make a new run without them, and a signed receipt.

@@ -18,7 +18,7 @@ def command(
     ] = None,
     items: Annotated[
         Path | None,
-        Option(help="The first time: a CSV file of what people may lend (columns id, title)."),
+        Option(help="The first time: a CSV file of all that people may lend (columns id, title)."),
     ] = None,
     users: Annotated[
         str | None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
@@ -140,20 +141,46 @@ def _some(texts: list[str], old: Strings | None) -> Strings | None:
 def with_facts(dataset: Dataset, opened: Callable[[], Table], tell: Tell) -> Dataset:
     """Return a dataset with what another table says about its items."""
     table = opened()
-    names = [name.lower() for name in table.header]
-    places = [
-        n for n, name in enumerate(names) if name in (*COLUMN_NAMES["item"], "source_id", "id")
-    ]
-    columns = find_facts(table, {})
-    if not places or not columns:
+    place, columns = _item_column(table), find_facts(table, {})
+    if place is None or not columns:
         raise DataError(
             f"{table.file}: a table about items needs a column of their ids "
             f"({', '.join(COLUMN_NAMES['item'])}, id) and one of titles or words "
             f"({', '.join([*FACTS['title'], *FACTS['genres']])}). The columns are "
             f"{', '.join(table.header)}."
         )
-    facts = facts_in(opened, places[0], columns, None)
+    facts = facts_in(opened, place, columns, None)
     missing = sum(one not in facts for one in dataset.items.tolist())
     if missing:
         tell(f"{missing:,} of {len(dataset.items):,} items are not in {table.file}")
+    listed, had = listed_items(opened())[0], {*dataset.items.tolist()}
+    if unused := len({*listed} - had - {""}):
+        some, are = (
+            ("item", "has no rows: it is") if unused == 1 else ("items", "have no rows: they are")
+        )
+        tell(
+            f"{unused:,} {some} of {table.file} {are} not in this dataset (a service: rescind "
+            f"serve --import {dataset.name} --items {shlex.quote(table.file)} has all of them)"
+        )
     return about_items(dataset, facts)
+
+
+def listed_items(table: Table) -> tuple[list[str], list[str]]:
+    """Return the ids that a table about items lists, in its order, and their titles or "".
+
+    Both are empty if no column has a name that ids of items have.
+    """
+    place, title = _item_column(table), find_facts(table, {}).get("title", [])
+    ids, titles = list[str](), list[str]()
+    if place is None:
+        return ids, titles
+    for _, cells in table.batches(sorted({place, *title})):
+        ids += [cell.strip() for cell in cells[place]]
+        texts = cells[title[0]] if title else [""] * len(cells[place])
+        titles += [text.strip()[:_LONGEST_TEXT] for text in texts]
+    return ids, titles
+
+
+def _item_column(table: Table) -> int | None:
+    names = (*COLUMN_NAMES["item"], "source_id", "id")
+    return next((n for n, name in enumerate(table.header) if name.lower() in names), None)

@@ -23,7 +23,7 @@ class Outage:
         """Note that changes were refused."""
         if self.fault is None:
             self._since, self._refused = time.monotonic(), 0
-            LOG.warning("%s since %s: changes are refused (%d).", _what(error), _now(), _of(error))
+            LOG.warning("%s since %s: changes are refused (%d).", _what(error), now(), _of(error))
         self.fault = error
         self._refused += changes
 
@@ -33,7 +33,7 @@ class Outage:
             LOG.warning(
                 "changes are written again since %s, after %.0f s; %d were refused, its own "
                 "included.",
-                _now(), time.monotonic() - self._since, self._refused,
+                now(), time.monotonic() - self._since, self._refused,
             )  # fmt: skip
         self.fault = None
 
@@ -47,5 +47,6 @@ def _of(error: DiskFull | Busy) -> int:
     return 507 if isinstance(error, DiskFull) else 503
 
 
-def _now() -> str:
+def now() -> str:
+    """Return the time of day, as lines of the log have it."""
     return datetime.now(UTC).strftime("%H:%M:%S UTC")

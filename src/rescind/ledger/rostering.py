@@ -255,6 +255,12 @@ class Rostering:
         """End what is being made; the roster before it stays."""
         self._worker.stop()
 
+    def unfinished(self) -> int | None:
+        """Return the release that has no roster yet, once nothing is being made."""
+        with self._making:
+            of = self._releases.unlisted
+            return None if of is None else int(of.facts["number"])
+
     # -- handing out -------------------------------------------------------------------------------
 
     @property

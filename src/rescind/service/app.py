@@ -92,6 +92,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         for task in tasks:
             with suppress(asyncio.CancelledError):
                 await task
+        await asyncio.to_thread(chores.tell_unfinished, service)
 
 
 def _log_routes(log: Any) -> Doors:

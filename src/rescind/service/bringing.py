@@ -11,9 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from rescind.data.import_facts import listed_items
+from rescind.data.import_tables import open_table
 from rescind.data.importing import imported_names
-from rescind.errors import ConfigError, suggest
+from rescind.errors import ConfigError, DataError, suggest
 from rescind.ledger.accounts import NewCodes
+from rescind.ledger.catalogue import Catalogue
 from rescind.ledger.lending import Join, Lend
 from rescind.service import recovery
 from rescind.service.demonstration import People, people_of
@@ -26,8 +31,28 @@ TOGETHER = 200
 """Users brought at a time."""
 
 
-def users_of(name: str, codes: Path | None, say: Say) -> People:
-    """Return the users of an import; refuse what cannot be begun before anything is opened."""
+def items_of(path: Path) -> Catalogue:
+    """Read the items that people may lend from a table, as `rescind data import --items` does."""
+    try:
+        table = open_table(path)
+        ids, titles = listed_items(table)
+    except DataError as error:
+        raise DataError(f"{error} Items are read from a table in UTF-8, such as CSV.") from None
+    if not ids:
+        raise DataError(
+            f"{path} has no column 'id', or no items. Its first line must name id and title; the "
+            f"columns are {', '.join(table.header)}."
+        )
+    if "" in ids:
+        raise DataError(f"{path}: an item has no id. Give each one, or delete its line.")
+    return Catalogue(ids, [title or one for one, title in zip(ids, titles, strict=True)])
+
+
+def users_of(name: str, codes: Path | None, say: Say, items: Path | None = None) -> People:
+    """Return the users of an import; refuse what cannot be begun before anything is opened.
+
+    items: a table of the whole catalogue; without it, only what somebody had can ever be lent
+    """
     if name not in imported_names():
         raise ConfigError(
             f"'{name}' is not an imported dataset; {suggest(name, imported_names())} "
@@ -42,7 +67,29 @@ def users_of(name: str, codes: Path | None, say: Say) -> People:
             f"{codes} exists already. If the users were brought in before, leave --import and "
             f"--codes out; otherwise name a new file with --codes."
         )
-    return people_of(name, say)
+    users = people_of(name, say)
+    if items is not None:
+        users = _within(users, items_of(items), f"{items}", name)
+        say(f"the catalogue is the {len(users.catalogue):,} items of {items}.")
+    else:
+        say(
+            f"the catalogue is the {len(users.catalogue):,} items that somebody had; items cannot "
+            f"be added later (--items FILE names all)."
+        )
+    return users
+
+
+def _within(users: People, catalogue: Catalogue, file: str, name: str) -> People:
+    """Return the same users with loans that name places in a wider catalogue."""
+    listed, had = {*catalogue.ids}, users.catalogue.ids
+    if missing := [one for one in had if one not in listed]:
+        raise DataError(
+            f"{file} lacks {len(missing):,} of the {len(had):,} items that users of '{name}' have, "
+            f"such as {missing[0]!r}. Add them: it must list every item that people may lend."
+        )
+    place = np.array([catalogue.index_of(one) for one in had], np.int64)
+    loans = tuple(np.sort(place[one]) for one in users.loans)
+    return People(catalogue, loans, users.names)
 
 
 def bring(ledger: Ledger, users: People, codes: Path, say: Say = print) -> None:

@@ -14,6 +14,7 @@ from sqlalchemy import select
 from rescind.errors import RescindError
 from rescind.ledger import agency, tables
 from rescind.ledger.errors import Busy, Closing, DiskFull
+from rescind.ledger.outage import now
 from rescind.service import callbacks, learning, statuses
 
 if TYPE_CHECKING:
@@ -22,30 +23,66 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("rescind.service")
 LOGS, LOG_DAYS, TIDY_SECONDS = "logs", 30, 3600.0
 LOOK_SECONDS, ADVANCE_SECONDS, CALLBACK_SECONDS, WITNESS_SECONDS = 1.0, 60.0, 10.0, 10.0
+END_SECONDS = 15.0
+"""From a signal until the chores are cancelled, at most: open requests are answered first."""
 
 
 def all_of(service: Service) -> list[Coroutine[Any, Any, None]]:
     """Return everything that runs beside the routes."""
     told: dict[str, tuple[str, str | None]] = {}
-    return [
-        _every(LOOK_SECONDS, lambda: learning.release_if_due(service)),
-        _every(ADVANCE_SECONDS, lambda: advance(service)),
-        _every(CALLBACK_SECONDS, lambda: tell_agents(service, told)),
-        _every(WITNESS_SECONDS, service.log.witnesses.ask),
-        _every(LOOK_SECONDS, lambda: make_roster(service)),
-        _every(TIDY_SECONDS, lambda: delete_logs(service.ledger.state / LOGS)),
+    chores: list[tuple[float, Callable[[], Any]]] = [
+        (LOOK_SECONDS, lambda: learning.release_if_due(service)),
+        (ADVANCE_SECONDS, lambda: advance(service)),
+        (CALLBACK_SECONDS, lambda: tell_agents(service, told)),
+        (WITNESS_SECONDS, service.log.witnesses.ask),
+        (LOOK_SECONDS, lambda: make_roster(service)),
+        (TIDY_SECONDS, lambda: delete_logs(service.ledger.state / LOGS)),
     ]
+    waiting = Waiting()
+    return [_every(seconds, call, waiting) for seconds, call in chores]
 
 
-async def _every(seconds: float, call: Callable[[], Any]) -> None:
-    """Call again and again, in a thread of its own, until the service ends."""
+class Waiting:
+    """Chores that database or disk hinder now. Two lines for each time, however many wait."""
+
+    def __init__(self) -> None:
+        self._chores: set[Any] = set()
+        self._since = 0.0
+
+    def hindered(self, chore: Any, error: Busy | DiskFull) -> None:
+        """Note that a chore has to wait."""
+        if not self._chores:
+            self._since = time.monotonic()
+            LOG.warning("%s since %s: what is due waits.", waits_for(error), now())
+        self._chores.add(chore)
+
+    def went(self, chore: Any) -> None:
+        """Note that a chore was done; one that never waited says nothing about the hindrance."""
+        if chore in self._chores:
+            self._chores.remove(chore)
+            if not self._chores:
+                seconds = time.monotonic() - self._since
+                LOG.warning("what is due is done again since %s, after %.0f s.", now(), seconds)
+
+
+async def _every(seconds: float, call: Callable[[], Any], waiting: Waiting) -> None:
+    """Call again and again, in a thread of its own, until the service ends.
+
+    A signal that ends the service may end its processes first. So an error is told only if the
+    service goes on: a task that is cancelled meanwhile tells nothing.
+    """
     while True:
         try:
             await asyncio.to_thread(call)
-        except RescindError as error:  # full disk, ending: it comes again
-            LOG.warning("%s; what is due is tried again.", waits_for(error))
+            waiting.went(call)
+        except (Busy, DiskFull) as error:
+            waiting.hindered(call, error)
         except Exception as error:
-            LOG.error("a chore failed: %s", type(error).__name__)
+            await asyncio.sleep(END_SECONDS)
+            if isinstance(error, RescindError):
+                LOG.warning("%s; what is due is tried again.", waits_for(error))
+            else:
+                LOG.error("a chore failed: %s", type(error).__name__)
         await asyncio.sleep(seconds)
 
 
@@ -53,6 +90,12 @@ def waits_for(error: RescindError) -> str:
     """Return why a chore has to wait, in words that hold no id."""
     known = {Busy: "the database is away", DiskFull: "the disk is full", Closing: "it is ending"}
     return known.get(type(error), f"a chore was refused ({type(error).__name__})")
+
+
+def tell_unfinished(service: Service) -> None:
+    """Tell, at the end of the service, if the last release stays without a roster."""
+    if (number := service.ledger.roster.unfinished()) is not None:
+        LOG.warning("the roster of release %d was not finished: the next release has one.", number)
 
 
 def make_roster(service: Service) -> bool:

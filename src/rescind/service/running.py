@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import ipaddress
 import signal
 import socket
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rescind.errors import ConfigError, DataError
+from rescind.errors import ConfigError
 from rescind.ledger.book import Ledger
 from rescind.ledger.catalogue import FILE as CATALOGUE
 from rescind.ledger.catalogue import Catalogue
@@ -151,11 +150,8 @@ class Wanted:
         self.removed()
         if self.make_token is not None:
             entrances.scopes_of(self.make_token)
-        if self.users is not None and (self.demo or self.items):
-            raise ConfigError(
-                "--import brings its own items: leave --items and --demo out. Titles come from the "
-                "import: rescind data import FILE --name NAME --items FILE, before the first start."
-            )
+        if self.users is not None and self.demo:
+            raise ConfigError("--import brings your own users: leave --demo out.")
         if self.codes is not None and self.users is None:
             raise ConfigError("--codes is the file of an import: give --import NAME, too.")
 
@@ -240,7 +236,7 @@ def run(
 
 def _people(wanted: Wanted, say: Say) -> demonstration.People | None:
     if wanted.users is not None:
-        return bringing.users_of(wanted.users, wanted.codes, say)
+        return bringing.users_of(wanted.users, wanted.codes, say, wanted.items)
     return demonstration.people_of(wanted.demo, say) if wanted.demo else None
 
 
@@ -254,16 +250,7 @@ def _catalogue(state: Path, items: Path | None, mirror: Path | None) -> Catalogu
                 f"--items FILE.csv (columns id, title), or --demo ml-100k to try it out."
             )
         return None
-    try:
-        with open(items, newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        why = getattr(error, "strerror", None) or error
-        raise DataError(f"cannot read {items}: {why}. Give a CSV file in UTF-8.") from None
-    if not rows or "id" not in rows[0]:
-        raise DataError(f"{items} has no column 'id'. Its first line must name id and title.")
-    ids = [str(row["id"]) for row in rows]
-    return Catalogue(ids, [row.get("title") or row["id"] for row in rows])
+    return bringing.items_of(items)
 
 
 def _serve(
