@@ -108,7 +108,8 @@ def _same_values(one: Tensor, two: Tensor) -> bool:
 
 def check_pair(made: object, method: object, function: str, kind: type[Update | Sum]) -> None:
     """Refuse what is not a pair of an update (or a sum) and private values."""
-    if isinstance(made, tuple) and list(map(type, made)) == [kind, Private]:
+    pair = isinstance(made, tuple | list) and len(made) == 2
+    if pair and isinstance(made[0], kind) and isinstance(made[1], Private):  # type: ignore[index]
         return
     came = type(made).__name__
     if isinstance(made, tuple):
