@@ -456,3 +456,50 @@ def test_a_mistake_in_the_file_is_shown_by_its_own_lines(own, rescind, tmp_path,
     monkeypatch.setenv("RESCIND_TRACEBACK", "1")
     with pytest.raises(AttributeError):
         rescind(*words)
+
+
+COUNTS = '''
+from dataclasses import dataclass
+import torch
+import rescind as rs
+from rescind.core import Method, Model, Rows, Update
+
+@dataclass(frozen=True, kw_only=True)
+class {name}(Method):
+    """Counts items."""
+
+    enough_rounds = 1
+    model: Model = rs.models.Counts()
+
+    def client_train(self, public, private, cohort, clock):
+        lot = cohort.train
+        each = torch.ones(len(lot.count))
+        value = each[lot.owner].unsqueeze(1)
+        rows = Rows(lot.owner, lot.item, value, cohort.items)
+        return Update(len(cohort), {{"item": rows}}), private
+
+    def server_step(self, state, sums, world, clock):
+        return state.next({{"item": sums["train"].totals["item"]}})
+
+    def client_scores(self, public, private, cohort):
+        return public["item"].T.expand(len(cohort), -1).clone()
+'''
+
+
+@pytest.mark.parametrize(
+    ("name", "right", "wrong", "words"),
+    [
+        ("Sound", "", "", ""),
+        ("Rolling", "torch.ones(", "torch.rand(", "error: two calls of Rolling.client_train with"),
+        ("PerClient", "each[lot.owner].unsq", "each.unsq", "error: what PerClient.client_train"),
+        ("Beyond", "lot.item,", "lot.item + 1,", "'item' has an index 30; expected 0 to 29"),
+        ("Alone", "}}), private", "}})", "error: Alone.client_train returned Update; expected ("),
+    ],
+)
+def test_a_common_mistake_is_told_in_one_line(own, rescind, name, right, wrong, words):
+    path = own(name, COUNTS.replace(right, wrong) if right else COUNTS)
+    small = ("--set", "data.users=30", "--set", "data.items=30", "--set", "data.interactions=400")
+    code, said = rescind("run", "--data", "synthetic", *small, "--method", str(path))
+    assert code == (2 if words else 0), said
+    assert words in said
+    assert "Traceback" not in said

@@ -21,6 +21,7 @@ from rescind.core.gate import chosen, gate, sound
 from rescind.core.guards import Guard, check_guards, check_weights
 from rescind.core.holdings import Holdings
 from rescind.core.method import Method
+from rescind.core.own_code import repeatable
 from rescind.core.params import Params
 from rescind.core.records import (
     Anew,
@@ -134,7 +135,7 @@ class InProcess:
     def open(self, method: Method, holdings: Holdings, clock: Clock) -> Vault:
         moved = holdings.to(self.device)
         ids = torch.arange(moved.clients, device=self.device)
-        return Vault(moved, method.client_init(ids, clock).values)
+        return Vault(moved, repeatable(method, method.client_init, True)(ids, clock).values)
 
     def train(
         self,
@@ -153,7 +154,8 @@ class InProcess:
         for role, members in by_role(ids, roles):
             for chunk in torch.split(members, self.together):
                 cohort = self.cohort(method, vault, chunk, role, mail)
-                summed, private, rows = self._train(method, public, vault, cohort, clock)
+                first = clock.round == 1 and not written
+                summed, private, rows = self._train(method, public, vault, cohort, clock, first)
                 down = len(chunk) * params.nbytes(public)
                 if cohort.mail is not None:
                     down += params.nbytes(cohort.mail.values)
@@ -180,18 +182,24 @@ class InProcess:
             ids, method.local_includes_shared, held, block, method.ordered
         )
         cohort = replace(cohort, role=role, mail=None if mail is None else mail.to(ids))
-        return replace(cohort, weight=method.client_weight(cohort))
+        return replace(cohort, weight=repeatable(method, method.client_weight, False)(cohort))
 
     def _train(
-        self, method: Method, public: Params, vault: Vault, cohort: Cohort, clock: Clock
-    ) -> tuple[Sum, Private, Mapping[str, Rows]]:
-        """Train one cohort. Return its sum, its new private state, and rows to log."""
+        self, method: Method, public: Params, vault: Vault, cohort: Cohort, clock: Clock,
+        first: bool,
+    ) -> tuple[Sum, Private, Mapping[str, Rows]]:  # fmt: skip
+        """Train one cohort. Return its sum, its new private state, and rows to log.
+
+        first: of the run, in which code from outside has to give the same twice
+        """
         before = vault.read(cohort.ids)
         if self.fused and not (self.guards or method.individual or method.logs):
-            summed, private = method.checked_sum(public, before, cohort, clock)
+            ask = repeatable(method, method.checked_sum, first)
+            summed, private = ask(public, before, cohort, clock)
             if sound(summed, public, self.limit * method.unit, cohort.weight):
                 return replace(summed, who=cohort.ids), _only_changed(before, private), {}
-        update, private = method.client_train(public, before, cohort, clock)
+        train = repeatable(method, method.checked_train, first)
+        update, private = train(public, before, cohort, clock)
         own = () if method.only_averages else tuple(update.entries)  # not broadcast
         update, kept, refused = gate(update, self.limit * method.unit, public, cohort.weight, own)
         rows = method.client_log(update, cohort) if method.logs else {}

@@ -20,6 +20,7 @@ from rescind.core.holdings import Holdings
 from rescind.core.labels import Labels, Recommendation, check_list
 from rescind.core.method import Method
 from rescind.core.named import Named
+from rescind.core.own_code import repeatable
 from rescind.core.records import (
     Arrive,
     Erase,
@@ -107,7 +108,7 @@ class Federation:
         lent = data.records[data.lent].to(world.members.device)
         world = replace(world, members=vault.holdings.members, shared=lent.sorted(), block=data.now)
         world = replace(world, about=about_items(labels or Labels()))
-        state = _move_to(method.server_init(world, clock), vault)
+        state = _move_to(repeatable(method, method.server_init, True)(world, clock), vault)
         fed = cls(world, method, RunState(state, vault), clock, executor, labels or Labels())
         return replace(fed, past=History.begin(vault.holdings), keep_every=keep_every)
 
@@ -143,7 +144,7 @@ class Federation:
         world = self.world.apply(event, vault.announced)
         state, hosted = now.state, now.hosted
         if isinstance(event, Arrive):
-            state = _move_to(m.server_turn(state, world, root), vault)
+            state = _move_to(repeatable(m, m.server_turn, True)(state, world, root), vault)
         if isinstance(event, Host):
             device = str(vault.holdings.members.device)
             hosted = (*hosted, InProcess(device).open(m, event.data, root))
@@ -206,12 +207,13 @@ class Federation:
             if until and until.done:
                 break
             clock = self.clock.at(now.state.round + 1)
-            ids = m.server_sample(now.state, self.world, clock)
-            mail = m.server_mail(now.state, self.world, ids, clock)
-            public = now.state.public
+            public, first = now.state.public, clock.round == 1
+            ids = repeatable(m, m.server_sample, first)(now.state, self.world, clock)
+            mail = repeatable(m, m.server_mail, first)(now.state, self.world, ids, clock)
             sums, vault = self.executor.train(m, public, mail, now.vault, ids, roles, clock)
             sums, hosted = self._train_hosted(m, now, sums, clock)
-            now = RunState(m.server_step(now.state, sums, self.world, clock), vault, hosted)
+            step = repeatable(m, m.server_step, first)
+            now = RunState(step(now.state, sums, self.world, clock), vault, hosted)
             past, spent = self._record_round(past, now, sums), self._spend(spent, sums)
             if until:
                 until = until.update(now, lambda at, metric: self._measure(m, at, metric, sampled))
@@ -275,7 +277,7 @@ class Federation:
         """
         m = method or self.method
         vault = self.executor.open(m, self.now.vault.holdings, self.clock)
-        state = _move_to(m.server_init(self.world, self.clock), vault)
+        state = _move_to(repeatable(m, m.server_init, True)(self.world, self.clock), vault)
         if "log" in keep:
             vault = replace(vault, log=self.now.vault.log)
         if "memory" in keep:

@@ -22,6 +22,7 @@ from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort, Mail
 from rescind.core.model import Model
 from rescind.core.named import Named
+from rescind.core.own_code import check_pair, check_totals, check_update, repeatable
 from rescind.core.params import Params
 from rescind.core.records import Event, Records
 from rescind.core.request import Request
@@ -243,25 +244,26 @@ class Method(Unlearner):
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Sum, Private]:
         """Return the fold of `client_train`. Overridden by fused forms without single updates."""
-        update, private = self.client_train(public, private, cohort, clock)
+        update, private = self.checked_train(public, private, cohort, clock)
+        check_update(update, self, cohort)
         return update.fold(cohort.weight), private
+
+    def checked_train(
+        self, public: Params, private: Private, cohort: Cohort, clock: Clock
+    ) -> tuple[Update, Private]:
+        """Return `client_train`, checked for what is returned, not yet for its shapes."""
+        made = self.client_train(public, private, cohort, clock)
+        check_pair(made, self, "client_train", Update)
+        return made
 
     def checked_sum(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Sum, Private]:
         """Return `client_sum`, checked: another shape would fail far from where it was made."""
-        summed, private = self.client_sum(public, private, cohort, clock)
-        for name, total in summed.totals.items():
-            if name in public and total.shape != public[name].shape:
-                row = ", ".join(["n", *map(str, public[name].shape[1:])])
-                whole = ", ".join(["clients", *map(str, public[name].shape)])
-                raise BoundaryError(
-                    f"what {type(self).__name__}.client_train returned as '{name}' adds up to "
-                    f"{list(total.shape)}; expected {list(public[name].shape)}, as the public "
-                    f"'{name}' has. Change that function: the value of Rows is [{row}], an update "
-                    f"without Rows is [{whole}]."
-                )
-        return summed, private
+        made = self.client_sum(public, private, cohort, clock)
+        check_pair(made, self, "client_sum", Sum)
+        check_totals(made[0], self, public)
+        return made
 
     def client_log(self, update: Update, cohort: Cohort) -> Mapping[str, Rows]:
         """Return what devices keep of their own updates, by table (with `logs = True`)."""
@@ -285,7 +287,7 @@ class Method(Unlearner):
         -inf is a score (never in a list). NaN would rank last, and a run of NaN would look like one
         that finds nothing.
         """
-        scores = self.client_scores(public, private, cohort)
+        scores = repeatable(self, self.client_scores, False)(public, private, cohort)
         if cohort.graph is None and scores.shape != (len(cohort), cohort.items):
             raise BoundaryError(
                 f"{type(self).__name__}.client_scores returned {list(scores.shape)}; expected "

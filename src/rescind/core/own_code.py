@@ -1,0 +1,180 @@
+"""Checks of what a method's functions return, with words for its author.
+
+Shapes are checked for every method. What costs time is asked only of methods outside this package:
+no test here has seen them.
+"""
+
+from __future__ import annotations
+
+import random  # noqa: TID251 - to see whether others draw from it
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rescind.core.cohort import Cohort
+from rescind.core.params import Params
+from rescind.core.state import Private
+from rescind.core.update import Rows, Sum, Update
+from rescind.errors import BoundaryError, ConfigError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+ROUNDING = 1e-3
+"""Of the largest value: two sums on a GPU differ by less, because it adds in any order."""
+
+_ASKED = {"checked_sum": "client_train", "checked_train": "client_train"}
+"""What an author has written of a function that is asked with checks."""
+
+
+def outside(method: object) -> bool:
+    """Return whether a method, or its model, is defined outside rescind."""
+    parts = (method, getattr(method, "model", method))
+    return any(not type(part).__module__.startswith("rescind.") for part in parts)
+
+
+# -- random numbers -------------------------------------------------------------------------------
+
+
+def repeatable(method: object, function: Callable[P, T], twice: bool) -> Callable[P, T]:
+    """Return a function of a method that refuses, if it is from outside, draws that are not ours.
+
+    It calls the function a second time if a generator of this process has moved meanwhile, and
+    refuses a second answer that differs. So a layer of torch.nn that gets other values is no error.
+
+    twice: call it a second time in any case; this finds generators that nobody else can see
+    """
+    if not outside(method):
+        return function
+    if getattr(method, "additive", False) and getattr(method, "noise", 0):
+        twice = False  # privacy noise comes from the operating system, and has to differ
+
+    def asked(*given: P.args, **named: P.kwargs) -> T:
+        before = _generators()
+        first = function(*given, **named)
+        if (twice or _generators() != before) and not alike(first, function(*given, **named)):
+            name = _ASKED.get(function.__name__, function.__name__)
+            raise ConfigError(
+                f"two calls of {type(method).__name__}.{name} with the same arguments differ, so "
+                f"nobody could repeat this run, and forgetting would not be exact. Draw random "
+                f"numbers from the clock (clock.uniform, clock.normal, clock.integers), not from "
+                f"torch.rand, numpy or random, and change no argument in place."
+            )
+        return first
+
+    return asked
+
+
+def _generators() -> tuple[Any, ...]:
+    """Return the states of the generators that this process shares."""
+    _, key, place, *kept = np.random.get_state(legacy=True)  # noqa: TID251 - as above
+    shared = torch.get_rng_state().numpy().tobytes()
+    return shared, np.asarray(key).tobytes(), place, kept, random.getstate()
+
+
+def alike(one: Any, two: Any) -> bool:
+    """Return whether two answers of a function are the same, bit for bit on a CPU."""
+    if one is two:
+        return True
+    if type(one) is not type(two):
+        return False
+    if isinstance(one, Tensor):
+        return _same_values(one, two)
+    if isinstance(one, Mapping):
+        return one.keys() == two.keys() and all(alike(one[name], two[name]) for name in one)
+    if isinstance(one, tuple | list):
+        return len(one) == len(two) and all(map(alike, one, two))
+    if is_dataclass(one):
+        return all(alike(getattr(one, f.name), getattr(two, f.name)) for f in fields(one))
+    return not isinstance(one, int | str) or one == two
+
+
+def _same_values(one: Tensor, two: Tensor) -> bool:
+    if one.shape != two.shape or one.dtype != two.dtype:
+        return False
+    if torch.equal(one, two):
+        return True
+    if one.device.type == "cpu":
+        return bool(((one == two) | (one.isnan() & two.isnan())).all())
+    near = ROUNDING * float(one.abs().max())
+    return torch.allclose(one.double(), two.double(), rtol=0, atol=near, equal_nan=True)
+
+
+# -- shapes ---------------------------------------------------------------------------------------
+
+
+def check_pair(made: object, method: object, function: str, kind: type[Update | Sum]) -> None:
+    """Refuse what is not a pair of an update (or a sum) and private values."""
+    pair = isinstance(made, tuple | list) and len(made) == 2
+    if pair and isinstance(made[0], kind) and isinstance(made[1], Private):  # type: ignore[index]
+        return
+    came = type(made).__name__
+    if isinstance(made, tuple):
+        came = f"({', '.join(type(part).__name__ for part in made)})"
+    raise BoundaryError(
+        f"{type(method).__name__}.{function} returned {came}; expected ({kind.__name__}, Private). "
+        f"Change that function: return {kind.__name__}(...), private."
+    )
+
+
+def check_update(update: Update, method: object, cohort: Cohort) -> None:
+    """Refuse parts of an update that do not fit each other; they would fail far from here."""
+    name = f"{type(method).__name__}.client_train"
+    if update.clients != len(cohort):
+        raise BoundaryError(
+            f"{name} returned an update of {update.clients} clients; expected {len(cohort)}. "
+            f"Change that function: Update(len(cohort), ...)."
+        )
+    for entry, rows in update.entries.items():
+        told = f"what {name} returned as '{entry}'"
+        if isinstance(rows, Rows):
+            _check_lengths(rows, told)
+            if outside(method):
+                _check_range(rows.owner, update.clients, f"{told} has an owner", "clients")
+                _check_range(rows.index, rows.size, f"{told} has an index", "rows of the table")
+        elif rows.shape[:1] != (update.clients,):
+            raise BoundaryError(
+                f"{told} is {list(rows.shape)}; expected [{update.clients}, ...], an entry per "
+                f"client. Change that function."
+            )
+
+
+def _check_lengths(rows: Rows, told: str) -> None:
+    shapes = [list(part.shape) for part in (rows.owner, rows.index, rows.value)]
+    if shapes[0] == shapes[1] == shapes[2][:1]:
+        return
+    owner, index, value = shapes
+    raise BoundaryError(
+        f"{told} has an owner of {owner}, an index of {index} and a value of {value}; expected "
+        f"[n], [n] and [n, ...]. Change that function: Rows has an entry per row that is sent, not "
+        f"per client (each[owner] is the number of each row's client)."
+    )
+
+
+def _check_range(numbers: Tensor, size: int, told: str, what: str) -> None:
+    if not len(numbers):
+        return
+    least, most = (int(end) for end in torch.aminmax(numbers))
+    if least < 0 or most >= size:
+        wrong = least if least < 0 else most
+        raise BoundaryError(
+            f"{told} {wrong}; expected 0 to {size - 1}, as there are {size} {what}. "
+            f"Change that function."
+        )
+
+
+def check_totals(summed: Sum, method: object, public: Params) -> None:
+    """Refuse totals of another shape than the public parameters of their names."""
+    for name, total in summed.totals.items():
+        if name in public and total.shape != public[name].shape:
+            row = ", ".join(["n", *map(str, public[name].shape[1:])])
+            whole = ", ".join(["clients", *map(str, public[name].shape)])
+            raise BoundaryError(
+                f"what {type(method).__name__}.client_train returned as '{name}' adds up to "
+                f"{list(total.shape)}; expected {list(public[name].shape)}, as the public "
+                f"'{name}' has. Change that function: the value of Rows is [{row}], an update "
+                f"without Rows is [{whole}]."
+            )
