@@ -311,8 +311,9 @@ def test_the_noise_for_an_epsilon_has_that_epsilon(epsilon):
 
 
 def asked(folder: Path, *words: str) -> list[str]:
-    small = ["--data", "synthetic", "--users", "12", "--rounds", "1,2", "--out", str(folder)]
-    return ["leak", *small, *words]
+    small = {"--data": "synthetic", "--users": "12", "--rounds": "1,2", "--out": str(folder)}
+    others = [word for name in small if name not in words for word in (name, small[name])]
+    return ["leak", *others, *words]
 
 
 def test_the_command_writes_what_it_found_and_does_not_measure_twice(tmp_path):

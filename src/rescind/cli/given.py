@@ -24,11 +24,18 @@ def read_receipt(path: Path) -> bytes:
 
 def key_given(text: str, kind: int) -> Key:
     """Return the key in this text, or in the file of this name."""
+    from rescind.errors import ConfigError
     from rescind.privacy.keys import PREFIX
     from rescind.proof.notes import Key
 
     looks_like_key = text.count("+") >= 2 or text.startswith(PREFIX)
-    return Key.parse(text if looks_like_key else read_text(Path(text)), kind)
+    found = (text if looks_like_key else read_text(Path(text))).strip()
+    if found.startswith((PREFIX, "-----BEGIN PUBLIC KEY")):
+        raise ConfigError(
+            f"'{found.splitlines()[0][:80]}' is not the key of a log or of a witness: expected "
+            f"NAME+ID+KEY on one line. This is a signing key: give it to rescind verify with --key."
+        )
+    return Key.parse(found, kind)
 
 
 CHECKPOINT = "Give a checkpoint that you kept, such as a copy of public/log/checkpoint"

@@ -28,8 +28,6 @@ LARGEST = 1 << 16
 HASH = "[A-Za-z0-9+/]{43}="
 """A hash of 32 bytes in base64, as a pattern."""
 _KEY = re.compile(r"([^+]+)\+[0-9a-f]{8}\+([A-Za-z0-9+/]{44})")
-_SIGNING = ("ed25519:", "-----BEGIN PUBLIC KEY")
-"""How a key begins that signs receipts: people take one for the other."""
 _CHECKPOINT = re.compile(rf"(.+)\n(\d{{1,18}})\n({HASH})\n")
 _LINE = r"\u2014 \S+ (?:[A-Za-z0-9+/]{4})+(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?\n"
 _NOTE = re.compile(rf"(.+\n)\n((?:{_LINE})+)", re.DOTALL)
@@ -55,18 +53,13 @@ class Key(NamedTuple):
     @classmethod
     def parse(cls, text: str, kind: int) -> Key:
         """Read NAME+ID+KEY, as `rescind log key` and `rescind witness` print it."""
-        text = text.strip()
         # `rescind witness` prints a word before it.
-        if (given := _KEY.fullmatch(text.removeprefix("witness "))) and is_name(given[1]):
+        if (given := _KEY.fullmatch(text.strip().removeprefix("witness "))) and is_name(given[1]):
             key = cls(given[1], b64decode(given[2])[1:], kind)
             if str(key) == given[0]:
                 return key
-        first = next(iter(text.splitlines()), "")
-        told = f"'{first[:80]}' is not the key of {'a log' if kind == LOG else 'a witness'}"
-        wanted = "expected NAME+ID+KEY on one line. Ask whoever runs it for it."
-        if text.startswith(_SIGNING):
-            wanted += " This is a signing key: give it to rescind verify with --key."
-        raise ConfigError(f"{told}: {wanted}")
+        told = f"'{text[:80]}' is not the key of {'a log' if kind == LOG else 'a witness'}"
+        raise ConfigError(f"{told}: expected NAME+ID+KEY on one line. Ask whoever runs it for it.")
 
     def holds(self, signature: bytes, message: bytes) -> bool:
         """Return whether this key signed the message."""
