@@ -15,9 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import rescind as rs
+from rescind.core import records
 from rescind.core.clock import Clock
 from rescind.data import (
     describe,
+    import_cells,
     import_columns,
     import_file,
     import_order,
@@ -50,6 +52,10 @@ def as_rows(data):
 
 
 EXPECTED = [("anna", "B1", 1300000000), ("anna", "B2", 1500000000), ("bob", "B1", 1400000000)]
+
+
+def test_what_was_imported_can_be_run_whatever_its_ratings():
+    assert import_cells._LARGEST_RATING == records.LARGEST_RATING
 
 
 def test_a_csv_file_with_text_ids_comes_back_with_them(save):

@@ -26,7 +26,7 @@ from rescind.experiments.forget_run import answer
 from rescind.experiments.learning_run import run_cell
 from rescind.experiments.request_files import month_after, read_all
 from rescind.experiments.request_log import log_lines, metrics_text
-from rescind.experiments.request_queue import current, work_through
+from rescind.experiments.request_queue import Pass, current, work_through
 from rescind.experiments.request_states import open_requests, time_left
 from rescind.forgetting import data_erasure
 from rescind.forgetting.receipt import opened, parse
@@ -302,15 +302,19 @@ def test_other_runs_that_still_have_the_user_are_named(shop, capsys):
     assert f"Answer there, too, or delete it: {run.with_name('other')}\n" in told
 
 
-@pytest.mark.parametrize("at", ["erase", "write", "after erase", "add_to_log", "unlink"])
-def test_killed_while_imported_rows_are_deleted_the_next_call_goes_on(shop, monkeypatch, at):
-    folder, run = shop
+def answered_after_a_kill(folder: Path, run: Path, monkeypatch, at: str) -> Pass:
+    """Ask for c3, kill the command at a moment, and return what the next call does."""
     ask(folder, "anna", withdraw="c3")
-
     with killed_at(monkeypatch, at):
         work_through(folder, run, "none")
     assert (folder / "anna.json").exists(), "until the answer is complete it is open"
-    done = work_through(folder, run, "none")
+    return work_through(folder, run, "none")
+
+
+@pytest.mark.parametrize("at", ["erase", "write", "after erase", "add_to_log", "unlink"])
+def test_killed_while_imported_rows_are_deleted_the_next_call_goes_on(shop, monkeypatch, at):
+    folder, run = shop
+    done = answered_after_a_kill(folder, run, monkeypatch, at)
     assert done.answered == ("anna",)
     assert done.waiting == ()
     assert items_of("shop", "c3") == []
@@ -474,11 +478,7 @@ def test_rows_that_are_stored_again_are_deleted_by_a_reminder(stored_again):
 @pytest.mark.parametrize("at", ["_hand_over_again", "os.replace", "erase", "add_to_log", "unlink"])
 def test_killed_while_a_reminder_is_answered_the_next_call_goes_on(stored_again, monkeypatch, at):
     folder, run = stored_again
-    ask(folder, "anna", withdraw="c3")
-    with killed_at(monkeypatch, at):
-        work_through(folder, run, "none")
-    assert (folder / "anna.json").exists(), "until the answer is complete it is open"
-    done = work_through(folder, run, "none")
+    done = answered_after_a_kill(folder, run, monkeypatch, at)
     assert (done.answered, done.before, done.waiting) == (("anna",), {"anna": "x1"}, ())
     assert sorted(path.name for path in (folder / "answered").iterdir()) == ["anna", "x1"]
     assert [one["request"] for one in log_lines(folder)] == ["x1", "anna"]

@@ -91,7 +91,7 @@ def tell_left_out(
 def facts_in(
     opened: Callable[[], Table], item: int, columns: Mapping[str, list[int]], tell: Tell | None
 ) -> Facts:
-    """Read titles and words by item; the first that is not empty counts.
+    """Read titles and words of every item; the first that is not empty counts.
 
     tell: columns that differ between rows of one item are not about items (the title of a review
     is not), so they are left out and told. None: they were named for this, so they count
@@ -100,9 +100,10 @@ def facts_in(
     texts: dict[int, dict[str, str]] = {at: {} for at in places}
     if not places:
         return {}
-    table, differ = opened(), dict[int, str]()
+    table, differ, every = opened(), dict[int, str](), dict[str, None]()
     for _, cells in table.batches(sorted({item, *places})):
         ids = [cell.strip() for cell in cells[item]]
+        every |= dict.fromkeys(ids)
         for at in places:
             for one, raw in zip(ids, cells[at], strict=True):
                 text = raw.strip()[:_LONGEST_TEXT]
@@ -112,7 +113,6 @@ def facts_in(
         for at, name in differ.items():
             texts[at] = {}
             tell(f"column '{name}' differs between rows of one item: not read as a fact about it")
-    every = dict.fromkeys(one for found in texts.values() for one in found)
     return {one: tuple(_joined(one, texts, columns.get(r, ())) for r in FACTS) for one in every}  # type: ignore[misc]
 
 
@@ -150,11 +150,10 @@ def with_facts(dataset: Dataset, opened: Callable[[], Table], tell: Tell) -> Dat
             f"{', '.join(table.header)}."
         )
     facts = facts_in(opened, place, columns, None)
-    missing = sum(one not in facts for one in dataset.items.tolist())
-    if missing:
+    had = {*dataset.items.tolist()}
+    if missing := len(had - facts.keys()):
         tell(f"{missing:,} of {len(dataset.items):,} items are not in {table.file}")
-    listed, had = listed_items(opened())[0], {*dataset.items.tolist()}
-    if unused := len({*listed} - had - {""}):
+    if unused := len(facts.keys() - had - {""}):
         some, are = (
             ("item", "has no rows: it is") if unused == 1 else ("items", "have no rows: they are")
         )
