@@ -122,7 +122,11 @@ def _signer(public_key: str, pinned: Mapping[str, str]) -> Check:
         return Check(True, f"signed by {pinned[public_key]} ({public_key})")
     if pinned:
         known = ", ".join(f"{name} ({key})" for key, name in pinned.items())
-        return Check(False, f"signed by an unknown key, {public_key}, and not by {known}")
+        return Check(
+            False,
+            f"signed by an unknown key, {public_key}, and not by {known}. If the issuer confirms "
+            f"that it is a key of theirs, too (from before a change of keys), give it with --key",
+        )
     return Check(
         False,
         f"signed by {public_key}, which is not a trusted key: anyone can make a key. If the issuer "
