@@ -173,13 +173,18 @@ def test_answers_of_earlier_commands_are_counted_and_new_ones_told(tmp_path: Pat
         return list(answers_told(forgot, before, tmp_path))
 
     one, two, three = answer(1, "1"), answer(2, "2-complete"), answer(3, "3")
-    new = ["Withdraw answered by Gram, 1 round", f"receipt: {tmp_path}/receipts/3.json"]
+    new = [
+        "Withdraw answered by Gram, 1 round",
+        f"receipt: {tmp_path}/receipts/3.json",
+        "  to the requester: 3.json with 3.html, 3.key and 3.request.json, which you then delete "
+        "here",
+    ]
     said = told([one, two, three], [one, two])
     assert said == ["earlier: 2 requests (receipts 1, 2-complete)", *new]
     assert told([three], []) == new, "control: nothing came before"
     went_on = told([one, two], [one, answer(2, "2", [1])])
     assert went_on[0] == "earlier: 1 request (receipt 1)"
-    assert went_on[-1] == f"receipt: {tmp_path}/receipts/2-complete.json"
+    assert went_on[-2] == f"receipt: {tmp_path}/receipts/2-complete.json"
 
 
 def test_the_operator_is_told_of_silos_that_the_model_knows_nothing_of(
@@ -233,6 +238,47 @@ def test_an_answered_request_is_not_kept_on_the_server(deployed: Deployment) -> 
     facts = json.loads((stand / "stand.json").read_text())["facts"]
     assert "done" not in facts["forgot"][0], "digests from before are in the receipt, sealed"
     assert all(b"customer 7" not in p.read_bytes() for p in kept.rglob("*") if p.is_file())
+
+
+def test_each_requester_gets_papers_that_name_them(
+    deployed: Deployment, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deployed.run()
+    # The two who withdraw have one silo, so that the silo does not tell whose receipt is whose.
+    away = IDS.index("customer 10") % SILOS
+    asked = {"withdraw": ["customer 7", "customer 10"], "erase": ["customer 8:product 12"]}
+    assert IDS.index("customer 7") % SILOS == away
+    facts = deployed.run(away=[away], **asked)
+    out = deployed.folder / "out"
+    assert not any("customer" in str(value) for value in facts.values()), "ids are in papers only"
+    told = [line for line in answers_told(facts["forgot"], (), out) if "answered" in line]
+    assert [line.partition(" answered")[0] for line in told] == [
+        "Erase of user customer 8 (product 12)",
+        "Withdraw of user customer 7",
+        "Withdraw of user customer 10",
+    ]
+    facts = deployed.run(resume=True)
+    assert [Path(one["receipt"]).stem for one in facts["forgot"]] == [
+        f"{n}-complete" for n in (1, 2, 3)
+    ]
+
+    def verified(request: Path, name: str) -> tuple[int, str]:
+        place = out / "receipts"
+        with pytest.raises(Exit) as ended:
+            command(place / f"{name}.json", event=request, event_key=place / f"{name}.key")
+        return ended.value.exit_code, capsys.readouterr().out
+
+    for name in ("2", "2-complete"):
+        papers = {out / "receipts" / f"{name}{end}" for end in (".key", ".request.json", ".html")}
+        assert {path.stat().st_mode & 0o777 for path in papers} == {0o600}
+        code, said = verified(out / "receipts" / f"{name}.request.json", name)
+        assert code == 0, said
+        assert "it is about exactly the given Withdraw request, of user 'customer 7'" in said
+        assert "Withdraw of all records that their silo had of 1 person" in said, "not of 0 records"
+    assert verified(out / "receipts" / "3.request.json", "2")[0] == 1, "it is somebody else's"
+    changed = (out / "receipts" / "2.request.json").read_text().replace("customer 7", "customer 9")
+    (deployed.folder / "changed.json").write_text(changed)
+    assert verified(deployed.folder / "changed.json", "2")[0] == 1, "the name is covered, too"
 
 
 def test_the_receipts_of_a_run_are_found_below_its_folder(

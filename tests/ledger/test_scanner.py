@@ -165,12 +165,12 @@ def test_backup_and_restore_by_command(tmp_path: Path) -> None:
     person = joined(ledger, 1, 2)
     kept = CliRunner().invoke(app, ["backup", str(state), str(backup)])
     assert kept.exit_code == 0, kept.output
-    assert "1 people, 1 entries" in kept.output
+    assert "1 person, 1 entry" in kept.output
     done(ledger, TakeBack(person, "erase"))
     ledger.close()
     asked = CliRunner().invoke(app, ["restore", str(state), "--from", str(backup)], input="n\n")
     assert asked.exit_code == 1
-    assert "2 loans of 1 people, which changed since" in asked.output
+    assert "2 loans of 1 person, which changed since" in asked.output
     assert "Nothing was changed" in asked.output
     opened(state).close()
     gone = CliRunner().invoke(app, ["restore", str(state), "--from", str(backup), "--yes"])

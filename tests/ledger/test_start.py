@@ -246,7 +246,7 @@ def test_keys_that_are_behind_their_ledger_are_refused_until_that_is_accepted(
     shutil.copy(old, state / "keys.bin")
     ledger = opened(state, options=Options(accept_lost_keys=True))
     assert lent(ledger, person) == [1, 2], "control: only what the keys do not open is dropped"
-    assert "1 loans of 1 people cannot be opened" in str(ledger.report)
+    assert "1 loan of 1 person cannot be opened" in str(ledger.report)
     ledger.close()
 
 

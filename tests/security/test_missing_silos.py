@@ -16,6 +16,7 @@ from rescind.core.federation import Federation
 from rescind.core.records import Erase, Records, Share, Unshare, Withdraw
 from rescind.errors import ConfigError
 from rescind.flower.run_request import NamedRequest, RunRequest
+from rescind.flower.server.asked_names import AskedNames
 from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.receipts import facts_of, write_receipts
 from rescind.flower.server.serve import serve
@@ -231,7 +232,7 @@ def test_a_receipt_over_silos_says_whether_devices_keep_the_records(kind, stays,
         "number": 1, "done": facts_of(fed, request, done), "waiting": [], "silos": SILOS,
         "by": "Retrain", "rounds": 1, "client_rounds": 1, "seconds": 0.1,
     }  # fmt: skip
-    write_receipts(tmp_path / "out", done.fed, [told], [request.event])
+    write_receipts(tmp_path / "out", done.fed, [told], [request.event], AskedNames())
     signed = read_receipt(tmp_path, "receipts/1.json")
     assert any("devices keep them" in one for one in signed.not_covered) is stays
     assert ("were never lent" in level_says(signed)) is stays

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,10 @@ from authenticator import Authenticator
 from doors import House, opened
 from rescind.errors import ConfigError, DataError
 from rescind.ledger.book import Ledger
+from rescind.ledger.options import Options
 from rescind.service import recovery
 from rescind.service.bringing import bring, users_of
+from rescind.service.running import Doorway, Wanted, run
 
 ROWS = [(f"c{u}", f"p{(u + k) % 9}") for u in range(7) for k in range(6)]
 
@@ -142,3 +145,13 @@ def test_a_table_that_lacks_items_of_users_is_refused(tmp_path: Path, mine: Path
     with pytest.raises(DataError, match=r"lacks 2 of the 9 items .*such as 'p[78]'"):
         users_of("mine", mine, print, table_of_items(tmp_path, 7))
     assert len(users_of("mine", mine, print, table_of_items(tmp_path, 9)).catalogue) == 9, "control"
+
+
+def test_a_mirror_without_a_folder_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    state, mirror = tmp_path / "state", tmp_path / "away" / "keys.bin"
+    wanted = Wanted(demo="synthetic")
+    with pytest.raises(ConfigError, match=f"there is no folder {mirror.parent}"):
+        run(state, Doorway(port=0), wanted, Options(), keys_mirror=mirror)
+    assert not state.exists()
+    with pytest.raises(ConfigError, match="leave --items out"):
+        run(state, Doorway(port=0), replace(wanted, items=tmp_path / "items.csv"), Options())

@@ -30,10 +30,12 @@ def backup(
 
     Example: rescind backup runs/service-demo ledger-monday.db
     """
+    from rescind.core.words import people_of
     from rescind.ledger.backup import back_up
 
     rows = back_up(state, target, database)
-    typer.echo(f"{target}: {rows['person']:,} people, {rows['leaf']:,} entries of the log.")
+    log = "1 entry" if rows["leaf"] == 1 else f"{rows['leaf']:,} entries"
+    typer.echo(f"{target}: {people_of(rows['person'])}, {log} of the log.")
     typer.echo("keys.bin is not in it. Mirror it (rescind serve --keys-mirror); never archive it.")
     typer.echo(f"To go back: rescind restore {state} --from {target}{_more(database)}")
 

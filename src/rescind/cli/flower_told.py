@@ -26,6 +26,8 @@ def answers_told(
 
     forgot, before: what is under "forgot" in run.json, now and before this command
     """
+    from rescind.forgetting.receipt_check import REQUEST
+
     earlier = [one for one in forgot if one in before]
     if earlier:
         names = ", ".join(Path(one["receipt"]).stem for one in earlier)
@@ -33,18 +35,39 @@ def answers_told(
         yield f"earlier: {count_of(len(earlier), 'request')} ({receipts} {names})"
     for one in forgot:
         if one not in earlier:
-            yield answer_told(one)
-            yield f"receipt: {out / one['receipt']}"
+            receipt = out / one["receipt"]
+            yield answer_told(one, asked_by(receipt))
+            yield f"receipt: {receipt}"
+            yield (
+                f"  to the requester: {receipt.name} with {receipt.stem}.html, {receipt.stem}.key "
+                f"and {receipt.stem}{REQUEST}, which you then delete here"
+            )
             yield from (f"  {line}" for line in rows_told(one))
 
 
-def answer_told(one: Mapping[str, Any]) -> str:
-    """Return how a request was answered. one: an entry under "forgot" in run.json"""
+def asked_by(receipt: Path) -> str:
+    """Return whose request a receipt answers and what it names; "" if it is not known here."""
+    from rescind.forgetting.receipt_check import REQUEST
+
+    with suppress(OSError, ValueError, KeyError):
+        request = json.loads(receipt.with_suffix(REQUEST).read_text("utf-8"))
+        users, items = request["user"], request.get("item", ())
+        who = users if isinstance(users, str) else ", ".join(dict.fromkeys(users))
+        named = [item for item in items if not item.startswith("#")]  # known by number only
+        return f" of user {who}" + (f" ({', '.join(named)})" if named else "")
+    return ""
+
+
+def answer_told(one: Mapping[str, Any], of: str = "") -> str:
+    """Return how a request was answered.
+
+    one: an entry under "forgot" in run.json    of: whose request it is
+    """
     nothing = not one["rounds"] and not one.get("in_model", True)
     why = ": nothing of theirs was in the model" if nothing else ""
     rounds = count_of(one["rounds"], "round")
     left = f", {one['traces']} traces left" if one["traces"] else ""
-    return f"{one['event']} answered by {one['by']}, {rounds}{why}{left}"
+    return f"{one['event']}{of} answered by {one['by']}, {rounds}{why}{left}"
 
 
 def rows_told(one: Mapping[str, Any]) -> list[str]:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 
 _EVENT_KEY = "The key of the receipt (receipt.key), which opens its exact numbers."
-SILOS = ("silos that confirmed", "silos waited for")
-"""Claims of a receipt over silos: who removed the records, and who has not yet."""
 MOST_NAMES = 5
 """Names of receipts in the last line about a folder; there may be thousands."""
 
@@ -295,7 +293,7 @@ def _print(
     secret: the key that opened it    has_part: one of several asks, to whom nobody gives that key
     """
     from rescind.audits.finding import SAID_IN_WORDS, counted, legend, question
-    from rescind.core.claims import CASE, OPERATOR
+    from rescind.core.claims import CASE, CONFIRMED, OPERATOR, WAITED_FOR
     from rescind.forgetting import receipt_words as words
     from rescind.forgetting.loan_words import only_the_loan, same_model
     from rescind.forgetting.sealing import BOUND
@@ -308,7 +306,7 @@ def _print(
         typer.echo("Do not rely on anything it says.")
         return
     asked, done = receipt.asked, receipt.done
-    bands = isinstance(asked.records, str)
+    bands = isinstance(asked.records, str) and not words.only_the_silo_counts(receipt)
     what = f"{asked.records} records" if bands else words.amount(receipt)
     people = "1 person" if asked.people == 1 else f"{_number(asked.people)} people"
     typer.echo(
@@ -319,9 +317,10 @@ def _print(
     )
     if secret is not None and only_the_loan(receipt) and same_model(receipt, secret):
         typer.echo("  model    the same as before, bit for bit")
-    for name in (CASE, OPERATOR, *SILOS):
+    silos = (CONFIRMED, WAITED_FOR)
+    for name in (CASE, OPERATOR, *silos):
         if not (text := str(receipt.claims.get(name, BOUND))).startswith(BOUND):
-            typer.echo(f"  {name}: {_shown(_silos_named(text) if name in SILOS else text)}")
+            typer.echo(f"  {name}: {_shown(_silos_named(text) if name in silos else text)}")
     for one in receipt.findings:
         number = counted(one)
         asks = f" {_shown(one.check):16} {question(one.check)}".rstrip()

@@ -19,6 +19,8 @@ CASE, OPERATOR = "case", "operator"
 """The operator's own number of the request, and who they are: a name and a contact."""
 ITEMS = "items"
 """How many items a request is about. An item that somebody had twice is two records (rows)."""
+CONFIRMED, WAITED_FOR = "silos that confirmed", "silos waited for"
+"""Over silos: who removed the records, and who has not yet."""
 _LONGEST = 250
 
 

@@ -12,7 +12,7 @@ from rescind.data.blocklist import Blocklist
 from rescind.data.blocks import arrange
 from rescind.data.catalogue import ENTRIES, Entry, entry, expected_digests
 from rescind.data.dataset import Dataset, GraphDataset
-from rescind.data.importing import about_imported, imported_names, load_imported
+from rescind.data.importing import about_imported, imported_folder, imported_names, load_imported
 from rescind.data.obtain import Say
 from rescind.errors import ConfigError, suggest
 
@@ -25,7 +25,10 @@ def names() -> list[str]:
 def check_name(name: str) -> None:
     """Raise an error with all names, imports included, if there is no dataset of this one."""
     if name not in ENTRIES and name not in imported_names():
-        raise ConfigError(f"unknown dataset '{name}'; {suggest(name, names())}")
+        raise ConfigError(
+            f"unknown dataset '{name}'; {suggest(name, names())} Nothing is imported under this "
+            f"name in {imported_folder()} (RESCIND_CACHE): rescind data import FILE --name {name}"
+        )
 
 
 def _known(name: str) -> Entry:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from rescind.audits.finding import JUDGING, UNCHANGED, VERDICTS, Finding
-from rescind.core.claims import CASE, ITEMS, NEXT, OPERATOR, RELEASE
+from rescind.core.claims import CASE, CONFIRMED, ITEMS, NEXT, OPERATOR, RELEASE
 from rescind.forgetting import loan_words
 from rescind.forgetting.loan_words import of_the_loan, only_the_loan
 from rescind.forgetting.receipt import LEVELS, TIME_FORMAT, Asked, Count, Receipt
@@ -153,9 +153,16 @@ def items_and_rows(items: int, rows: int, noun: str = "record") -> str:
 def amount(receipt: Receipt) -> str:
     """Return what a request was about in words; items, too, where an item has several rows."""
     asked, items = receipt.asked, receipt.claims.get(ITEMS, "")
+    if only_the_silo_counts(receipt):
+        return "all records that their silo had"
     if isinstance(asked.records, int) and items.isdecimal() and len(items) < 19:
         return items_and_rows(int(items), asked.records)
     return records(asked.records, NOUNS.get(asked.kind, "record"))
+
+
+def only_the_silo_counts(receipt: Receipt) -> bool:
+    """Return whether a user of a silo left: the server's count, mostly 0, would mislead."""
+    return receipt.asked.kind == "Withdraw" and CONFIRMED in receipt.claims
 
 
 def day(time: str) -> str:

@@ -17,6 +17,7 @@ from sqlalchemy import URL, Connection, create_engine, delete, event, insert, se
 from sqlalchemy.exc import DBAPIError
 
 from rescind.core.files import locked, sync_folder
+from rescind.core.words import count_of, people_of
 from rescind.errors import ConfigError, DataError
 from rescind.ledger import tables
 from rescind.ledger.belonging import in_place, refuse_foreign
@@ -97,12 +98,12 @@ class Plan:
 
     def __str__(self) -> str:
         text = (
-            f"This ledger has {self.entries:,} entries. {self.loans:,} loans of {self.people:,} "
-            f"people open.\n"
-            f"Dropped: {self.loans_dropped:,} loans of {self.people_dropped:,} people, which "
-            f"changed since; {self.accounts_ended:,} accounts, which ended since.\n"
-            f"The next start destroys {self.keys_destroyed:,} keys of what was lent or changed "
-            f"since. Until then another backup can be put in place instead."
+            f"This ledger has {self.entries:,} entries. {count_of(self.loans, 'loan')} of "
+            f"{people_of(self.people)} open.\n"
+            f"Dropped: {count_of(self.loans_dropped, 'loan')} of {people_of(self.people_dropped)}, "
+            f"which changed since; {count_of(self.accounts_ended, 'account')}, which ended since.\n"
+            f"The next start destroys {count_of(self.keys_destroyed, 'key')} of what was lent or "
+            f"changed since. Until then another backup can be put in place instead."
         )
         if self.undone is not None:
             text += f"\n{self.undone}"

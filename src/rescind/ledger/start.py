@@ -24,6 +24,7 @@ import numpy as np
 from sqlalchemy import Connection, delete, func, insert, inspect, select, update
 
 from rescind.core.files import locked, make_folder, sync_folder
+from rescind.core.words import count_of, people_of
 from rescind.errors import ConfigError, DataError
 from rescind.ledger import tables
 from rescind.ledger.batch import Items
@@ -71,16 +72,16 @@ class Report:
     """People whose browser helps with what it keeps, and whose part has no key any more."""
 
     def __str__(self) -> str:
-        text = f"{self.loans:,} loans of {self.people:,} people opened."
+        text = f"{count_of(self.loans, 'loan')} of {people_of(self.people)} opened."
         if self.keys_copied:
             text += " keys.bin was not there: it was copied from the mirror."
         elif self.keys_were_missing:
             text += " keys.bin was not there: new keys were made."
         if self.people_dropped or self.accounts_dropped:
             text += (
-                f" {self.loans_dropped:,} loans of {self.people_dropped:,} people cannot be opened "
-                f"and were dropped; {self.accounts_dropped:,} accounts ended. "
-                f"They can join and lend again."
+                f" {count_of(self.loans_dropped, 'loan')} of {people_of(self.people_dropped)} "
+                f"cannot be opened and were dropped; {count_of(self.accounts_dropped, 'account')} "
+                f"ended. They can join and lend again."
             )
         if self.kept_parts_dropped:
             text += f" {self.kept_parts_dropped:,} kept parts cannot be opened and were dropped."

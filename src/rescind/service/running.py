@@ -152,6 +152,8 @@ class Wanted:
             entrances.scopes_of(self.make_token)
         if self.users is not None and self.demo:
             raise ConfigError("--import brings your own users: leave --demo out.")
+        if self.items is not None and self.demo:
+            raise ConfigError("--demo has items of its own: leave --items out.")
         if self.codes is not None and self.users is None:
             raise ConfigError("--codes is the file of an import: give --import NAME, too.")
 
@@ -198,6 +200,7 @@ def run(
 ) -> None:
     """Open the ledger, fill it if asked to, and serve until a signal comes."""
     wanted.check()
+    _check_mirror(keys_mirror)
     people = _people(wanted, say)
     listening = door.listening()
     try:
@@ -232,6 +235,15 @@ def run(
             ledger.close()
     finally:
         listening.close()
+
+
+def _check_mirror(mirror: Path | None) -> None:
+    """Refuse a mirror without a folder before anything is made."""
+    if mirror is not None and not mirror.parent.is_dir():
+        raise ConfigError(
+            f"--keys-mirror: there is no folder {mirror.parent}. Make it, best on another disk, or "
+            f"name a file elsewhere. Nothing was started."
+        )
 
 
 def _people(wanted: Wanted, say: Say) -> demonstration.People | None:

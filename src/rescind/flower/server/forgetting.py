@@ -31,6 +31,7 @@ from rescind.experiments.recipe import Cell
 from rescind.experiments.stream_run import measured_again
 from rescind.experiments.unlearning_run import events as requests
 from rescind.flower.run_request import NamedRequest, RunRequest, silo_names
+from rescind.flower.server.asked_names import AskedNames
 from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.journal import Journal
 from rescind.flower.server.naming import UnknownError, digest_of, event_of, numbers
@@ -64,6 +65,8 @@ class ForgetProgress:
     """Requests that are unlearnt, oldest first, whose receipts may not be complete yet."""
     asked: tuple[str, ...] = ()
     """Keyed digests of `events` as they were asked for (`naming.digest_of`); "" of a recipe's."""
+    names: AskedNames = AskedNames()
+    """Original ids in these requests, for their receipts."""
     unsettled: bool = False
     """The model has forgotten the last request, but silos must still remove its data."""
 
@@ -108,9 +111,10 @@ class ForgetProgressFiles:
         answered, answered_facts = pack_events("answered", progress.answered)
         tensors, event_facts = {**tensors, **answered}, {**event_facts, **answered_facts}
         params.save(self.place / EVENTS, tensors, {"facts": json.dumps(event_facts)})
+        names = progress.names.only((*progress.events, *progress.answered))
         table = {
             "key": self.key, "facts": progress.facts, "unsettled": progress.unsettled,
-            "asked": progress.asked,
+            "asked": progress.asked, "names": names.table(),
         }  # fmt: skip
         files.write_atomically(self.place / TABLE, json.dumps(table).encode())
         for old in self.folder.glob("stand-*"):
@@ -135,8 +139,9 @@ class ForgetProgressFiles:
             self.number = int(place.name.split("-")[1])
             packed = json.loads(notes["facts"])
             left, old = (tuple(unpack_events(n, tensors, packed)) for n in ("event", "answered"))
-            unsettled, names = bool(table["unsettled"]), tuple(table["asked"])
-            return ForgetProgress(fed, table["facts"], left, old, names, unsettled)
+            asked, names = tuple(table["asked"]), AskedNames.read(table.get("names", {}))
+            unsettled = bool(table["unsettled"])
+            return ForgetProgress(fed, table["facts"], left, old, asked, names, unsettled)
         return None
 
     @property
@@ -202,7 +207,7 @@ def answered(
         {**one, "waiting": [silo for silo in one["waiting"] if silo in still]}
         for one in progress.facts["forgot"]
     ]
-    write_receipts(saved.folder.parent, fed, forgot, progress.answered)
+    write_receipts(saved.folder.parent, fed, forgot, progress.answered, progress.names)
     left = [event for event, one in zip(progress.answered, _open(forgot), strict=True)
             if one["waiting"]]  # fmt: skip
     forgot = [one if one["waiting"] else _shown(one) for one in forgot]
@@ -246,7 +251,7 @@ def _unlearn(
     forgot["number"] = 1 + max(last_receipt(saved.folder.parent), *(f["number"] for f in before), 0)
     return ForgetProgress(
         fed, {**progress.facts, "forgot": [*before, forgot]}, progress.events[1:],
-        (*progress.answered, event), progress.asked[1:], unsettled=True,
+        (*progress.answered, event), progress.asked[1:], progress.names, unsettled=True,
     )  # fmt: skip
 
 
@@ -288,7 +293,8 @@ def with_requests(
     found = numbers(executor, new, progress.fed)
     leaving = [e.client for e in progress.events if isinstance(e, Withdraw)]
     events: list[Event] = []
-    names: list[str] = []
+    digests: list[str] = []
+    names = progress.names
     for one in new:
         try:
             event = event_of(one, progress.fed, found)
@@ -299,10 +305,12 @@ def with_requests(
             facts = _with_refused(facts, one.kind.capitalize(), error)
             continue
         events.append(event)
-        names.append(digest_of(one))
+        digests.append(digest_of(one))
+        names = names.also(one, found)
     return replace(
-        progress, facts=facts, events=(*progress.events, *events), asked=(*progress.asked, *names)
-    )
+        progress, facts=facts, events=(*progress.events, *events),
+        asked=(*progress.asked, *digests), names=names,
+    )  # fmt: skip
 
 
 def forget(

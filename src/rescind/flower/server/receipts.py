@@ -3,8 +3,11 @@
     receipts/1.json             after the model has forgotten request 1; names silos waited for
     receipts/1-complete.json    when the last of them has confirmed, chained to the one before
     receipts/1.key              for the requester (forgetting/receipt.py)
+    receipts/1.request.json     the exact request, for the requester, too
+    receipts/1.html             the page for the requester, with exact numbers
 
-A receipt that exists is never written again, so a server that was killed issues each once.
+A receipt that exists is never written again, so a server that was killed issues each once. It is
+written last, when the papers of the requester are there.
 """
 
 from __future__ import annotations
@@ -15,16 +18,24 @@ from typing import Any
 
 from rescind.audits.finding import Finding
 from rescind.core import params
+from rescind.core.claims import CONFIRMED, OPERATOR, WAITED_FOR
 from rescind.core.federation import Federation
+from rescind.core.files import write_atomically
+from rescind.core.labels import Labels
 from rescind.core.records import Erase, Event, Unshare, Withdraw
 from rescind.core.request import Request
 from rescind.core.settings import to_table
 from rescind.data.catalogue import ENTRIES
+from rescind.flower.server.asked_names import AskedNames
 from rescind.forgetting import receipt
 from rescind.forgetting.pipeline import Forgotten, vouched
 from rescind.forgetting.purge import inventory
 from rescind.forgetting.receipt import Done
+from rescind.forgetting.receipt_check import REQUEST
+from rescind.forgetting.receipt_html import page
 from rescind.forgetting.receipt_log import log_if_possible, proof_path
+from rescind.privacy.keys import operator
+from rescind.storage.events import event_text
 from rescind.storage.provenance import version_of
 
 UNAUDITED = (
@@ -77,11 +88,16 @@ def facts_of(before: Federation, request: Request, done: Forgotten) -> dict[str,
 
 
 def write_receipts(
-    folder: Path, fed: Federation, forgot: Sequence[dict[str, Any]], events: Sequence[Event]
+    folder: Path,
+    fed: Federation,
+    forgot: Sequence[dict[str, Any]],
+    events: Sequence[Event],
+    names: AskedNames,
 ) -> None:
     """Write the receipts that are due, and their names to the facts of each request.
 
     events: of the requests that are not complete yet, which are those with facts under "done"
+    names: original ids in these requests
     """
     due = [one for one in forgot if "done" in one]
     for one, event in zip(due, events, strict=True):
@@ -94,13 +110,23 @@ def write_receipts(
             if not path.is_file():
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.with_suffix(".key").unlink(missing_ok=True)  # of an interrupted write
-                receipt.write(_issued(fed, one, event, previous), path)
+                labels = names.about(event)
+                issued = _issued(fed, one, event, previous, labels)
+                shown = page(issued.receipt, key=issued.key, name=path.stem)
+                _for_requester(path, REQUEST, event_text(event, labels))
+                _for_requester(path, ".html", shown)
+                receipt.write(issued, path)
             if not proof_path(path).is_file():
                 log_if_possible(path)
             previous = path.read_bytes()
-            waits = receipt.parse(previous).claims.get("silos waited for") != "none"
+            waits = receipt.parse(previous).claims.get(WAITED_FOR) != "none"
             one["stated"] = one.get("stated", waits)
             one["receipt"] = f"receipts/{path.name}"
+
+
+def _for_requester(path: Path, ending: str, text: str) -> None:
+    """Write what goes to the requester with a receipt, for the operator's eyes only until then."""
+    write_atomically(path.with_suffix(ending), text.encode(), private=True)
 
 
 def last_receipt(folder: Path) -> int:
@@ -117,7 +143,9 @@ def _newest(folder: Path, number: int) -> bytes:
     return b""
 
 
-def _issued(fed: Federation, one: dict[str, Any], event: Event, previous: bytes) -> receipt.Issued:
+def _issued(
+    fed: Federation, one: dict[str, Any], event: Event, previous: bytes, labels: Labels | None
+) -> receipt.Issued:
     facts, waiting = dict(one["done"]), [str(silo) for silo in one["waiting"]]
     records, level = int(facts.pop("records")), str(facts.pop("level"))
     level = "L0" if waiting else level  # the bytes are still on a silo
@@ -132,12 +160,14 @@ def _issued(fed: Federation, one: dict[str, Any], event: Event, previous: bytes)
     if table := one.get("imported"):
         limits.append(IMPORTED.format(name=table["name"], command=table["command"]))
     silos = {str(silo) for silo in range(int(one["silos"]))} - {*waiting}
+    named = {OPERATOR: who} if (who := operator()) else {}
     return receipt.issue(
         event, done, inventory(fed), [Finding("audit", "UNAUDITED", note=UNAUDITED)],
         records=records, not_covered=limits, previous=previous or None,
         claims={
-            "silos that confirmed": ", ".join(sorted(silos, key=int)) or "none",
-            "silos waited for": ", ".join(waiting) or "none",
+            **named,
+            CONFIRMED: ", ".join(sorted(silos, key=int)) or "none",
+            WAITED_FOR: ", ".join(waiting) or "none",
         },
-        code=version_of(fed.method),
+        labels=labels, code=version_of(fed.method),
     )  # fmt: skip

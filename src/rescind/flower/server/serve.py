@@ -15,6 +15,7 @@ from flwr.serverapp import Grid
 from rescind.core import files, params
 from rescind.core.federation import Federation
 from rescind.core.run_state import RoundResult
+from rescind.core.words import count_of
 from rescind.experiments.learning_run import Last, Meter, stopping, tidy
 from rescind.experiments.recipe import Cell
 from rescind.flower.recipe_cell import one_cell
@@ -81,7 +82,7 @@ def serve(grid: Grid, asked: RunRequest, on_round: tuple[OnRound, ...] = ()) -> 
         if len(progress.events) > len(queued.events):
             # The journal of a request under way goes with the old one.
             progress_files.write(progress)
-        log.info("resumed after training; %d requests to answer", len(progress.events))
+        log.info("resumed after training; %s to answer", count_of(len(progress.events), "request"))
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # training is complete
     by = unlearner(asked, cell)
     progress = answered(progress, cell, by, executor, progress_files)
