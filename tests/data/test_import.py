@@ -84,6 +84,13 @@ def test_a_csv_file_with_text_ids_comes_back_with_them(save):
         (GOOD.replace("00000\n", "00000000000\n"), "a.csv", {"time_unit": "us"}),
         (GOOD.replace("00000\n", "00000000000000\n"), "a.csv", {"time_unit": "ns"}),
         (GOOD.replace("1500000000", "2017-07-14T02:40:00"), "a.csv", {}),
+        (
+            GOOD.replace("1500000000", "14/07/2017 02:40:00")
+            .replace("1400000000", "13/05/2014 16:53:20")
+            .replace("1300000000", "13/03/2011 07:06:40"),
+            "a.csv",
+            {"time_unit": "%d/%m/%Y %H:%M:%S"},
+        ),
         (GOOD.replace("1500000000", "1500000000.0"), "a.csv", {}),
         (GOOD.split("\n", 1)[1], "a.csv", {"header": False}),
         (
@@ -159,6 +166,7 @@ BAD = {
     "nanoseconds": (table("1,2,3,1500000000000000000"), "for nanoseconds pass time_unit='ns'"),
     "a fraction of nanoseconds": (table("1,2,3,1500000000000000000.5"), "pass time_unit='ns'"),
     "negative time": (table("1,2,3,-5"), "before 1970"),
+    "a date in a form of its own": (table("1,2,3,31/12/2024"), "such as time_unit='%d/%m/%Y'"),
     "time as words": (table("1,2,3,yesterday"), "line 2, column 4 ('time'): 'yesterday'"),
     "NUL byte": (table("1,2,3,4", "1,\0,3,4"), "line 3, column 3: a NUL byte"),
     "UTF-16": (table("1,2,3,4").encode("utf-16"), "UTF-16"),
@@ -683,3 +691,13 @@ def test_a_zero_before_digits_is_seen_wherever_a_block_ends(tmp_path, monkeypatc
         path.write_bytes(wrong.encode())
         with pytest.raises(import_columns._Unusual):
             import_columns._check_bytes(path, b",", quotes=True, header=False, timed=False)
+
+
+def test_a_form_of_dates_is_checked_and_kept_to(save) -> None:
+    days = save("user,item,time\n1,2,05/06/2024\n2,3,31/12/2023\n")
+    assert import_file(days, "days", time_unit="%d/%m/%Y").time.max() == 1717545600  # 5 June
+    with pytest.raises(DataError, match=r"'31/12/2023'.*written as %m/%d/%Y"):
+        import_file(days, "other", time_unit="%m/%d/%Y")
+    for wrong in ("%d/%m", "%H:%M", "days", "%q"):
+        with pytest.raises(ConfigError, match="with day, month and year"):
+            import_file(days, "other", time_unit=wrong)

@@ -26,6 +26,7 @@ COUNTED = ("times", "ratings", "per user", "titles")
 _AGAIN = "To begin again, give the same command."
 _NO_HEADER = "The first line is data; columns are named 1, 2, 3."
 _MAX_ROWS = "Most rows to read. Default: 50 million, and of Parquet 20 a byte."
+_TIME_UNIT = "Of whole numbers: s, ms, us or ns. Of dates: how they are written, such as %d/%m/%Y."
 _TEXT_IDS = "Keep ids as text, also if they look like numbers."
 Name = Annotated[str, Argument(help="A name from `rescind data list`.")]
 
@@ -220,7 +221,7 @@ def import_dataset(
     separator: Annotated[str | None, Option(help="The character between cells.")] = None,
     no_header: Annotated[bool, Option("--no-header", help=_NO_HEADER)] = False,
     encoding: Annotated[str, Option(help="Encoding of a text file.")] = "utf-8",
-    time_unit: Annotated[str, Option(help="Of whole numbers: s, ms, us or ns.")] = "s",
+    time_unit: Annotated[str, Option(help=_TIME_UNIT)] = "s",
     text_ids: Annotated[bool, Option("--text-ids", help=_TEXT_IDS)] = False,
     terms: Annotated[str, Option(help="Terms of use, shown with the data.")] = "",
     replace: Annotated[bool, Option("--replace", help="Overwrite an earlier import.")] = False,
@@ -279,7 +280,7 @@ def append_rows(
     time: ColumnName = None,
     separator: Annotated[str | None, Option(help="The character between cells.")] = None,
     no_header: Annotated[bool, Option("--no-header", help=_NO_HEADER)] = False,
-    time_unit: Annotated[str | None, Option(help="Of whole numbers: s, ms, us or ns.")] = None,
+    time_unit: Annotated[str | None, Option(help=_TIME_UNIT)] = None,
     text_ids: Annotated[bool, Option("--text-ids", help=_TEXT_IDS)] = False,
     ignore: Annotated[
         list[str] | None, Option(metavar="COLUMN", help="Leave this column out; repeatable.")

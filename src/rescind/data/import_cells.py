@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rescind.data.import_words import setting
+from rescind.errors import ConfigError
 
 LONGEST_ID = 256
 MISSING = frozenset(("", "nan", "null", "none", "na", "n/a"))
@@ -28,6 +29,8 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _WORDS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 _DAY = 86_400
+DAY_FIRST = "%d/%m/%Y"
+_A_DAY = datetime(2024, 11, 30, tzinfo=UTC)
 _LARGEST_RATING = 10**9  # `core.records.LARGEST_RATING`; an import does not load torch
 _SPLITS = {"0": 0, "train": 0, "1": 1, "valid": 1, "validation": 1, "2": 2, "test": 2}
 
@@ -116,8 +119,40 @@ def check_ratings(values: NDArray[np.float64]) -> NDArray[np.float32]:
     return values.astype(np.float32)
 
 
+def is_format(unit: str) -> bool:
+    """Return whether a time unit says how dates are written, such as %d/%m/%Y."""
+    return "%" in unit
+
+
+def check_unit(unit: str) -> None:
+    """Raise `ConfigError` for a time unit that is neither a unit nor a format with a whole date."""
+    try:
+        whole = is_format(unit) and _written(_A_DAY.strftime(unit), unit) == _A_DAY
+    except ValueError:
+        whole = False
+    if unit not in PER_SECOND and not whole:
+        raise ConfigError(
+            f"the time unit is '{unit}'; allowed are {', '.join(PER_SECOND)}, or how dates are "
+            f"written, with day, month and year, such as '{DAY_FIRST}' or '%m/%d/%Y %H:%M'."
+        )
+
+
+def _written(cell: str, form: str) -> datetime:
+    """Return a date that is written in a form; in UTC unless it says another zone."""
+    when = datetime.strptime(cell, form)
+    return when.replace(tzinfo=UTC) if when.tzinfo is None else when
+
+
+def _seconds(when: datetime) -> int:
+    return math.floor((when - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds())
+
+
 def read_times(cells: Sequence[str], unit: str) -> NDArray[np.int64]:
     """Return times in seconds, from Unix seconds (or milliseconds) or dates in UTC."""
+    if is_format(unit):
+        why = f"a time must be written as {unit}, which {setting('time_unit', unit)} says"
+        found = _each(cells, lambda cell: _seconds(_written(cell, unit)), why)
+        return check_times(np.asarray(found, dtype=np.int64), "s")
     scale = PER_SECOND[unit]
 
     def one(cell: str) -> int:
@@ -128,13 +163,15 @@ def read_times(cells: Sequence[str], unit: str) -> NDArray[np.int64]:
                 continue
             return max(-1, min(seconds, 2**62))  # clipped, but still out of range
         when = datetime.fromisoformat(cell)
-        when = when.replace(tzinfo=UTC) if when.tzinfo is None else when
-        return math.floor((when - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds())
+        return _seconds(when.replace(tzinfo=UTC) if when.tzinfo is None else when)
 
     try:
         values = np.asarray(cells, dtype=np.str_).astype(np.int64) // scale
     except (ValueError, OverflowError):
-        why = "a time must be Unix seconds or a date such as 2024-05-01 12:00:00 (UTC)"
+        why = (
+            "a time must be Unix seconds or a date such as 2024-05-01 12:00:00 (UTC); of dates "
+            f"that are written differently say how, such as {setting('time_unit', DAY_FIRST)}"
+        )
         values = np.asarray(_each(cells, one, why), dtype=np.int64)
     return check_times(values, unit)
 

@@ -23,6 +23,7 @@ from rescind.data.import_cells import (
     check_ids,
     check_ratings,
     check_times,
+    is_format,
     read_splits,
 )
 from rescind.data.import_order import has_loops
@@ -290,6 +291,8 @@ def _ratings(column: Any) -> NDArray[np.float32]:
 def _times(column: Any, unit: str) -> NDArray[np.int64]:
     import pyarrow as pa
 
+    if is_format(unit):
+        raise _Unusual
     if pa.types.is_timestamp(column.type):
         if column.type.tz not in (None, "UTC"):
             raise _Unusual

@@ -21,7 +21,7 @@ from rescind.data.blocklist import Blocklist, erased_elsewhere
 from rescind.data.canonical import Canonical
 from rescind.data.catalogue import ENTRIES
 from rescind.data.dataset import Dataset
-from rescind.data.import_cells import PER_SECOND
+from rescind.data.import_cells import check_unit
 from rescind.data.import_columns import Wanted
 from rescind.data.import_facts import (
     FACTS,
@@ -145,8 +145,7 @@ def dataset_of(
     text_ids: bool, ignore: Collection[str], drop: bool, tell: Tell, least: int = 2,
 ) -> Dataset:  # fmt: skip
     """Read a table as a dataset, with what it says about items. least: rows it must have"""
-    if time_unit not in PER_SECOND:
-        raise ConfigError(f"the time unit is '{time_unit}'; allowed are {', '.join(PER_SECOND)}.")
+    check_unit(time_unit)
     known = (*COLUMN_NAMES, *FACTS)
     if unknown := sorted(set(columns) - set(known)):
         raise ConfigError(f"columns has '{unknown[0]}'; allowed are {', '.join(known)}.")
