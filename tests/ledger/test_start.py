@@ -336,7 +336,7 @@ def test_another_catalogue_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"has no catalogue\. Give the items"):
         opened(tmp_path, catalogue=None)
     opened(tmp_path).close()
-    with pytest.raises(ConfigError, match="another order"):
+    with pytest.raises(ConfigError, match="in their order"):
         opened(tmp_path, catalogue=Catalogue(CATALOGUE.ids[::-1]))
 
 

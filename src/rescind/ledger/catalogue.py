@@ -1,6 +1,7 @@
 """The items that people may lend: their original ids, in a fixed order, and their titles.
 
-Boxes hold the place of an item in this order, so the order of a state folder never changes.
+Boxes hold the place of an item in this order, so the order of a state folder never changes. Items
+may be added at its end: the sum has a place for each pair i >= j, which more items do not move.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rescind.core.files import write_atomically
-from rescind.errors import DataError
+from rescind.errors import ConfigError, DataError
 
 FILE = "catalogue.json"
 
@@ -53,6 +54,26 @@ class Catalogue:
         """Return the original ids at these places."""
         ids = self.ids
         return [ids[int(place)] for place in indices]
+
+    def begins_with(self, earlier: Catalogue) -> bool:
+        """Return whether all items of an earlier catalogue have the same places here."""
+        return self.ids[: len(earlier)] == earlier.ids
+
+    def with_items(self, listed: Catalogue) -> Catalogue:
+        """Return the catalogue with the items of a newer list: its titles, and new ones at the end.
+
+        Raises `ConfigError` if the list lacks an item: somebody may lend it.
+        """
+        missing = [one for one in self.ids if one not in listed._index]
+        if missing:
+            raise ConfigError(
+                f"{len(missing):,} of the {len(self):,} items of this service are not in the list, "
+                f"such as {missing[0]!r}. Items can be added, not taken away: people may lend "
+                f"them. Add these lines; the order of the lines does not matter."
+            )
+        title = dict(zip(listed.ids, listed.titles, strict=True))
+        ids = (*self.ids, *(one for one in listed.ids if one not in self._index))
+        return Catalogue(ids, [title[one] for one in ids])
 
     @property
     def digest(self) -> str:

@@ -305,12 +305,15 @@ class Releasing:
             return self._parts.live.ready().recommend(items, k)
         if self._release is None:
             return [Reasoned(item) for item in self.popular(items, k)]
-        return self._release.weights.recommend(items, k)
+        return self._release.weights.recommend(_known_to(self._release, items), k)
 
     def reasoned(self, items: Items, k: int) -> live_release.Arrays | None:
         """Return the list of the release in service as arrays; None if it has too few lines."""
         instant = isinstance(self._parts.live, InstantSum)
-        if instant or self._release is None or len(items) < live_release.FEWEST:
+        if instant or self._release is None:
+            return None
+        items = _known_to(self._release, items)
+        if len(items) < live_release.FEWEST:
             return None
         found = self._release.weights.reasoned(items, k)
         return found if len(found[0]) == k else None
@@ -331,3 +334,9 @@ class Releasing:
         if release is None:
             raise DataError("there is no release yet. Wait for the first one, or make it.")
         return release.file
+
+
+def _known_to(release: Release, items: Items) -> Items:
+    """Return those items (sorted) that a release has: others were added to the catalogue since."""
+    known: Items = items[: np.searchsorted(items, release.weights.items)]
+    return known

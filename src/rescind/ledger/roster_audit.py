@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 def audit(ledger: Ledger, public: Public) -> list[str]:
     """Return what holds; raise `DataError` with the first thing that does not."""
     stated, sums = Stated.parse(public.stated), ledger.live.copy()
+    if stated.items != len(ledger.catalogue):
+        raise DataError(
+            f"the roster is of {stated.items} items, and the catalogue has {len(ledger.catalogue)} "
+            f"since. Make a release, then check its roster."
+        )
     seeds = ledger.roster.seeds(ledger.live.loans)
     if len(seeds) != stated.lines:
         raise DataError(

@@ -121,12 +121,12 @@ def prepared(
         keys = KeySlots(state / KEYS, keys_mirror)
         undo.callback(keys.close)
         with compared_with_note(state, database):
-            items = _catalogue(state, catalogue, connection)
+            items, sums = _catalogue(state, catalogue, connection, live)
         remember(state, database)  # it is the ledger of these keys
         remember_mirror(state, keys_mirror)
         with connection.begin():
             note_owner(connection, keys)
-        parts = Parts(state, items, options, keys, store, tree, live(len(items)), clock, entropy)
+        parts = Parts(state, items, options, keys, store, tree, sums, clock, entropy)
         report = _recover(parts)
         _check_log(connection, tree)
         with connection.begin():
@@ -333,7 +333,7 @@ def _compare_digest(parts: Parts, batch: int) -> None:
     clean = json.loads(text or "{}")
     if clean.get("batch") != batch:
         return
-    found = parts.live.digest()
+    found = parts.live.digest(clean.get("items"))  # more may have been added by this start
     if clean["digest"] != found:
         raise CannotStart(
             f"the sum over the ledger is {found}, but was {clean['digest']} at the last stop, and "
@@ -355,39 +355,46 @@ def _check_log(connection: Connection, tree: Tree) -> None:
         )
 
 
-def _catalogue(state: Path, given: Catalogue | None, connection: Connection) -> Catalogue:
-    """Return the catalogue of this state, kept at the first start; refuse another one later.
+def _catalogue(
+    state: Path, given: Catalogue | None, connection: Connection, live: Callable[[int], Any]
+) -> tuple[Catalogue, Any]:
+    """Return the catalogue of this state, kept at the first start, and an empty sum over it.
 
-    The ledger has it, too, and so every backup: a folder that was lost gets it from there.
+    Later ones may only be longer.
+
+    The ledger has it, too, and so every backup: a folder that was lost gets it from there. If one
+    of the two is behind (an older backup, a kill between two writes), the longer one counts.
     """
     name, value = tables.setting.c.name, tables.setting.c.value
     with connection.begin():
         known = connection.scalar(select(value).where(name == "catalogue"))
         kept = connection.scalar(select(value).where(name == ITEMS))
-        if given is not None:
-            found = given
-        elif kept is not None and not (state / CATALOGUE).exists():
-            found = given = Catalogue.of_text(kept)
-        elif not (state / CATALOGUE).exists():
+        here = Catalogue.load(state) if (state / CATALOGUE).exists() else None
+        before = here if kept is None else Catalogue.of_text(kept)
+        stored = [one for one in (here, before) if one is not None]
+        found = given or max(stored, key=len, default=None)
+        if found is None:
             raise ConfigError(
                 f"{state} has no catalogue. Give the items that people may lend (--items FILE): of "
                 f"a service that was there before, the same ids in the same order."
             )
-        else:
-            found = Catalogue.load(state)
+        sums = live(len(found))  # before anything is kept: there may be too many items
         if known is None:
             values = {"catalogue": found.digest, "batch": "0", "clean": "{}"}
             rows = [{"name": key, "value": value} for key, value in values.items()]
             connection.execute(insert(tables.setting), rows)
         elif known != found.digest:
-            raise ConfigError(
-                f"these {len(found)} items are not the ones this state began with, or stand in "
-                f"another order, and loans name their places. Give the same catalogue, or a new "
-                f"state folder."
-            )
+            if before is None or before.digest != known or not found.begins_with(before):
+                raise ConfigError(
+                    f"these {len(found)} items do not begin with the ones this state has, in their "
+                    f"order, and loans name their places. Give the same catalogue with new items "
+                    f"at its end, or a new state folder."
+                )
+            grown = update(tables.setting).where(name == "catalogue")
+            connection.execute(grown.values(value=found.digest))
         if kept != found.text:
             connection.execute(delete(tables.setting).where(name == ITEMS))
             connection.execute(insert(tables.setting).values(name=ITEMS, value=found.text))
-    if given is not None:
+    if here is None or here.text != found.text:
         found.save(state)
-    return found
+    return found, sums

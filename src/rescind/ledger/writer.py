@@ -419,7 +419,8 @@ class Writer:
 
     def _stop_clean(self) -> None:
         self._quiet()
-        self._quiet(json.dumps({"batch": self.batch, "digest": self._parts.live.digest()}))
+        items, digest = len(self._parts.catalogue), self._parts.live.digest()
+        self._quiet(json.dumps({"batch": self.batch, "digest": digest, "items": items}))
 
     def _end(self, reason: str) -> None:
         """End the process at once: what is on the disk is what a start will find."""

@@ -73,8 +73,8 @@ def users_of(name: str, codes: Path | None, say: Say, items: Path | None = None)
         say(f"the catalogue is the {len(users.catalogue):,} items of {items}.")
     else:
         say(
-            f"the catalogue is the {len(users.catalogue):,} items that somebody had; items cannot "
-            f"be added later (--items FILE names all)."
+            f"the catalogue is the {len(users.catalogue):,} items that somebody had (--items FILE "
+            f"names all; more can be added at a later start)."
         )
     return users
 

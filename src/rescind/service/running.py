@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rescind.core.words import count_of
 from rescind.errors import ConfigError
 from rescind.ledger.book import Ledger
 from rescind.ledger.catalogue import FILE as CATALOGUE
@@ -204,7 +205,9 @@ def run(
     people = _people(wanted, say)
     listening = door.listening()
     try:
-        catalogue = people.catalogue if people else _catalogue(state, wanted.items, keys_mirror)
+        catalogue = (
+            people.catalogue if people else _catalogue(state, wanted.items, keys_mirror, say)
+        )
         ledger = Ledger.open(
             state,
             catalogue=catalogue,
@@ -252,8 +255,8 @@ def _people(wanted: Wanted, say: Say) -> demonstration.People | None:
     return demonstration.people_of(wanted.demo, say) if wanted.demo else None
 
 
-def _catalogue(state: Path, items: Path | None, mirror: Path | None) -> Catalogue | None:
-    """Read the items the first time; later the folder or the ledger has them."""
+def _catalogue(state: Path, items: Path | None, mirror: Path | None, say: Say) -> Catalogue | None:
+    """Read the items at first, and when some are new; else the folder or the ledger has them."""
     if items is None:
         there = [state / CATALOGUE, state / LEDGER, state / KEYS, *([mirror] if mirror else [])]
         if not any(path.exists() for path in there):
@@ -262,7 +265,14 @@ def _catalogue(state: Path, items: Path | None, mirror: Path | None) -> Catalogu
                 f"--items FILE.csv (columns id, title), or --demo ml-100k to try it out."
             )
         return None
-    return bringing.items_of(items)
+    listed = bringing.items_of(items)
+    if not (state / CATALOGUE).exists():
+        return listed
+    known = Catalogue.load(state)
+    found = known.with_items(listed)
+    if added := len(found) - len(known):
+        say(f"{count_of(added, 'new item')}. Lists have them from the next release on.")
+    return found
 
 
 def _serve(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,10 @@ class Totals:
         """Return the digest that `Gram` with this `min_count` states of the same loans."""
         named = {"gram/0000": self.total.astype(np.int64, copy=False)}
         return array_digest({**named, "owners": self.owners} if min_count else named)
+
+    def of_first(self, items: int) -> Totals:
+        """Return the sum of a catalogue that had only its first items, none of the others lent."""
+        return replace(self, total=self.total[: half(items)], owners=self.owners[:items])
 
     def inverse(self, ridge: Ridge) -> Floats:
         """Compute the lower half of C = (G / 4096 + ridge)^-1, to the bits of `Gram`."""
@@ -178,10 +182,13 @@ class LiveSum:
         with self._lock:
             return self.sums.copy()
 
-    def digest(self) -> str:
-        """Return the digest that `Gram` states of the same loans (`claims.sum_digest`)."""
+    def digest(self, items: int | None = None) -> str:
+        """Return the digest that `Gram` states of the same loans (`claims.sum_digest`).
+
+        items: as if the catalogue had only so many, and nobody lent the others
+        """
         with self._lock:
-            return self.sums.digest(self.min_count)
+            return self.sums.of_first(items or self.items).digest(self.min_count)
 
     def _check(self, items: Items) -> None:
         if not kernels.ascending(items, self.items):
