@@ -652,6 +652,24 @@ def test_verify_says_valid_or_not_and_why(rescind, tmp_path, home):
     assert json.loads(out)["valid"] is False
 
 
+def test_a_requesters_key_is_read_as_a_mail_program_saved_it(rescind, tmp_path, home):
+    path, request = tmp_path / "receipt.json", tmp_path / "request.json"
+    secret = write(issue(EVENT, DONE, KEPT, [PASSED]), path)
+    request.write_text(event_text(EVENT))
+    words = (path, "--key", home / "signing.pub", "--event", request, "--event-key", secret)
+    code, _, err = rescind("verify", *words)
+    assert (code, err) == (0, ""), "control: nobody else can read it"
+    secret.chmod(0o644)
+    code, out, err = rescind("verify", *words)
+    assert (code, "exactly the given Erase request" in out) == (0, True)
+    assert err.startswith("note: other users of this machine can read")
+    assert f"chmod 600 {secret}" in err
+    code, out, err = rescind("verify", *words, "--json")
+    assert (code, json.loads(out)["valid"]) == (0, True), "the note is no part of what was asked"
+    secret.write_text("not a key")
+    assert rescind("verify", *words)[0] == 2
+
+
 def test_a_file_that_is_not_the_signed_one_is_refused_with_what_to_do(rescind, tmp_path):
     issued = issue(EVENT, DONE, KEPT, [PASSED])
     path, shown = tmp_path / "receipt.json", tmp_path / "receipt.html"

@@ -90,7 +90,6 @@ def command(
     """
     from rescind.errors import ConfigError
     from rescind.forgetting.verify import verify
-    from rescind.privacy import keys
 
     named = receipt
     if run is not None:
@@ -111,8 +110,8 @@ def command(
         raise typer.Exit(_folder(receipt, _pinned(key or []), as_json))
     earlier = [read_receipt(path) for path in chain] if chain else None
     claims = [*_claims(data, read_receipt(receipt)), *_part(part)]
-    request = _request(event, event_key)
-    secret = None if event_key is None else keys.read_secret(event_key)
+    secret = None if event_key is None else _secret(event_key)
+    request = None if event is None else _request(event, secret)
     found = verify(read_receipt(receipt), _pinned(key or []), earlier, request, claims, secret)
     if proof is not None:
         found = found.also(
@@ -263,13 +262,24 @@ def _what(part: Event, receipt: Receipt) -> str:
     return items_and_rows(len(named.pairs().unique()), len(named), "item")
 
 
-def _request(event: Path | None, event_key: Path | None) -> tuple[Event, bytes, str] | None:
-    from rescind.errors import ConfigError, DataError
-    from rescind.privacy import keys
+def _secret(path: Path) -> bytes:
+    """Read the requester's key, and say if others on this machine can read it, too."""
+    from rescind.privacy.keys import read_saved_secret
 
-    if event is None:
-        return None
-    if event_key is None:
+    secret, mode = read_saved_secret(path)
+    if mode:
+        typer.echo(
+            f"note: other users of this machine can read {path} (mode {mode:03o}), and with it "
+            f"they can find out what was asked. To keep it for yourself: chmod 600 {path}",
+            err=True,
+        )
+    return secret
+
+
+def _request(event: Path, secret: bytes | None) -> tuple[Event, bytes, str]:
+    from rescind.errors import ConfigError, DataError
+
+    if secret is None:
         raise ConfigError(
             "--event was given without --event-key. Give both: the request, and the key that "
             "came with its receipt."
@@ -282,7 +292,7 @@ def _request(event: Path | None, event_key: Path | None) -> tuple[Event, bytes, 
     from rescind.storage.events import names_in, read_event
 
     try:
-        return read_event(text), keys.read_secret(event_key), names_in(text)
+        return read_event(text), secret, names_in(text)
     except DataError as error:
         raise DataError(f"{event}: {error}") from None
 

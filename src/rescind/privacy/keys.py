@@ -172,6 +172,16 @@ def read_secret(path: Path) -> bytes:
     return _secret(path, read_private(path))
 
 
+def read_saved_secret(path: Path) -> tuple[bytes, int]:
+    """Read a requester's key; return it with the mode of its file if others can read it, else 0.
+
+    Mail programs and browsers save files so that everybody on the machine can read them. The
+    requester's key signs nothing, so it is not refused, as this user's own keys are.
+    """
+    data, mode = _read(path, 10_000)
+    return _secret(path, data), mode if mode & 0o077 else 0
+
+
 def public_text(key: Ed25519PrivateKey) -> str:
     """Return the public half as `ed25519:` and 64 hexadecimal digits."""
     return PREFIX + key.public_key().public_bytes_raw().hex()
@@ -195,19 +205,13 @@ def public_key(given: str) -> str:
 
 def read_private(path: Path, largest: int = 10_000) -> bytes:
     """Read a secret file. It is refused if other users can read it."""
-    try:
-        with open(path, "rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            if mode & 0o077:
-                raise ConfigError(
-                    f"{path} can be read or changed by other users (mode {mode:03o}), so it is "
-                    f"not secret. If no one else has read it: chmod 600 {path}"
-                )
-            return file.read(largest)
-    except OSError as error:
+    data, mode = _read(path, largest)
+    if mode & 0o077:
         raise ConfigError(
-            f"cannot read the key {path}: {error.strerror or error}. Name a file that you can read."
-        ) from None
+            f"{path} can be read or changed by other users (mode {mode:03o}), so it is "
+            f"not secret. If no one else has read it: chmod 600 {path}"
+        )
+    return data
 
 
 def private_folder() -> Path:
@@ -228,6 +232,18 @@ def private_folder() -> Path:
             f"Run: chmod 700 {place}"
         )
     return place
+
+
+def _read(path: Path, largest: int) -> tuple[bytes, int]:
+    """Read a file that was opened once; return what is in it, and its mode."""
+    try:
+        with open(path, "rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            return file.read(largest), mode
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read the key {path}: {error.strerror or error}. Name a file that you can read."
+        ) from None
 
 
 def _read_or_make(path: Path, make: Callable[[], bytes]) -> bytes:
