@@ -305,7 +305,7 @@ def _print(
     secret: the key that opened it    has_part: one of several asks, to whom nobody gives that key
     """
     from rescind.audits.finding import SAID_IN_WORDS, counted, legend, question
-    from rescind.core.claims import CASE, OPERATOR
+    from rescind.core.claims import CASE, OPERATOR, SOFTWARE
     from rescind.forgetting import receipt_words as words
     from rescind.forgetting.loan_words import only_the_loan, same_model
     from rescind.forgetting.sealing import BOUND
@@ -329,7 +329,7 @@ def _print(
     )
     if secret is not None and only_the_loan(receipt) and same_model(receipt, secret):
         typer.echo("  model    the same as before, bit for bit")
-    for name in (CASE, OPERATOR, *SILOS):
+    for name in (CASE, OPERATOR, SOFTWARE, *SILOS):
         if not (text := str(receipt.claims.get(name, BOUND))).startswith(BOUND):
             typer.echo(f"  {name}: {_shown(_silos_named(text) if name in SILOS else text)}")
     for one in receipt.findings:

@@ -6,6 +6,7 @@ the folder that `RESCIND_KEYS` names, in files that only their owner can read.
     signing.key    Ed25519, PEM       signs receipts; made on first use
     signing.pub    its public half    to publish, so that others can verify
     operator.txt   name, contact      of who signs, which receipts state
+    software.txt   an address         where requesters get this program, which receipts state
     rotated-*.json statements         of new signing keys, signed by the old and the new one
     erasure.key    32 random bytes    digests of erased records, which reruns leave out
     log.key        Ed25519, PEM       signs checkpoints of the log in log/
@@ -25,6 +26,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rescind.core.claims import OPERATOR, SOFTWARE
 from rescind.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -57,15 +59,19 @@ def signing_key() -> Ed25519PrivateKey:
     return key
 
 
-def operator() -> str:
-    """Return the name and contact of who signs here; '' if nobody has said them."""
-    place = folder() / "operator.txt"
-    return place.read_text(encoding="utf-8").strip() if place.is_file() else ""
+def about_signer() -> dict[str, str]:
+    """Return what receipts that are signed here state of the signer, as far as it was said."""
+    found = dict[str, str]()
+    for name in (OPERATOR, SOFTWARE):
+        place = folder() / f"{name}.txt"
+        if place.is_file() and (text := place.read_text(encoding="utf-8").strip()):
+            found[name] = text
+    return found
 
 
-def name_operator(text: str) -> None:
-    """Write down the name and contact of who signs here."""
-    _write(private_folder() / "operator.txt", f"{text}\n".encode(), os.replace)
+def say_of_signer(name: str, text: str) -> None:
+    """Write down what receipts state from now on. name: one of OPERATOR, SOFTWARE"""
+    _write(private_folder() / f"{name}.txt", f"{text}\n".encode(), os.replace)
 
 
 def rotate_signing_key(today: str) -> Path:
