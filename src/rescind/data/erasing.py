@@ -130,6 +130,23 @@ def stored_rows(name: str, users: Sequence[str], items: Sequence[str]) -> int:
     return len(dataset) - len(Blocklist().with_erased(users, items).left_of(dataset))
 
 
+def left_out(name: str) -> dict[str, int]:
+    """Return how many rows an imported dataset stores that every load leaves out, by user.
+
+    A request was answered where they were learnt, and they have not been deleted here yet.
+    """
+    listed = Blocklist.of_dataset(name)
+    if not listed:
+        return {}
+    dataset = load_imported(name)
+    stored, used = (
+        np.bincount(of.user, minlength=len(dataset.users))
+        for of in (dataset, listed.left_of(dataset))
+    )
+    more = stored - used
+    return {str(dataset.users[at]): int(more[at]) for at in np.flatnonzero(more)}
+
+
 def items_of(name: str, user: str) -> list[str]:
     """Return the items in the rows that an imported dataset stores of a user."""
     dataset = load_imported(name)
