@@ -120,7 +120,7 @@ def _of_dataset(name: str, user: str) -> Rows:
     if not isinstance(data, Dataset):
         raise ConfigError(f"'{name}' is a graph: it has nodes, and no rows of users.")
     if user not in data.users:
-        raise DataError(unknown_id(name, "user", user))
+        raise DataError(unknown_id(name, "user", user, data.users.tolist()))
     mine = rows_of(data, [user])
     used = {*Blocklist.of_dataset(name).left_of(mine).item.tolist()}
     return [
