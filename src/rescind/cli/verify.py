@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from rescind.cli.given import key_given, read_receipt
+from rescind.cli.given import check_kinds, key_given, read_receipt, signing_key_given
 from rescind.cli.options import Json
 from rescind.core.words import count_of
 
@@ -108,6 +108,8 @@ def command(
                 f"Name one receipt.json for the other options."
             )
         raise typer.Exit(_folder(receipt, _pinned(key or []), as_json))
+    check_kinds({"": [receipt, *(chain or ())], "--event": [event], "--part": [part],
+                 "--event-key": [event_key], "--proof": [proof]})  # fmt: skip
     earlier = [read_receipt(path) for path in chain] if chain else None
     claims = [*_claims(data, read_receipt(receipt)), *_part(part)]
     secret = None if event_key is None else _secret(event_key)
@@ -191,7 +193,7 @@ def _pinned(given: list[str]) -> dict[str, str]:
     from rescind.privacy import keys
 
     if given:
-        return {keys.public_key(one): "the key you gave" for one in given}
+        return {signing_key_given(one): "the key you gave" for one in given}
     own = keys.own_public_key()
     earlier = keys.earlier_public_keys()
     trusted = {key: f"your own key until {day}" for key, day in earlier.items()}
@@ -229,9 +231,11 @@ def _part(path: Path | None) -> list[Callable[[Receipt], Check]]:
     from rescind.forgetting.verify import BY_NUMBERS, Check
 
     try:
-        user, proof = read_proof(path.read_text(encoding="utf-8"))
+        user, proof = read_proof(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise DataError(f"cannot read {path}: {error}. Give your part as a JSON file.") from None
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
     kind = type(proof.part).__name__
 
     def check(receipt: Receipt) -> Check:
@@ -285,7 +289,7 @@ def _request(event: Path, secret: bytes | None) -> tuple[Event, bytes, str]:
             "came with its receipt."
         )
     try:
-        text = event.read_text(encoding="utf-8")
+        text = event.read_text(encoding="utf-8-sig")  # editors of Windows put a mark at the start
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise DataError(f"cannot read {event}: {why}. Give the request as a JSON file.") from None
