@@ -80,6 +80,8 @@ def test_words_that_a_receipt_marks_and_names_are_in_the_glossary() -> None:
     assert "exactness" in STATEMENTS
     assert "the operator's statement" in meaning("exactness")
     assert "--case" in meaning(CASE)
+    for verdict in ("INCONCLUSIVE", "VOID", "POWERLESS"):
+        assert meaning(verdict), "a word that stands alone on a page"
 
 
 def test_the_page_says_whom_to_tell_and_which_article_asks_for_it() -> None:

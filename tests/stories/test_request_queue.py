@@ -847,6 +847,9 @@ def test_what_is_open_is_listed_by_deadline_and_nothing_changes(queue, monkeypat
     assert f"{day(3)}  3 days left         waiting" in lines[4]
     assert re.search("refused: .* is not JSON", lines[5])
     assert lines[6] == "5 open, 1 overdue, 3 refused"
+    ask(folder, "old", withdraw="3", received=day(-300), due=day(-263))
+    assert re.search("overdue by 263 days  waiting", listed()), "columns stay apart"
+    (folder / "old.json").unlink()
     table = {one["request"]: one for one in json.loads(listed("--json"))}
     assert [table["unknown"][name] for name in ("days_left", "overdue", "state")] == [
         -2, True, "refused"

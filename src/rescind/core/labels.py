@@ -218,7 +218,8 @@ def _find(name: str, known: dict[str, int], size: int, kind: str) -> int:
             f"command line with an --item for each (--item A --item B), in Python as a list."
         )
     left = sum(k.startswith(GONE) for k in known)
-    more = f" {left} more left, and their ids were deleted." if left else ""
+    # They left, or all their records were erased.
+    more = f" {left} more {'was' if left == 1 else 'were'} here, without an id now." if left else ""
     if kind == "user":  # who else is here is nobody's business, so no near id is named
         raise DataError(
             f"there is no user '{name}' among {len(known) - left} users.{more} "
