@@ -17,13 +17,14 @@ import pytest
 
 from rescind.cli import main
 from rescind.core.files import locked
-from rescind.data.erasing import items_of
-from rescind.data.importing import import_file, imported_folder
+from rescind.data.erasing import admit_imported, items_of
+from rescind.data.importing import append_file, import_file, imported_folder
 from rescind.errors import DataError
 from rescind.experiments import request_queue
 from rescind.experiments.cell import Cell, DataSettings, RunSettings
 from rescind.experiments.forget_run import answer
 from rescind.experiments.learning_run import run_cell
+from rescind.experiments.left_in_others import left_in_others
 from rescind.experiments.read_request import NamedRecords
 from rescind.experiments.request_files import month_after, read_all
 from rescind.experiments.request_log import log_lines, metrics_text
@@ -348,6 +349,21 @@ def test_a_request_is_listed_until_other_runs_have_nothing_of_it(shop, request_,
     lines = len(log_lines(folder))
     assert work_through(folder, run, "none").others == ()
     assert len(log_lines(folder)) == lines, "noted once"
+
+
+def test_new_rows_of_who_was_let_in_again_may_be_in_other_runs(shop, tmp_path):
+    folder, run = shop
+    other = run.with_name("other")
+    shutil.copytree(run, other)
+    ask(folder, "anna", withdraw="c3")
+    work_through(folder, run, "none")
+    assert admit_imported("shop", "c3")
+    assert [one.name for one in left_in_others(folder)] == ["anna"], "control: it has her old rows"
+    (tmp_path / "new.csv").write_text("user,item\nc3,p5\nc3,p6\nc3,p7\n")
+    append_file("shop", tmp_path / "new.csv")
+    run_cell(Cell("c", DataSettings(name="shop"), None, Gram(), RunSettings(rounds=1)), other)
+    assert "c3" in load_federation(other / "model").labels.users, "control: she is back"
+    assert left_in_others(folder) == []
 
 
 def test_what_other_runs_have_after_the_deadline_is_overdue(shop, capsys, tmp_path):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rescind.core.files import write_atomically
-from rescind.data.blocklist import keyed_digest
+from rescind.data.blocklist import Blocklist, keyed_digest
 from rescind.errors import DataError
 from rescind.experiments.other_runs import still_has
 from rescind.experiments.request_files import ABOUT, ANSWERED, Asked
@@ -93,24 +93,27 @@ def _left(folder: Path, about: dict[str, Any]) -> Left:
     places = [Path(os.path.normpath(folder.resolve() / run)) for run in about[OTHERS]["runs"]]
     # A run that answered others since then was replaced, and the new one may still have it.
     stand = dict.fromkeys(_standing(run) for run in places)
-    runs = (run for run in stand if has_model(run) and _has(run, about[OTHERS]))
+    runs = (run for run in stand if has_model(run) and _has(run, about))
     return Left(str(about["request"]), received, due, tuple(_short(run) for run in runs))
 
 
-def _has(run: Path, what: dict[str, Any]) -> bool:
+def _has(run: Path, about: dict[str, Any]) -> bool:
     """Return whether a run has some of what was noted. One that cannot be read may: look there."""
-    key = erasure_key()
+    key, what = erasure_key(), about[OTHERS]
     try:
-        names = {*_names(run)}
+        names, listed = {*_names(run)}, Blocklist.of_dataset(about["imported"])
     except (OSError, ValueError, DataError):
         return True
-    for user in (name for name in names if keyed_digest(key, name) == what["user"]):
-        if what["items"] is None:
+    user = next((name for name in names if keyed_digest(key, name) == what["user"]), None)
+    if user is None:
+        return False
+    asked = frozenset(what["items"] or ())
+    if what["items"] is None:
+        if listed.has_withdrawn(user) or not listed.has_asked(user):
             return still_has(run, {user: None})
-        asked = {*what["items"]}
-        items = [name for name in names if keyed_digest(key, user, name) in asked]
-        return bool(items) and still_has(run, {user: items})
-    return False
+        asked = listed.erased  # let in again (`rescind data admit`): new rows may be there
+    items = [name for name in names if keyed_digest(key, user, name) in asked]
+    return bool(items) and still_has(run, {user: items})
 
 
 def _names(run: Path) -> Iterator[str]:
