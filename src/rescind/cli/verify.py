@@ -274,7 +274,7 @@ def _secret(path: Path) -> bytes:
     if mode:
         typer.echo(
             f"note: other users of this machine can read {path} (mode {mode:03o}), and with it "
-            f"they can find out what was asked. To keep it for yourself: chmod 600 {path}",
+            f"they can test guesses of what was asked. To keep it for yourself: chmod 600 {path}",
             err=True,
         )
     return secret
