@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rescind.core.claims import ITEMS
+from rescind.core.labels import WORN
 from rescind.core.records import Erase, Records
 from rescind.forgetting.receipt import Asked, Done, Receipt, issue
 from rescind.forgetting.receipt_words import ROWS, badges, level_says
@@ -52,6 +53,15 @@ def test_the_page_says_what_stopping_to_lend_leaves() -> None:
     assert "not lent again" in answer
 
 
+def test_the_page_has_an_answer_for_somebody_who_is_not_there() -> None:
+    answer = section("officer", "**Nobody of that id is there?**")
+    for what in (WORN, "rescind data show", "after an earlier request", "Note the date"):
+        assert what.replace("\n", " ") in answer.replace("\n", " "), what
+    assert "delete the file" in answer
+    told = section("officer", "| `receipt.json` says | write there |")
+    assert "we hold nothing about you there under this id" in told.replace("\n", " ")
+
+
 def test_a_record_is_a_row_and_digests_are_named(of_rows: Receipt) -> None:
     assert "one line of a user's data" in meaning("record")
     assert "an item that a user had twice" in meaning("item")
@@ -70,6 +80,8 @@ def test_words_that_a_receipt_marks_and_names_are_in_the_glossary() -> None:
     assert "exactness" in STATEMENTS
     assert "the operator's statement" in meaning("exactness")
     assert "--case" in meaning(CASE)
+    for verdict in ("INCONCLUSIVE", "VOID", "POWERLESS"):
+        assert meaning(verdict), "a word that stands alone on a page"
 
 
 def test_the_page_says_whom_to_tell_and_which_article_asks_for_it() -> None:

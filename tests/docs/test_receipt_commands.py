@@ -250,6 +250,27 @@ def test_an_officer_answers_as_printed_and_can_read_it_on_a_phone(folder: Path) 
         assert not line.startswith("#") or len(line) <= 38, "a narrow screen cuts it off"
 
 
+def test_of_somebody_who_is_not_there_every_command_says_so_as_the_page_tells(folder: Path) -> None:
+    for line in (
+        "rescind forget runs/demo --withdraw c99 --request none",
+        "rescind data erase shop --user c99",
+        "rescind data show runs/demo --user c99",
+        "rescind data show shop --user c99",
+    ):
+        code, said = rescind(line)
+        assert (code, "there is no user 'c99'" in said) == (2, True), said
+    Path("requests").mkdir()
+    Path("requests/dsr-143.json").write_text('{"withdraw": "c99"}', "utf-8")
+    night = "rescind requests run requests --run runs/demo --audits none"
+    for _ in range(2):
+        assert rescind(night)[0] == 1, "each night, until somebody deletes the file"
+    assert "dsr-143" in good("rescind requests open requests")
+    Path("requests/dsr-143.json").unlink()
+    good(night)
+    assert "no open requests" in good("rescind requests open requests")
+    assert not list(Path("requests/refused").iterdir()), "the note goes with the file"
+
+
 def test_a_user_of_the_queue_gets_what_the_page_of_the_receipt_asks_for(folder: Path) -> None:
     Path("requests").mkdir()
     asked = {"erase": {"user": "c03", "items": ["p09", "p14"]}}

@@ -19,7 +19,7 @@ from rescind.cli import main
 from rescind.core.labels import Labels
 from rescind.core.records import Erase, Records, Unshare, Withdraw
 from rescind.errors import ConfigError, DataError
-from rescind.forgetting.parts import PEOPLE
+from rescind.forgetting.parts import PEOPLE, proof_of, proof_text
 from rescind.forgetting.receipt import (
     NOT_COVERED,
     Done,
@@ -35,6 +35,7 @@ from rescind.forgetting.receipt import (
 )
 from rescind.forgetting.receipt_check import READ_THIS, WITHOUT_THIS_PROGRAM
 from rescind.forgetting.receipt_html import page
+from rescind.forgetting.receipt_log import key_of, log_if_possible, open_log
 from rescind.forgetting.verify import Check, Verification, verify
 from rescind.privacy import keys
 from rescind.storage.events import event_text, read_event
@@ -652,6 +653,24 @@ def test_verify_says_valid_or_not_and_why(rescind, tmp_path, home):
     assert json.loads(out)["valid"] is False
 
 
+def test_a_requesters_key_is_read_as_a_mail_program_saved_it(rescind, tmp_path, home):
+    path, request = tmp_path / "receipt.json", tmp_path / "request.json"
+    secret = write(issue(EVENT, DONE, KEPT, [PASSED]), path)
+    request.write_text(event_text(EVENT))
+    words = (path, "--key", home / "signing.pub", "--event", request, "--event-key", secret)
+    code, _, err = rescind("verify", *words)
+    assert (code, err) == (0, ""), "control: nobody else can read it"
+    secret.chmod(0o644)
+    code, out, err = rescind("verify", *words)
+    assert (code, "exactly the given Erase request" in out) == (0, True)
+    assert err.startswith("note: other users of this machine can read")
+    assert f"chmod 600 {secret}" in err
+    code, out, err = rescind("verify", *words, "--json")
+    assert (code, json.loads(out)["valid"]) == (0, True), "the note is no part of what was asked"
+    secret.write_text("not a key")
+    assert rescind("verify", *words)[0] == 2
+
+
 def test_a_file_that_is_not_the_signed_one_is_refused_with_what_to_do(rescind, tmp_path):
     issued = issue(EVENT, DONE, KEPT, [PASSED])
     path, shown = tmp_path / "receipt.json", tmp_path / "receipt.html"
@@ -661,8 +680,65 @@ def test_a_file_that_is_not_the_signed_one_is_refused_with_what_to_do(rescind, t
     path.write_bytes(canonical(issued.receipt).replace(b"\n", b"\r\n"))
     code, out, _ = rescind("verify", path)
     assert (code, "Ask for the file again" in out) == (1, True)
+    path.write_bytes(b"\xef\xbb\xbf" + canonical(issued.receipt))
+    code, out, _ = rescind("verify", path)
+    assert (code, "begins with a byte order mark" in out) == (1, True)
+    assert "Ask for the file again" in out
     path.write_bytes(canonical(issued.receipt))
     assert rescind("verify", path)[0] == 0, "control: as it was written"
+
+
+def test_a_file_given_in_place_of_another_is_told_with_its_option(rescind, tmp_path, home):
+    issued = issue(EVENT, DONE, KEPT, [PASSED])
+    path, request, part = (tmp_path / f"{name}.json" for name in ("receipt", "request", "part"))
+    secret, pin = write(issued, path), home / "signing.pub"
+    request.write_text(event_text(EVENT))
+    part.write_text(proof_text(proof_of(EVENT, issued.key, 3), "3"))
+    log_if_possible(path)
+    place, log = path.with_suffix(".tlog-proof"), tmp_path / "log.pub"
+    log.write_text(f"{key_of(open_log())}\n")
+    page_of_it = tmp_path / "receipt.html"
+    page_of_it.write_text(page(issued.receipt, key=issued.key))
+    files = {
+        "": path, "--event": request, "--part": part, "--event-key": secret, "--proof": place,
+        "--key": pin, "--log-key": log,
+    }  # fmt: skip
+    for option in ("--event", "--part", "--event-key", "--proof", "--key"):
+        beside = ("--event-key", secret) if option == "--event" else ()
+        assert "this is" not in rescind("verify", path, option, files[option], *beside)[2]
+        for right, wrong in files.items():
+            if right != option:
+                code, _, err = rescind("verify", path, option, wrong, *beside)
+                assert code == 2, (option, right)
+                told = f"give it with {right}" if right else "give it by itself"
+                assert told in err, (option, right)
+        code, _, err = rescind("verify", path, option, page_of_it, *beside)
+        assert (code, "it is not signed: give receipt.json" in err) == (2, True)
+    for right in ("--event", "--part", "--event-key", "--proof", "--key"):
+        code, _, err = rescind("verify", files[right])
+        assert (code, f"give it with {right}" in err) == (2, True)
+    _, _, err = rescind("verify", path, "--key", log)
+    assert "which signs no receipts: give it with --log-key" in err
+    assert "signing.pub" in err
+    _, _, err = rescind("verify", path, "--key", log.read_text().strip())
+    assert "give it with --log-key" in err, "also if the key itself is given"
+
+
+def test_what_is_no_file_of_ours_is_told_in_words_and_a_mark_of_windows_is_read(
+    rescind, tmp_path, home
+):
+    path, request, other = (tmp_path / f"{name}.json" for name in ("receipt", "request", "other"))
+    secret = write(issue(EVENT, DONE, KEPT, [PASSED]), path)
+    words = ("verify", path, "--event-key", secret, "--event")
+    for text in ("no JSON", "{}", '{"kind": "Erase"}', "[1]"):
+        other.write_text(text)
+        for given in ((*words, other), ("verify", path, "--part", other)):
+            code, _, err = rescind(*given)
+            assert code == 2
+            assert not re.search(r"Error\(|\('\w+'\)", err), "no words of Python"
+    request.write_text(event_text(EVENT), encoding="utf-8-sig")
+    code, out, _ = rescind(*words, request)
+    assert (code, "exactly the given Erase request" in out) == (0, True)
 
 
 LABELS = Labels(tuple(f"user {n}" for n in range(50)), tuple(f"film {n}" for n in range(50)))

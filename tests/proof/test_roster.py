@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -254,7 +255,11 @@ def test_a_leaver_sees_their_line_revoked_and_its_seed_is_gone(operator: Operato
     other = {**mine[0], "items": mine[0]["items"][1:]}
     assert own_line(other) != mine[0]["line"]
     operator.publishes(follow(fed, Withdraw(4)))
-    assert all("revoked as entry" in history(operator.log, one["line"]) for one in mine)
+    for one in mine:
+        said = history(operator.log, one["line"])
+        (index,) = re.findall(r"revoked as entry \d+ \(index (\d+)\)", said)
+        assert f"revoked as entry {int(index) + 1} " in said, "as rescind verify counts"
+        assert operator.log.entries[int(index)][1:].hex() == one["line"], "as rescind log list does"
     kept = operator.seeds.path.read_text()
     assert not any(one["seed"] in kept for one in mine)
     assert operator.seeds.path.stat().st_mode & 0o077 == 0

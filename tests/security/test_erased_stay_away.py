@@ -431,11 +431,13 @@ def test_an_id_that_is_not_there_is_answered_with_what_to_do_and_no_other_id(tab
         with pytest.raises(DataError) as told:
             erase_imported("mine", users, items)
         said = str(told.value)
-        assert unknown in said
+        assert f"{unknown}. One whose id differs in capitals, blanks or leading zeros only" in said
         assert "as they stand in what was imported (table.csv)" in said
         assert said.endswith("give the command again. Nothing was erased.")
         assert "receipt" not in said, "control: of nobody who asked before"
         assert not re.findall(r"person-|film-", said), "nobody learns who else is there"
+    with pytest.raises(DataError, match=r"there is no user 'nobody' in 'mine'\. Allowed are ids"):
+        erase_imported("mine", ["nobody"])
     with pytest.raises(DataError, match=r"are several items. Repeat --item for each. Nothing"):
         erase_imported("mine", ["person-4"], ["film-1,film-2"])
     erase_imported("mine", ["person-4"])

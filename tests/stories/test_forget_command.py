@@ -110,6 +110,27 @@ def test_a_page_begins_with_the_number_of_the_request_and_who_answered(run, tmp_
     assert ask(app, ["verify", str(new / "receipt.json")]).exit_code != 0, "it is signed"
 
 
+def test_a_page_says_where_the_requester_gets_the_program(run, tmp_path):
+    ask, place = CliRunner().invoke, "https://example.org/privacy?a=1&b=2"
+    forget(run, "--withdraw", "8", "--audits", "none")
+    before = (tmp_path / "run-forgot-1" / "receipt.html").read_text()
+    assert "Ask the operator for a copy, and do not install a package of that name" in before
+    assert ask(app, ["keys", "operator", "--software", place]).exit_code == 0
+    assert place in ask(app, ["keys", "show"]).output
+    said = forget(tmp_path / "run-forgot-1", "--withdraw", "7", "--audits", "none")
+    assert said.exit_code == 0, said.output
+    new = tmp_path / "run-forgot-2"
+    body = (new / "receipt.html").read_text()
+    assert "where to get it: https://example.org/privacy?a=1&amp;b=2 (their web page" in body
+    assert "Ask the operator for a copy" not in body
+    claims = receipt_of(new).claims
+    assert (claims["software"], "operator" in claims) == (place, False), "each is said by itself"
+    shown = ask(app, ["verify", str(new / "receipt.json")])
+    assert (shown.exit_code, f"software: {place}" in shown.output) == (0, True), shown.output
+    assert ask(app, ["keys", "operator"]).exit_code != 0, "nothing was said"
+    assert ask(app, ["keys", "operator", "--software", "two\nlines"]).exit_code != 0
+
+
 def test_advice_to_the_operator_is_printed_and_not_sent_to_a_person(run, tmp_path):
     said = forget(run, "--withdraw", "7")
     assert said.exit_code == 0, said.output

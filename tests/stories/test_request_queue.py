@@ -17,13 +17,15 @@ import pytest
 
 from rescind.cli import main
 from rescind.core.files import locked
-from rescind.data.erasing import items_of
-from rescind.data.importing import import_file, imported_folder
+from rescind.data.erasing import admit_imported, items_of
+from rescind.data.importing import append_file, import_file, imported_folder
 from rescind.errors import DataError
 from rescind.experiments import request_queue
 from rescind.experiments.cell import Cell, DataSettings, RunSettings
 from rescind.experiments.forget_run import answer
 from rescind.experiments.learning_run import run_cell
+from rescind.experiments.left_in_others import left_in_others
+from rescind.experiments.read_request import NamedRecords
 from rescind.experiments.request_files import month_after, read_all
 from rescind.experiments.request_log import log_lines, metrics_text
 from rescind.experiments.request_queue import Pass, current, work_through
@@ -300,6 +302,89 @@ def test_other_runs_that_still_have_the_user_are_named(shop, capsys):
     code, told = command(folder, run, capsys)
     assert code == 0, told
     assert f"Answer there, too, or delete it: {run.with_name('other')}\n" in told
+
+
+def listed_open(folder: Path, capsys) -> list[dict]:
+    """Return what is listed as open."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["rescind", "requests", "open", str(folder), "--json"])
+        with pytest.raises(SystemExit):
+            main()
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    "request_", [{"withdraw": "c3"}, {"erase": {"user": "c3", "items": ["p0", "p1"]}}]
+)
+@pytest.mark.parametrize("end", ["answered there", "deleted", "log alone"])
+def test_a_request_is_listed_until_other_runs_have_nothing_of_it(shop, request_, end, capsys):
+    folder, run = shop
+    other = run.with_name("other")
+    shutil.copytree(run, other)
+    ask(folder, "anna", **request_)
+    done = work_through(folder, run, "none")
+    assert [(one.name, one.runs) for one in done.others] == [("anna", (other,))]
+    notes = [folder / "answered" / "anna" / "about.json", folder / "log.jsonl"]
+    for note in notes:
+        assert "other_runs" in note.read_text()
+        assert not re.search('"(c3|p0|p1)"', note.read_text()), "no ids"
+    answer(other, "withdraw", "c5", audits="none")  # the run that replaced it still has it
+    newest = other.with_name("other-forgot-1")
+    if end == "log alone":
+        shutil.rmtree(folder / "answered")
+    (row,) = listed_open(folder, capsys)
+    assert (row["request"], row["state"]) == ("anna", "answered")
+    assert row["other_runs"] == [str(newest)]
+    code, told = command(folder, run, capsys)
+    assert code == 0, told
+    assert f"Answer there, too, or delete it: {newest}\n" in told, "said again"
+    if end == "answered there":
+        source = "c3" if "withdraw" in request_ else NamedRecords("c3", ("p0", "p1"))
+        answer(newest, next(iter(request_)), source, audits="none")
+    else:
+        shutil.rmtree(newest)
+    assert listed_open(folder, capsys) == []
+    work_through(folder, run, "none")
+    assert log_lines(folder)[-1]["event"] == "gone from other runs"
+    lines = len(log_lines(folder))
+    assert work_through(folder, run, "none").others == ()
+    assert len(log_lines(folder)) == lines, "noted once"
+
+
+def test_new_rows_of_who_was_let_in_again_may_be_in_other_runs(shop, tmp_path):
+    folder, run = shop
+    other = run.with_name("other")
+    shutil.copytree(run, other)
+    ask(folder, "anna", withdraw="c3")
+    work_through(folder, run, "none")
+    assert admit_imported("shop", "c3")
+    assert [one.name for one in left_in_others(folder)] == ["anna"], "control: it has her old rows"
+    (tmp_path / "new.csv").write_text("user,item\nc3,p5\nc3,p6\nc3,p7\n")
+    append_file("shop", tmp_path / "new.csv")
+    run_cell(Cell("c", DataSettings(name="shop"), None, Gram(), RunSettings(rounds=1)), other)
+    assert "c3" in load_federation(other / "model").labels.users, "control: she is back"
+    assert left_in_others(folder) == []
+
+
+def test_what_other_runs_have_after_the_deadline_is_overdue(shop, capsys, tmp_path):
+    folder, run = shop
+    shutil.copytree(run, run.with_name("other"))
+    ask(folder, "anna", withdraw="c3", received="2026-01-02", due="2026-01-05")
+    work_through(folder, run, "none", now=datetime(2026, 1, 3, tzinfo=UTC))
+    code, told = command(folder, run, capsys)
+    assert (code, "answered before: anna; due 2026-01-05, overdue by" in told) == (1, True)
+    assert listed_open(folder, capsys)[0]["overdue"]
+    text = metrics_text(folder, (), datetime.now(UTC), in_other_runs=1)
+    assert "rescind_requests_in_other_runs 1\n" in text
+    shutil.rmtree(run.with_name("other"))
+    assert command(folder, run, capsys)[0] == 0, "control"
+
+
+def test_killed_before_its_file_is_deleted_a_request_is_not_lost_from_other_runs(shop, monkeypatch):
+    folder, run = shop
+    shutil.copytree(run, run.with_name("other"))
+    done = answered_after_a_kill(folder, run, monkeypatch, "unlink")
+    assert [one.name for one in done.others] == ["anna"]
 
 
 def answered_after_a_kill(folder: Path, run: Path, monkeypatch, at: str) -> Pass:
@@ -778,6 +863,9 @@ def test_what_is_open_is_listed_by_deadline_and_nothing_changes(queue, monkeypat
     assert f"{day(3)}  3 days left         waiting" in lines[4]
     assert re.search("refused: .* is not JSON", lines[5])
     assert lines[6] == "5 open, 1 overdue, 3 refused"
+    ask(folder, "old", withdraw="3", received=day(-300), due=day(-263))
+    assert re.search("overdue by 263 days  waiting", listed()), "columns stay apart"
+    (folder / "old.json").unlink()
     table = {one["request"]: one for one in json.loads(listed("--json"))}
     assert [table["unknown"][name] for name in ("days_left", "overdue", "state")] == [
         -2, True, "refused"

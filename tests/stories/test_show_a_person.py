@@ -14,6 +14,7 @@ from rescind.errors import RescindError
 from rescind.experiments.cell import Cell, DataSettings, RunSettings
 from rescind.experiments.forget_run import answer
 from rescind.experiments.learning_run import run_cell
+from rescind.experiments.read_request import NamedRecords
 from rescind.experiments.recipe import SharingSettings
 from rescind.methods.additive.gram import Gram
 
@@ -99,6 +100,35 @@ def test_rows_that_a_run_forgot_are_shown_as_left_out_until_they_are_deleted(sho
     assert "0 of them left out" in show("shop", "--user", "K-04"), "control"
     assert "run-forgot-1" in error_of("run", "--user", "K-03"), "the newest run is named"
     assert "there is no user 'K-03' among 11" in error_of("run-forgot-1", "--user", "K-03")
+
+
+def test_rows_that_are_stored_and_left_out_are_counted_until_they_are_deleted(shop: Path) -> None:
+    def data(*words: str) -> str:
+        told = CliRunner().invoke(app, ["data", *words])
+        assert told.exit_code == 0, (told.output, told.exception)
+        return told.output
+
+    counted = ("describe shop", "list", "append shop bought.csv")
+    run_cell(CELL, shop / "run")
+    for words in counted:
+        assert "left out" not in data(*words.split()), "control: nobody asked"
+    answer(shop / "run", "withdraw", "K-03", audits="none")
+    answer(shop / "run-forgot-1", "erase", NamedRecords("K-04", ("art12",)), audits="none")
+    for words in counted:
+        said = data(*words.split())
+        assert "13 rows of 2 users are stored, but left out after a request" in said, words
+        assert "K-0" not in said, "no ids where nobody asked for them"
+    assert "11 users, 23 items, 120 rows\n" in data("describe", "shop"), "what is learnt"
+    assert json.loads(data("describe", "shop", "--json"))["left_out"] == {"users": 2, "rows": 13}
+    assert json.loads(show("shop", "--left-out", "--json"))["users"] == {"K-03": 12, "K-04": 1}
+    assert "13 rows of 2 users stored" in (said := show("shop", "--left-out"))
+    assert [line.split() for line in said.splitlines()[2:4]] == [["K-03", "12"], ["K-04", "1"]]
+    assert "give --user USER, or --left-out" in error_of("shop")
+    assert "not an imported dataset" in error_of("ml-100k", "--left-out")
+    data("erase", "shop", "--user", "K-03")
+    assert "1 row of 1 user is stored, but left out" in data("describe", "shop")
+    data("erase", "shop", "--user", "K-04", "--item", "art12")
+    assert "left out" not in data("list")
 
 
 @pytest.mark.parametrize("where", ["shop", "run"])

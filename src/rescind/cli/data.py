@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 from typer import Argument, Option
 
 from rescind.cli.data_people import admit_user, erase_rows
-from rescind.cli.data_show import show_rows
+from rescind.cli.data_show import LEFT_OUT, left_out_of, left_out_told, show_rows
 
 app = typer.Typer(
     help="Datasets: list, describe, get, import, append, show, erase, admit.",
@@ -38,8 +39,12 @@ def list_datasets(json: Json = False) -> None:
     Example: rescind data list
     """
     from rescind.data import describe, names
+    from rescind.errors import DataError
 
     rows = [describe(name) for name in names()]
+    for row in rows:
+        with suppress(DataError):  # a broken one is told where it is loaded
+            row.update(left_out_of(row["name"]) if row["kind"] == "imported" else {})
     if json:
         _print_json({"datasets": rows})
         return
@@ -50,6 +55,9 @@ def list_datasets(json: Json = False) -> None:
     for row in rows:
         table.add_row(row["name"], row["title"], _size(row))
     Console().print(table)
+    for row in rows:
+        if LEFT_OUT in row:
+            typer.echo(f"{row['name']}: {left_out_told(row['name'], row)}")
     typer.echo("\nNext: rescind data describe NAME, or rescind data get NAME")
 
 
@@ -72,7 +80,9 @@ def describe_dataset(name: Name, json: Json = False) -> None:
     if json:
         _print_json(about)
         return
-    lines = [("size", _size(about)), ("terms", about["terms"] or "not stated")]
+    lines = [("size", _size(about))]
+    lines += [("left out", left_out_told(name, about))] if LEFT_OUT in about else []
+    lines += [("terms", about["terms"] or "not stated")]
     lines += [("publisher", url) for url in about["publisher"]]
     lines += [("wheel", about["wheel"])] if about["wheel"] else []
     lines += [("variant", f"{variant}: {what}") for variant, what in about["variants"].items()]
@@ -112,6 +122,7 @@ def _counted(name: str) -> dict[str, Any]:
         times += f", {100 * ties:.0f} % of the rows have the time of another item of their user"
     return {
         **data.size,
+        **left_out_of(name),
         "digest": data.digest,  # without rows that were erased, as the size
         "times": times,
         "ratings": _rated(data),
@@ -325,6 +336,8 @@ def append_rows(
     elif not done.rows:
         told = "this file was added before"
     typer.echo(f"{name}: {told}; now {_size(done.dataset.size)}")
+    if counts := left_out_of(name):
+        typer.echo(f"  {left_out_told(name, counts)}")
     typer.echo(f"\nNext: rescind run --data {name}")
 
 

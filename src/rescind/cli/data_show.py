@@ -24,18 +24,34 @@ def show_rows(
     name: Annotated[
         str, Argument(metavar="NAME|RUN", help="A dataset, or the folder of a finished run.")
     ],
-    user: Annotated[str, Option(help="The user's original id.")],
+    user: Annotated[str | None, Option(help="The user's original id.")] = None,
+    left_out: Annotated[
+        bool,
+        Option(
+            "--left-out",
+            help="List the users of whom imported data stores rows that no run uses any more, "
+            "instead of rows.",
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """List what a dataset or a run has of one user: item, title, rating, time; of a run, if lent.
 
     Of imported data every stored row is listed, also those that no run uses after a request (left
-    out), until rescind data erase deletes them. A run keeps ratings to the nearest half.
+    out), until rescind data erase deletes them. Who has such rows: --left-out instead of --user. A
+    run keeps ratings to the nearest half.
 
-    Examples: rescind data show mine --user c7; rescind data show runs/mine --user c7 --json
+    Examples: rescind data show mine --user c7; rescind data show runs/mine --user c7 --json;
+    rescind data show mine --left-out
     """
     from rescind.data import names
+    from rescind.errors import ConfigError
 
+    if left_out == (user is not None):
+        raise ConfigError("give --user USER, or --left-out for the users with rows left out.")
+    if user is None:
+        _show_left_out(name, json)
+        return
     is_data = name in names()
     rows = _of_dataset(name, user) if is_data else _of_run(Path(name), user)
     if json:
@@ -56,6 +72,43 @@ def show_rows(
         typer.echo(f"\nNext: rescind forget {name} --user USER --item ITEM, or --withdraw USER")
 
 
+def left_out_of(name: str) -> dict[str, Any]:
+    """Count the rows of an imported dataset that are stored, and that no run uses any more."""
+    from rescind.data.erasing import left_out
+
+    found = left_out(name)
+    return {LEFT_OUT: {"users": len(found), "rows": sum(found.values())}} if found else {}
+
+
+def left_out_told(name: str, about: dict[str, Any]) -> str:
+    """Return what to do about such rows. No id is named: others read lists of datasets, too."""
+    rows, users = (count_of(about[LEFT_OUT][what], what[:-1]) for what in ("rows", "users"))
+    return (
+        f"{rows} of {users} {'is' if rows == '1 row' else 'are'} stored, but left out after a "
+        f"request: rescind data erase {name} --user USER deletes them. Whose: rescind data show "
+        f"{name} --left-out"
+    )
+
+
+def _show_left_out(name: str, json: bool) -> None:
+    from rescind.data.erasing import left_out
+    from rescind.data.importing import imported_names
+    from rescind.errors import ConfigError, suggest
+
+    if name not in imported_names():
+        raise ConfigError(f"'{name}' is not an imported dataset; {suggest(name, imported_names())}")
+    found = left_out(name)
+    if json:
+        typer.echo(json_module.dumps({"name": name, "users": found}))
+        return
+    what = f"{count_of(sum(found.values()), 'row')} of {count_of(len(found), 'user')}"
+    typer.echo(f"{name}: {what} stored, but left out after a request")
+    for line in _table([{"user": one, "rows": str(rows)} for one, rows in found.items()]):
+        typer.echo(f"  {line}")
+    if found:
+        typer.echo(f"\nNext: rescind data erase {name} --user USER, for each")
+
+
 def _of_dataset(name: str, user: str) -> Rows:
     from rescind.data import load
     from rescind.data.blocklist import Blocklist
@@ -67,7 +120,7 @@ def _of_dataset(name: str, user: str) -> Rows:
     if not isinstance(data, Dataset):
         raise ConfigError(f"'{name}' is a graph: it has nodes, and no rows of users.")
     if user not in data.users:
-        raise DataError(unknown_id(name, "user", user))
+        raise DataError(unknown_id(name, "user", user, data.users.tolist()))
     mine = rows_of(data, [user])
     used = {*Blocklist.of_dataset(name).left_of(mine).item.tolist()}
     return [

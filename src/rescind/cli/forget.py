@@ -382,9 +382,9 @@ def named_records(user: Sequence[str] | None, item: Sequence[str] | None) -> Nam
         return None
     if len(users) != 1 or not items:
         raise ConfigError(
-            f"--user and --item name a few records of one user; {len(users)} users and "
-            f"{len(items)} items were given. Write --user 793 --item 50 --item 172. For more users "
-            f"use --erase FILE; for all data of a user, --withdraw USER."
+            f"--user and --item name a few records of one user; {count_of(len(users), 'user')} and "
+            f"{count_of(len(items), 'item')} were given. Write --user 793 --item 50 --item 172. "
+            f"For more users use --erase FILE; for all data of a user, --withdraw USER."
         )
     from rescind.experiments.read_request import NamedRecords
 

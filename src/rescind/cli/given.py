@@ -22,6 +22,40 @@ def read_receipt(path: Path) -> bytes:
         raise DataError(f"cannot read {path}: {why}. Give the path of a receipt.json.") from None
 
 
+def check_kinds(given: dict[str, list[Path | None]]) -> None:
+    """Raise `DataError` if a file belongs to another option than the one it was given with.
+
+    given: files by the option of `rescind verify`; "" for receipts
+    """
+    from rescind.errors import DataError
+    from rescind.forgetting.known_files import NO_OPTION, PAGE, told_otherwise
+
+    for option, paths in given.items():
+        for path in paths:
+            if path is None or not path.is_file():
+                continue
+            told = told_otherwise(read_receipt(path), option)
+            # What is shown as a receipt and is none is NOT VALID, not only a mistake.
+            if told and not (option == NO_OPTION and told == PAGE):
+                raise DataError(f"{path}: {told}.")
+
+
+def signing_key_given(text: str) -> str:
+    """Return the public key in this text, or in the file of this name, as `ed25519:...`."""
+    from rescind.errors import ConfigError
+    from rescind.forgetting.known_files import told_otherwise
+    from rescind.privacy.keys import public_key
+
+    try:
+        with open(text, "rb") as file:
+            data = file.read(10_000)
+    except (OSError, ValueError):
+        data = text.encode(errors="replace")
+    if told := told_otherwise(data, "--key"):
+        raise ConfigError(f"'{text[:80]}': {told}.")
+    return public_key(text)
+
+
 def key_given(text: str, kind: int) -> Key:
     """Return the key in this text, or in the file of this name."""
     from rescind.errors import ConfigError

@@ -20,26 +20,49 @@ def show() -> None:
 
     Example: rescind keys show
     """
+    from rescind.core.claims import OPERATOR, SOFTWARE
     from rescind.privacy import keys
 
     typer.echo(keys.own_public_key() or "no key yet: it is made when the first receipt is signed")
     typer.echo(f"folder: {keys.folder()} (back it up; never publish it)")
-    typer.echo(f"operator: {keys.operator() or 'not named (rescind keys operator)'}")
+    told = keys.about_signer()
+    typer.echo(f"operator: {told.get(OPERATOR, 'not named (rescind keys operator)')}")
+    nowhere = "not said where requesters get it (rescind keys operator --software)"
+    typer.echo(f"software: {told.get(SOFTWARE, nowhere)}")
 
 
 @app.command()
 def operator(
-    text: Annotated[str, Argument(help="Your name and how to reach you, in one line.")],
+    text: Annotated[
+        str | None, Argument(help="Your name and how to reach you, in one line.")
+    ] = None,
+    software: Annotated[
+        str | None,
+        Option(
+            metavar="TEXT",
+            help="Where requesters get this program, in one line: an address of yours with a copy, "
+            "or a repository. The page of a receipt prints it.",
+        ),
+    ] = None,
 ) -> None:
-    """Say who you are: a name and a contact, which receipts of rescind forget state from now on.
+    """Say who you are and where your copy of rescind is: receipts state it from now on.
+
+    Without --software, the page of a receipt tells the requester to ask you for a copy.
 
     Example: rescind keys operator "Example Ltd, privacy@example.org"
+    --software https://example.org/privacy
     """
-    from rescind.core.claims import OPERATOR, one_line
+    from rescind.core.claims import OPERATOR, SOFTWARE, one_line
+    from rescind.errors import ConfigError
     from rescind.privacy import keys
 
-    keys.name_operator(one_line(text, f"the {OPERATOR}"))
-    typer.echo(f"receipts of rescind forget state from now on: {keys.operator()}")
+    given = {OPERATOR: text, SOFTWARE: software}
+    lines = {name: one_line(one, f"the {name}") for name, one in given.items() if one is not None}
+    if not lines:
+        raise ConfigError("nothing was said. Give your name and contact, --software TEXT, or both.")
+    for name, line in lines.items():
+        keys.say_of_signer(name, line)
+        typer.echo(f"receipts of rescind forget and data erase now state the {name}: {line}")
 
 
 @app.command()

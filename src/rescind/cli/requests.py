@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +18,11 @@ from rescind.cli.calling import TOKEN, URL, call, check_id
 from rescind.cli.options import Json
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from rescind.experiments.left_in_others import Left
+    from rescind.experiments.request_files import Waiting
     from rescind.experiments.request_queue import Pass
 
 
@@ -86,44 +92,77 @@ def show_open(folder: Folder, as_json: Json = False) -> None:
     """List what is open in a folder of requests, and when each is due. It changes nothing.
 
     What is due first comes first. A refused request stays open until its file is mended or deleted.
+    An answered one is listed while other runs that learnt from the same data have some of it.
 
     Example: rescind requests open requests/
     """
     from datetime import UTC, datetime
 
-    from rescind.experiments.request_states import days_left, open_requests, time_left
+    from rescind.experiments.left_in_others import left_in_others
+    from rescind.experiments.request_states import open_requests
 
     now = datetime.now(UTC)
-    rows = open_requests(folder, now)
+    found = open_requests(folder, now)
+    rows = [_Row(one.request, "refused" if one.why else "waiting", one.why) for one in found]
+    rows += [_Row(one, "answered", runs=one.runs) for one in left_in_others(folder)]
+    rows.sort(key=lambda row: (row.asked.due, row.asked.name))
     if as_json:
-        listed = [
-            {
-                "request": one.request.name,
-                "received": one.request.received.isoformat(timespec="seconds"),
-                "due": one.request.due.isoformat(timespec="seconds"),
-                "days_left": days_left(one.request.due, now),
-                "overdue": one.request.due < now,
-                "state": "refused" if one.why else "waiting",
-                "why": one.why,
-            }
-            for one in rows
-        ]
-        typer.echo(json.dumps(listed, indent=2))
-        return
-    if not rows:
+        typer.echo(json.dumps([row.plain(now) for row in rows], indent=2))
+    elif rows:
+        _print_open(rows, now)
+    else:
         typer.echo(f"no open requests in {folder}.")
-        return
-    wide = max(len("request"), *(len(one.request.name) for one in rows)) + 2
-    typer.echo(f"{'request':<{wide}}{'received':<12}{'due':<12}{'time':<20}state")
-    for one in rows:
-        asked = one.request
-        state = f"refused: {one.why}" if one.why else "waiting"
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A request in the list of what is open."""
+
+    asked: Waiting | Left
+    state: str
+    why: str = ""
+    runs: tuple[Path, ...] = ()
+    """Other runs that still have some of it."""
+
+    def plain(self, now: datetime) -> dict[str, Any]:
+        from rescind.experiments.request_states import days_left
+
+        return {
+            "request": self.asked.name,
+            "received": self.asked.received.isoformat(timespec="seconds"),
+            "due": self.asked.due.isoformat(timespec="seconds"),
+            "days_left": days_left(self.asked.due, now),
+            "overdue": self.asked.due < now,
+            "state": self.state,
+            "why": self.why,
+            "other_runs": [str(run) for run in self.runs],
+        }
+
+    def told(self) -> str:
+        if self.runs:
+            return f"{self.state}, but still in other runs: {', '.join(map(str, self.runs))}"
+        return f"{self.state}: {self.why}" if self.why else self.state
+
+
+def _print_open(rows: list[_Row], now: datetime) -> None:
+    from rescind.experiments.request_states import time_left
+
+    times = [time_left(row.asked.due, now) for row in rows]
+    wide = max(len("request"), *(len(row.asked.name) for row in rows)) + 2
+    long = max(18, *map(len, times)) + 2
+    typer.echo(f"{'request':<{wide}}{'received':<12}{'due':<12}{'time':<{long}}state")
+    for row, time in zip(rows, times, strict=True):
+        asked = row.asked
         typer.echo(
             f"{_printable(asked.name):<{wide}}{asked.received:%Y-%m-%d}  {asked.due:%Y-%m-%d}  "
-            f"{time_left(asked.due, now):<20}{_printable(state)}"
+            f"{time:<{long}}{_printable(row.told())}"
         )
-    overdue = sum(one.request.due < now for one in rows)
-    typer.echo(f"{len(rows)} open, {overdue} overdue, {sum(bool(one.why) for one in rows)} refused")
+    elsewhere, refused = (sum(row.state == one for row in rows) for one in ("answered", "refused"))
+    overdue = sum(row.asked.due < now for row in rows)
+    typer.echo(
+        f"{len(rows) - elsewhere} open, {overdue} overdue, {refused} refused"
+        + (f", {elsewhere} answered but still in other runs" if elsewhere else "")
+    )
 
 
 @app.command("run")
@@ -149,7 +188,8 @@ def run_queue(
 
     A request is due with the end of a day in UTC: one month after "received", which is not after
     today, or "due", at most three months after it. Exit code 1 if a request was refused, an audit
-    failed, or a deadline has passed, also of a request that was answered now.
+    failed, or a deadline has passed, also of a request that was answered now, or of one of which
+    other runs still have some.
 
     Example: rescind requests run requests/ --run runs/demo --metrics rescind.prom
     """
@@ -170,7 +210,8 @@ def run_queue(
     done = work_through(folder, run, audits, workers, most)  # type: ignore[arg-type]
     now = datetime.now(UTC)
     if metrics is not None:
-        write_atomically(metrics, metrics_text(folder, done.waiting, now).encode())
+        text = metrics_text(folder, done.waiting, now, len(done.others))
+        write_atomically(metrics, text.encode())
     due = {one.name: f"due {one.due:%Y-%m-%d}, {time_left(one.due, now)}" for one in done.waiting}
     overdue = [one.name for one in done.waiting if one.due < now]
     for name in done.answered:
@@ -184,6 +225,11 @@ def run_queue(
         typer.echo(f"late: {name}; {how}", err=True)
     for name in overdue:
         typer.echo(f"overdue: {name}; {due[name]}", err=True)
+    for one in done.others:
+        if one.name not in done.answered:
+            when = f"due {one.due:%Y-%m-%d}, {time_left(one.due, now)}"
+            typer.echo(f"answered before: {one.name}; {when}\n{_in_others(one.runs)}", err=True)
+            overdue += [one.name] * (one.due < now)
     typer.echo(f"{len(done.answered)} answered, {len(done.waiting)} waiting; the run: {done.run}")
     if done.refused or done.failed or done.late or overdue:
         raise typer.Exit(1)
@@ -191,8 +237,6 @@ def run_queue(
 
 def _print_answer(folder: Path, name: str, done: Pass) -> None:
     """Print where an answer lies, whether it is that of a request before, and what is left."""
-    from rescind.experiments.other_runs import others_told
-
     place, same = folder / "answered", done.before.get(name)
     to_send = _has_receipt(place / name)
     typer.echo(f"answered: {name}" + f"; for the user: {place}/{name}/" * to_send)
@@ -205,10 +249,18 @@ def _print_answer(folder: Path, name: str, done: Pass) -> None:
             "  answered before, by rescind forget: the receipt is that one, and the exact request "
             "was not kept"
         )
-    if name in done.others:
-        typer.echo(indent(others_told(done.others[name]), "  "))
+    for one in done.others:
+        if one.name == name:
+            typer.echo(_in_others(one.runs))
     if name in done.rows:
         typer.echo(f"  imported rows: {done.rows[name]}")
+
+
+def _in_others(runs: Sequence[Path]) -> str:
+    """Return the indented line, or lines, about other runs that still have some of a request."""
+    from rescind.experiments.other_runs import others_told
+
+    return indent(others_told(runs), "  ")
 
 
 def _has_receipt(answer: Path) -> bool:

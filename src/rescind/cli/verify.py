@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from rescind.cli.given import key_given, read_receipt
+from rescind.cli.given import check_kinds, key_given, read_receipt, signing_key_given
 from rescind.cli.options import Json
 from rescind.core.words import count_of
 
@@ -88,7 +88,6 @@ def command(
     """
     from rescind.errors import ConfigError
     from rescind.forgetting.verify import verify
-    from rescind.privacy import keys
 
     named = receipt
     if run is not None:
@@ -107,10 +106,12 @@ def command(
                 f"Name one receipt.json for the other options."
             )
         raise typer.Exit(_folder(receipt, _pinned(key or []), as_json))
+    check_kinds({"": [receipt, *(chain or ())], "--event": [event], "--part": [part],
+                 "--event-key": [event_key], "--proof": [proof]})  # fmt: skip
     earlier = [read_receipt(path) for path in chain] if chain else None
     claims = [*_claims(data, read_receipt(receipt)), *_part(part)]
-    request = _request(event, event_key)
-    secret = None if event_key is None else keys.read_secret(event_key)
+    secret = None if event_key is None else _secret(event_key)
+    request = None if event is None else _request(event, secret)
     found = verify(read_receipt(receipt), _pinned(key or []), earlier, request, claims, secret)
     if proof is not None:
         found = found.also(
@@ -190,7 +191,7 @@ def _pinned(given: list[str]) -> dict[str, str]:
     from rescind.privacy import keys
 
     if given:
-        return {keys.public_key(one): "the key you gave" for one in given}
+        return {signing_key_given(one): "the key you gave" for one in given}
     own = keys.own_public_key()
     earlier = keys.earlier_public_keys()
     trusted = {key: f"your own key until {day}" for key, day in earlier.items()}
@@ -228,9 +229,11 @@ def _part(path: Path | None) -> list[Callable[[Receipt], Check]]:
     from rescind.forgetting.verify import BY_NUMBERS, Check
 
     try:
-        user, proof = read_proof(path.read_text(encoding="utf-8"))
+        user, proof = read_proof(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise DataError(f"cannot read {path}: {error}. Give your part as a JSON file.") from None
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
     kind = type(proof.part).__name__
 
     def check(receipt: Receipt) -> Check:
@@ -261,26 +264,37 @@ def _what(part: Event, receipt: Receipt) -> str:
     return items_and_rows(len(named.pairs().unique()), len(named), "item")
 
 
-def _request(event: Path | None, event_key: Path | None) -> tuple[Event, bytes, str] | None:
-    from rescind.errors import ConfigError, DataError
-    from rescind.privacy import keys
+def _secret(path: Path) -> bytes:
+    """Read the requester's key, and say if others on this machine can read it, too."""
+    from rescind.privacy.keys import read_saved_secret
 
-    if event is None:
-        return None
-    if event_key is None:
+    secret, mode = read_saved_secret(path)
+    if mode:
+        typer.echo(
+            f"note: other users of this machine can read {path} (mode {mode:03o}), and with it "
+            f"they can test guesses of what was asked. To keep it for yourself: chmod 600 {path}",
+            err=True,
+        )
+    return secret
+
+
+def _request(event: Path, secret: bytes | None) -> tuple[Event, bytes, str]:
+    from rescind.errors import ConfigError, DataError
+
+    if secret is None:
         raise ConfigError(
             "--event was given without --event-key. Give both: the request, and the key that "
             "came with its receipt."
         )
     try:
-        text = event.read_text(encoding="utf-8")
+        text = event.read_text(encoding="utf-8-sig")  # editors of Windows put a mark at the start
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise DataError(f"cannot read {event}: {why}. Give the request as a JSON file.") from None
     from rescind.storage.events import names_in, read_event
 
     try:
-        return read_event(text), keys.read_secret(event_key), names_in(text)
+        return read_event(text), secret, names_in(text)
     except DataError as error:
         raise DataError(f"{event}: {error}") from None
 
@@ -293,7 +307,7 @@ def _print(
     secret: the key that opened it    has_part: one of several asks, to whom nobody gives that key
     """
     from rescind.audits.finding import SAID_IN_WORDS, counted, legend, question
-    from rescind.core.claims import CASE, CONFIRMED, OPERATOR, WAITED_FOR
+    from rescind.core.claims import CASE, CONFIRMED, OPERATOR, SOFTWARE, WAITED_FOR
     from rescind.forgetting import receipt_words as words
     from rescind.forgetting.loan_words import only_the_loan, same_model
     from rescind.forgetting.sealing import BOUND
@@ -318,7 +332,7 @@ def _print(
     if secret is not None and only_the_loan(receipt) and same_model(receipt, secret):
         typer.echo("  model    the same as before, bit for bit")
     silos = (CONFIRMED, WAITED_FOR)
-    for name in (CASE, OPERATOR, *silos):
+    for name in (CASE, OPERATOR, SOFTWARE, *silos):
         if not (text := str(receipt.claims.get(name, BOUND))).startswith(BOUND):
             typer.echo(f"  {name}: {_shown(_silos_named(text) if name in silos else text)}")
     for one in receipt.findings:

@@ -15,8 +15,9 @@ RELEASE, PEOPLE, ENTRY = "release", "people in the release", "log entry"
 """Of a running service: the first release without the records, how many people's loans it mixes,
 and the place of the request in the log."""
 
-CASE, OPERATOR = "case", "operator"
-"""The operator's own number of the request, and who they are: a name and a contact."""
+CASE, OPERATOR, SOFTWARE = "case", "operator", "software"
+"""The operator's own number of the request, who they are (a name and a contact), and where a
+requester gets this program."""
 ITEMS = "items"
 """How many items a request is about. An item that somebody had twice is two records (rows)."""
 CONFIRMED, WAITED_FOR = "silos that confirmed", "silos waited for"

@@ -218,14 +218,14 @@ def _find(name: str, known: dict[str, int], size: int, kind: str) -> int:
             f"command line with an --item for each (--item A --item B), in Python as a list."
         )
     left = sum(k.startswith(GONE) for k in known)
-    more = f" {left} more left, and their ids were deleted." if left else ""
+    # They left, or all their records were erased.
+    more = f" {left} more {'was' if left == 1 else 'were'} here, without an id now." if left else ""
     if kind == "user":  # who else is here is nobody's business, so no near id is named
-        alike = any(_worn(one) == _worn(name) for one in known)
         raise DataError(
             f"there is no user '{name}' among {len(known) - left} users.{more} "
-            + (f"One whose id differs in {WORN} only is here. " if alike else "")
-            + "Original ids are used. Users whom a filter left out, or who withdrew, are not here; "
-            "whether the dataset still has rows of theirs: rescind data show NAME --user USER."
+            f"{told_alike(name, known)}Original ids are used. Users whom a filter left out, or who "
+            f"withdrew, are not here; whether the dataset still has rows of theirs: rescind data "
+            f"show NAME --user USER."
         )
     if left:  # a similar id must not be suggested for one that was deleted
         raise DataError(f"there is no {kind} '{name}' among {len(known) - left} {kind}s.{more}")
@@ -239,6 +239,13 @@ def _find(name: str, known: dict[str, int], size: int, kind: str) -> int:
 
 WORN = "capitals, blanks or leading zeros"
 """What ids lose on their way through spreadsheets and letters."""
+
+
+def told_alike(name: str, known: Iterable[str]) -> str:
+    """Say if an id that is here may be meant; '' if none. It is not named: whose is it?"""
+    worn = _worn(name)
+    alike = any(_worn(one) == worn for one in known)
+    return f"One whose id differs in {WORN} only is here. " if alike else ""
 
 
 def _worn(name: str) -> str:

@@ -8,12 +8,13 @@ so that each person's deletion can have a receipt.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from rescind.core.files import locked
+from rescind.core.labels import told_alike
 from rescind.data.arrays import Mask
 from rescind.data.blocklist import Blocklist, place, without_rows
 from rescind.data.dataset import Dataset
@@ -63,7 +64,7 @@ def choose(name: str, users: Sequence[str], items: Sequence[str] = ()) -> Erasin
                     f"'{one}' are several {kind}s. Repeat --{kind} for each. Nothing was erased."
                 )
             if one not in known:
-                raise DataError(f"{unknown_id(name, kind, one)} Nothing was erased.")
+                raise DataError(f"{unknown_id(name, kind, one, known)} Nothing was erased.")
     gone = _of(dataset, users, items)
     found = {*dataset.users[dataset.user[gone]]}, {*dataset.items[dataset.item[gone]]}
     # All or nothing: nobody is told "deleted" of something that they never had.
@@ -94,8 +95,11 @@ def _of(dataset: Dataset, users: Sequence[str], items: Sequence[str]) -> Mask:
     return found
 
 
-def unknown_id(name: str, kind: str, one: str) -> str:
-    """Say what to do about an id that is not there. No other id is named: it is of other people."""
+def unknown_id(name: str, kind: str, one: str, known: Iterable[str]) -> str:
+    """Say what to do about an id that is not there. No other id is named: it is of other people.
+
+    known: the ids that are there
+    """
     if kind == "user" and Blocklist.of_dataset(name).has_asked(one):
         return (
             f"'{name}' has no rows of user '{one}' any more, after an earlier request. If a "
@@ -105,12 +109,13 @@ def unknown_id(name: str, kind: str, one: str) -> str:
             f"imported again after the run forgot, they were left out then, without a receipt."
         )
     if name not in imported_names():
-        return f"there is no {kind} '{one}' in '{name}'. Its publisher's ids are used here."
+        alike = told_alike(one, known)
+        return f"there is no {kind} '{one}' in '{name}'. {alike}Its publisher's ids are used here."
     file = about_imported(name)["file"]
     return (
-        f"there is no {kind} '{one}' in '{name}'. Allowed are ids as they stand in what was "
-        f"imported ({file}): capital letters and leading zeros count, and numbers that a run gives "
-        f"are other ids. Look it up there, and give the command again."
+        f"there is no {kind} '{one}' in '{name}'. {told_alike(one, known)}Allowed are ids as they "
+        f"stand in what was imported ({file}): capital letters and leading zeros count, and "
+        f"numbers that a run gives are other ids. Look it up there, and give the command again."
     )
 
 
@@ -128,6 +133,23 @@ def stored_rows(name: str, users: Sequence[str], items: Sequence[str]) -> int:
     """Read an imported dataset again; return how many rows it has of these pairs."""
     dataset = load_imported(name)
     return len(dataset) - len(Blocklist().with_erased(users, items).left_of(dataset))
+
+
+def left_out(name: str) -> dict[str, int]:
+    """Return how many rows an imported dataset stores that every load leaves out, by user.
+
+    A request was answered where they were learnt, and they have not been deleted here yet.
+    """
+    listed = Blocklist.of_dataset(name)
+    if not listed:
+        return {}
+    dataset = load_imported(name)
+    stored, used = (
+        np.bincount(of.user, minlength=len(dataset.users))
+        for of in (dataset, listed.left_of(dataset))
+    )
+    more = stored - used
+    return {str(dataset.users[at]): int(more[at]) for at in np.flatnonzero(more)}
 
 
 def items_of(name: str, user: str) -> list[str]:

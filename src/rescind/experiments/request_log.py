@@ -28,8 +28,13 @@ def log_lines(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
 
 
-def metrics_text(folder: Path, waiting: Sequence[Waiting], now: datetime) -> str:
-    """Return what to watch, in the text format of Prometheus (node_exporter's textfile folder)."""
+def metrics_text(
+    folder: Path, waiting: Sequence[Waiting], now: datetime, in_other_runs: int = 0
+) -> str:
+    """Return what to watch, in the text format of Prometheus (node_exporter's textfile folder).
+
+    in_other_runs: how many requests were answered, while other runs still have some of it
+    """
     lines = log_lines(folder)
     answered = [one for one in lines if one["event"] == "answered"]
     late = [one for one in waiting if one.due < now]
@@ -44,6 +49,9 @@ def metrics_text(folder: Path, waiting: Sequence[Waiting], now: datetime) -> str
         ),
         ("requests_refused", "gauge", "Requests that could not be answered"): len(
             list((folder / REFUSED).glob("*.json"))
+        ),
+        ("requests_in_other_runs", "gauge", "Answered, but other runs still have some of it"): (
+            in_other_runs
         ),
         ("requests_last_pass_seconds", "gauge", "Time of the last pass"): now.timestamp(),
     }

@@ -36,6 +36,7 @@ from rescind.data.importing import imported_names
 from rescind.errors import DataError, RescindError
 from rescind.experiments.earlier_answers import SAME, Earlier, first_answer, told_before
 from rescind.experiments.forget_run import Answer, answer
+from rescind.experiments.left_in_others import OTHERS, Left, noted, settle_others
 from rescind.experiments.other_runs import others_with, still_has
 from rescind.experiments.request_files import (
     ABOUT,
@@ -95,8 +96,8 @@ class Pass:
     before: dict[str, str]
     """Answered before, by its name: the request of this folder that got the same answer; "" if
     `rescind forget` gave it, which kept no exact request."""
-    others: dict[str, list[Path]]
-    """Other runs on the same data that still have some of it, by the name of the request."""
+    others: tuple[Left, ...]
+    """Answered now or before, but other runs on the same data still have some of it."""
     rows: dict[str, str]
     """What became of the imported rows of an answered request, by its name."""
     waiting: tuple[Waiting, ...]
@@ -128,11 +129,11 @@ def work_through(folder: Path, run: Path, audits: Audits = "standard", workers: 
             try:
                 if not about_answer(folder, one.name).is_file():
                     _give(folder, run, one, audits, workers)
-                answered[one.name] = _complete(folder, one, now or datetime.now(UTC))
+                answered[one.name] = _complete(folder, run, one, now or datetime.now(UTC))
             except RescindError as error:
                 _exact_request(folder, one.name).unlink(missing_ok=True)
                 refused.append(refuse(folder, one, str(error)))
-        named = {one.name: {one.user: one.items} for one in asked if one.name in answered}
+        others = tuple(settle_others(folder))
         asked, wrong = read_all(folder, now or datetime.now(UTC))
         left = (*asked, *wrong)
     failed = tuple(name for name, about in answered.items() if about["verdict"] in FAILED)
@@ -140,7 +141,6 @@ def work_through(folder: Path, run: Path, audits: Audits = "standard", workers: 
     before = {name: about.get(SAME, "") for name, about in answered.items() if about.get("before")}
     late = {name: _lateness(about) for name, about in answered.items() if about["late"]}
     stands = current(run)
-    others = {name: found for name, what in named.items() if (found := others_with(stands, what))}
     return Pass(tuple(answered), tuple(refused), failed, late, before, others, rows, left, stands)
 
 
@@ -288,10 +288,11 @@ def _appearing(folder: Path, one: Asked, about: dict[str, Any]) -> Iterator[Path
     sync_folder(place.parent)
 
 
-def _complete(folder: Path, one: Asked, now: datetime) -> dict[str, Any]:
+def _complete(folder: Path, run: Path, one: Asked, now: datetime) -> dict[str, Any]:
     """Delete the imported rows, then the file of the request; return what is known of the answer.
 
-    Killed at any moment, the next call goes on from here: until then the request is open.
+    Killed at any moment, the next call goes on from here: until then the request is open. Other
+    runs are looked for first: without the file nobody knows any more what to look for.
     """
     path = about_answer(folder, one.name)
     about = read_table(path)
@@ -300,6 +301,8 @@ def _complete(folder: Path, one: Asked, now: datetime) -> dict[str, Any]:
             receipt = path.with_name(f"receipt-{name}.json")
             only = "the run has nothing of theirs; " if about.get("only_rows") else ""
             about["rows"] = only + _delete_rows(receipt, name, one, about.get(SAME, ""))
+        if runs := others_with(current(run), {one.user: one.items}):
+            about[OTHERS] = noted(folder, one, runs)
         about |= {"answered": now.isoformat(timespec="seconds"), "late": now > one.due}
         write_atomically(path, json.dumps(about, indent=2).encode())
     line = {"event": "answered", **about}

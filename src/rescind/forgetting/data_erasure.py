@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from rescind.audits.finding import Finding
-from rescind.core.claims import CASE, ITEMS, OPERATOR, one_line
+from rescind.core.claims import CASE, ITEMS, one_line
 from rescind.core.files import locked, sync_folder, write_atomically
 from rescind.core.labels import Labels
 from rescind.core.records import Erase, Records
@@ -33,7 +33,7 @@ from rescind.forgetting.receipt_html import page
 from rescind.forgetting.receipt_log import log_if_possible
 from rescind.forgetting.receipt_words import ROWS
 from rescind.forgetting.sealing import decrypt, encrypt
-from rescind.privacy.keys import erasure_key, new_secret, operator, read_secret
+from rescind.privacy.keys import about_signer, erasure_key, new_secret, read_secret
 from rescind.storage.events import event_text
 
 NOT_COVERED = (
@@ -205,7 +205,7 @@ def _with_receipt(name: str, told: dict[str, Any]) -> Erasure:
             [kept_list("of the data", place(name).stat().st_size)],
             _findings(asked),
             not_covered=NOT_COVERED,
-            claims={**told["claims"], **({OPERATOR: who} if (who := operator()) else {})},
+            claims={**told["claims"], **about_signer()},
             bound_claims={ITEMS: str(items), **({CASE: told["case"]} if told["case"] else {})},
             key=key,
         )

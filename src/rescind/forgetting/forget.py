@@ -17,7 +17,7 @@ import torch
 from rescind.audits.battery import Report
 from rescind.audits.finding import Finding
 from rescind.core import params
-from rescind.core.claims import CASE, ITEMS, OPERATOR, one_line
+from rescind.core.claims import CASE, ITEMS, one_line
 from rescind.core.federation import Federation
 from rescind.core.method import Method, Unlearner
 from rescind.core.named import Named
@@ -39,7 +39,7 @@ from rescind.forgetting.pipeline import (
 from rescind.forgetting.purge import inventory
 from rescind.forgetting.receipt import Done, Issued, Kept, Receipt, issue, opened
 from rescind.methods.unlearning.retrain import Retrain
-from rescind.privacy.keys import operator, signing_key
+from rescind.privacy.keys import about_signer, signing_key
 from rescind.storage.provenance import version_of
 
 Audits = Literal["standard", "full", "none"]
@@ -135,7 +135,6 @@ def forget(
         raise ConfigError(f"audits must be one of {', '.join(AUDITS)}; got '{audits}'.")
     check_answers(method or fed.method)
     numbered = {CASE: one_line(case, "the case")} if case else {}
-    named = {OPERATOR: who} if (who := operator()) else {}
     request = fed.request(event, away)
     no_folder = audits == "none" or folder is not None
     with nullcontext("") if no_folder else TemporaryDirectory(prefix="rescind-retrains-") as made:
@@ -182,7 +181,7 @@ def forget(
             findings(known),
             records=request.count,
             not_covered=[*_limits(fed, request), *claims.not_covered, *not_covered],
-            claims={**claims.plain, **named},
+            claims={**claims.plain, **about_signer()},
             bound_claims={**claims.bound, **numbered, **_items(fed, request)},
             sealed_claims=claims.sealed,
             previous=previous,

@@ -162,7 +162,7 @@ def proof_text(proof: Proof, user: str, labels: Labels | None = None) -> str:
 
 def read_proof(text: str) -> tuple[str, Proof]:
     """Read what `proof_text` wrote; return (user, proof). Raises `DataError`."""
-    from rescind.storage.events import names_in, read_event
+    from rescind.storage.events import names_in, read_event, why_not
 
     try:
         table: dict[str, Any] = json.loads(text)
@@ -177,8 +177,8 @@ def read_proof(text: str) -> tuple[str, Proof]:
         return str(table["user"]), Proof(part, key, way, names)
     except (DataError, KeyError, TypeError, ValueError) as error:
         raise DataError(
-            f"not a part of a request ({error}). Give the file that came from rescind forget "
-            f"--parts."
+            f"not a part of a request ({why_not(error)}). Give the file that came from rescind "
+            f"forget --parts."
         ) from None
 
 

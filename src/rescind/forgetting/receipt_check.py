@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shlex import quote
 
+from rescind.core.claims import SOFTWARE
 from rescind.forgetting.receipt import NAMES, Receipt, canonical, digest
 from rescind.forgetting.receipt_words import about_rows
 from rescind.reporting.html import Page
@@ -44,9 +45,9 @@ def how_to_check(
     out.text(f"This page is not signed; the signed receipt is {file}. You need three things:")
     out.listing(
         [
-            f"The software: {_program(receipt)} or newer, from whoever you trust. It is free "
-            f"(Apache 2.0). {_same_program(receipt)}You can also do without it: a shell and "
-            f"openssl are enough for the signature (below).",
+            f"The software: {_program(receipt)} or newer. It is free (Apache 2.0). "
+            f"{_where_it_is(receipt)}{_same_program(receipt)}You can also do without it: a shell "
+            f"and openssl are enough for the signature (below).",
             "The operator's public key, by another way than this page and this file: from their "
             "web page, by letter or by telephone. They have it in the file `signing.pub`.",
             f"Your own papers, which only you have: {own}.",
@@ -119,6 +120,17 @@ def _of_ones_part(name: str) -> tuple[str, str, str]:
 def _program(receipt: Receipt) -> str:
     version = receipt.code.get("rescind", "")
     return f"rescind {version}" if version[:1].isdigit() else "rescind"
+
+
+def _where_it_is(receipt: Receipt) -> str:
+    """Return where the requester gets the program. No package index has one of this name."""
+    beware = "do not install a package of that name from elsewhere, it may be somebody else's. "
+    place = receipt.claims.get(SOFTWARE, "")
+    if not place:
+        return f"Ask the operator for a copy, and {beware}"
+    return (
+        f"The operator says where to get it: {place} (their web page must say the same); {beware}"
+    )
 
 
 def _same_program(receipt: Receipt) -> str:

@@ -44,6 +44,11 @@ def plain(value: Any) -> Any:
 
 def from_bytes(data: bytes) -> Any:
     """Read JSON in UTF-8, or raise `DataError`."""
+    if data.startswith(b"\xef\xbb\xbf"):
+        raise DataError(
+            "a program wrote it anew: it begins with a byte order mark, which was not signed. Ask "
+            "for the file again, and save it without opening it."
+        )
     try:
         return json.loads(data.decode(), parse_constant=_no_number)
     except (ValueError, RecursionError) as error:

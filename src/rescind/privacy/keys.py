@@ -6,6 +6,7 @@ the folder that `RESCIND_KEYS` names, in files that only their owner can read.
     signing.key    Ed25519, PEM       signs receipts; made on first use
     signing.pub    its public half    to publish, so that others can verify
     operator.txt   name, contact      of who signs, which receipts state
+    software.txt   an address         where requesters get this program, which receipts state
     rotated-*.json statements         of new signing keys, signed by the old and the new one
     erasure.key    32 random bytes    digests of erased records, which reruns leave out
     log.key        Ed25519, PEM       signs checkpoints of the log in log/
@@ -25,6 +26,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rescind.core.claims import OPERATOR, SOFTWARE
 from rescind.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -57,15 +59,19 @@ def signing_key() -> Ed25519PrivateKey:
     return key
 
 
-def operator() -> str:
-    """Return the name and contact of who signs here; '' if nobody has said them."""
-    place = folder() / "operator.txt"
-    return place.read_text(encoding="utf-8").strip() if place.is_file() else ""
+def about_signer() -> dict[str, str]:
+    """Return what receipts that are signed here state of the signer, as far as it was said."""
+    found = dict[str, str]()
+    for name in (OPERATOR, SOFTWARE):
+        place = folder() / f"{name}.txt"
+        if place.is_file() and (text := place.read_text(encoding="utf-8").strip()):
+            found[name] = text
+    return found
 
 
-def name_operator(text: str) -> None:
-    """Write down the name and contact of who signs here."""
-    _write(private_folder() / "operator.txt", f"{text}\n".encode(), os.replace)
+def say_of_signer(name: str, text: str) -> None:
+    """Write down what receipts state from now on. name: one of OPERATOR, SOFTWARE"""
+    _write(private_folder() / f"{name}.txt", f"{text}\n".encode(), os.replace)
 
 
 def rotate_signing_key(today: str) -> Path:
@@ -172,6 +178,16 @@ def read_secret(path: Path) -> bytes:
     return _secret(path, read_private(path))
 
 
+def read_saved_secret(path: Path) -> tuple[bytes, int]:
+    """Read a requester's key; return it with the mode of its file if others can read it, else 0.
+
+    Mail programs and browsers save files so that everybody on the machine can read them. The
+    requester's key signs nothing, so it is not refused, as this user's own keys are.
+    """
+    data, mode = _read(path, 10_000)
+    return _secret(path, data), mode if mode & 0o077 else 0
+
+
 def public_text(key: Ed25519PrivateKey) -> str:
     """Return the public half as `ed25519:` and 64 hexadecimal digits."""
     return PREFIX + key.public_key().public_bytes_raw().hex()
@@ -195,19 +211,13 @@ def public_key(given: str) -> str:
 
 def read_private(path: Path, largest: int = 10_000) -> bytes:
     """Read a secret file. It is refused if other users can read it."""
-    try:
-        with open(path, "rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            if mode & 0o077:
-                raise ConfigError(
-                    f"{path} can be read or changed by other users (mode {mode:03o}), so it is "
-                    f"not secret. If no one else has read it: chmod 600 {path}"
-                )
-            return file.read(largest)
-    except OSError as error:
+    data, mode = _read(path, largest)
+    if mode & 0o077:
         raise ConfigError(
-            f"cannot read the key {path}: {error.strerror or error}. Name a file that you can read."
-        ) from None
+            f"{path} can be read or changed by other users (mode {mode:03o}), so it is "
+            f"not secret. If no one else has read it: chmod 600 {path}"
+        )
+    return data
 
 
 def private_folder() -> Path:
@@ -228,6 +238,18 @@ def private_folder() -> Path:
             f"Run: chmod 700 {place}"
         )
     return place
+
+
+def _read(path: Path, largest: int) -> tuple[bytes, int]:
+    """Read a file that was opened once; return what is in it, and its mode."""
+    try:
+        with open(path, "rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            return file.read(largest), mode
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read the key {path}: {error.strerror or error}. Name a file that you can read."
+        ) from None
 
 
 def _read_or_make(path: Path, make: Callable[[], bytes]) -> bytes:

@@ -257,8 +257,13 @@ def history(log: LogFolder, line: str) -> str:
     if added is None:
         return "the log never added this line"
     if gone is None:
-        return f"added as entry {added:,} and counted since"
-    return f"added as entry {added:,}, revoked as entry {gone:,}"
+        return f"added as {_entry(added)} and counted since"
+    return f"added as {_entry(added)}, revoked as {_entry(gone)}"
+
+
+def _entry(index: int) -> str:
+    """Return the place of an entry as `rescind verify` tells it, with what `log list` shows."""
+    return f"entry {index + 1:,} (index {index:,})"
 
 
 def own_line(told: Mapping[str, Any]) -> str:

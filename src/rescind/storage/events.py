@@ -157,11 +157,21 @@ def read_event(text: str) -> Event:
         event.digest()
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise DataError(
-            f"not a request ({error!r}). Expected JSON with kind (one of {', '.join(kinds)}) and "
-            f"client, item, time: lists of one length (for Withdraw: client, a number), by "
-            f"themselves or under {INNER}. Give the file that rescind forget --request wrote."
+            f"not a request ({why_not(error)}). Expected JSON with kind (one of "
+            f"{', '.join(kinds)}) and client, item, time: lists of one length (for Withdraw: "
+            f"client, a number), by themselves or under {INNER}. Give the file that rescind forget "
+            f"--request wrote."
         ) from None
     return event
+
+
+def why_not(error: Exception) -> str:
+    """Return in words why a JSON file is not what was expected."""
+    if isinstance(error, json.JSONDecodeError):
+        return "it is not JSON"
+    if isinstance(error, KeyError):
+        return f"'{error.args[0]}' is missing, or is not expected"
+    return str(error)
 
 
 def _inner_numbers(table: Mapping[str, Any], kind: type[Event]) -> dict[str, Any]:

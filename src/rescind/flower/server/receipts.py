@@ -18,7 +18,7 @@ from typing import Any
 
 from rescind.audits.finding import Finding
 from rescind.core import params
-from rescind.core.claims import CONFIRMED, OPERATOR, WAITED_FOR
+from rescind.core.claims import CONFIRMED, WAITED_FOR
 from rescind.core.federation import Federation
 from rescind.core.files import write_atomically
 from rescind.core.labels import Labels
@@ -34,7 +34,7 @@ from rescind.forgetting.receipt import Done
 from rescind.forgetting.receipt_check import REQUEST
 from rescind.forgetting.receipt_html import page
 from rescind.forgetting.receipt_log import log_if_possible, proof_path
-from rescind.privacy.keys import operator
+from rescind.privacy.keys import about_signer
 from rescind.storage.events import event_text
 from rescind.storage.provenance import version_of
 
@@ -160,12 +160,11 @@ def _issued(
     if table := one.get("imported"):
         limits.append(IMPORTED.format(name=table["name"], command=table["command"]))
     silos = {str(silo) for silo in range(int(one["silos"]))} - {*waiting}
-    named = {OPERATOR: who} if (who := operator()) else {}
     return receipt.issue(
         event, done, inventory(fed), [Finding("audit", "UNAUDITED", note=UNAUDITED)],
         records=records, not_covered=limits, previous=previous or None,
         claims={
-            **named,
+            **about_signer(),
             CONFIRMED: ", ".join(sorted(silos, key=int)) or "none",
             WAITED_FOR: ", ".join(waiting) or "none",
         },
