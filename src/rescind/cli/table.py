@@ -22,7 +22,10 @@ def command(
     recipe: Recipe,
     metric: Annotated[
         list[str] | None,
-        Option(help="Metrics, or paths such as seconds.cpu. Default: those of the recipe."),
+        Option(
+            help="Metrics, or paths such as seconds.cpu. Default: those of the recipe, "
+            "or HR and NDCG at its lengths of lists (run.k)."
+        ),
     ] = None,
     against: Annotated[
         str | None,
@@ -46,8 +49,9 @@ def command(
 
     path = locate(recipe)
     check(path, (), against)
+    from rescind.experiments.cell import more_k
     from rescind.experiments.significance import differences
-    from rescind.experiments.tables import collect, lines, markdown, remarks
+    from rescind.experiments.tables import collect, lines, markdown, remarks, without_values
 
     found = _read(path)
     columns = tuple(Column(name) for name in metric or ())
@@ -55,7 +59,9 @@ def command(
     for column in columns:
         if recorded and all(column.of(line) is None for line in recorded):
             known = {name for line in recorded for name in line["test"]}
-            hint = suggest(column.path, known)
+            more = more_k(column.path, sorted({k for one in found.cells for k in one.run.k}))
+            more += " Then run it again with --record." if more else ""
+            hint = f"{suggest(column.path, known)}{more}"
             raise ConfigError(f"no result has the metric '{column.path}'; {hint}")
     table = collect(found, columns)
     if plot is not None:
@@ -72,11 +78,14 @@ def command(
     for remark in remarks(table):
         typer.echo(remark)
     remarked = table.other_code or table.other_settings
-    if against is not None:
+    nothing = without_values(table)
+    if against is not None and not nothing:
         _compare(paired, against, shown)
     if plot is not None:
         typer.echo(f"Written: {plot}")
-    if not any(e.values for e in table.entries) and not remarked:
+    if nothing:
+        typer.echo(nothing)
+    elif not any(e.ran for e in table.entries) and not remarked:
         typer.echo(f"No results are recorded yet. Next: rescind run {recipe} --record")
 
 

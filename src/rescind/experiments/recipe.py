@@ -21,6 +21,8 @@
     [table]    columns = ["NDCG@20", "seconds.cpu"]   optional: what is shown of a line
                also = ["unlearning/ml-1m"]         optional: other results that count here
 
+Without columns, a table shows what its cells measure (`run.k`).
+
 A cell is named by its labels along the axes other than seed, joined by "/".
 """
 
@@ -44,12 +46,11 @@ from rescind.experiments.cell import (
     RunSettings,
     SharingSettings,
 )
-from rescind.experiments.recipe_file import COLUMNS, Column, PlotSettings
+from rescind.experiments.recipe_file import Column, PlotSettings
 from rescind.experiments.recipe_shape import SETTINGS, Table
 from rescind.storage.kinds import METHODS, MODELS, UNLEARNERS
 
 __all__ = [
-    "COLUMNS",
     "Cell",
     "Column",
     "DataSettings",
@@ -88,6 +89,14 @@ class Recipe:
         if self.changed:
             name += f"-{recipe_file.change_name(self.changed)}"
         return Path(self.path.parent.name) / name
+
+    @property
+    def shown(self) -> tuple[Column, ...]:
+        """Return the columns of its table: those that it names, or what its cells measure."""
+        if self.columns is not None:
+            return self.columns
+        names = dict.fromkeys(name for cell in self.cells for name in _measured(cell))
+        return tuple(map(Column, names))
 
     @property
     def results(self) -> Path:
@@ -244,9 +253,7 @@ def _cell(
     try:
         method, sharing = _named(tables.get("method", {}), METHODS[1], path), tables.get("sharing")
         learns = from_table(_learner(method, look), method, {"model": MODELS}, look)
-        run = {**_rounds(learns, tables.get("run", {})), "seed": seed}
-        if learns.model.task == "nodes":
-            run = {"measure": "accuracy", **run}
+        run = {**_measure(learns, _rounds(learns, tables.get("run", {}))), "seed": seed}
         guards = _settings(GuardSettings, tables.get("guards", {}))
         return Cell(
             name=name,
@@ -268,6 +275,23 @@ def _rounds(learns: Any, run: Table) -> Table:
     if enough is None or "rounds" in run:
         return run
     return {"rounds": enough, "evaluate_every": enough, **run}
+
+
+def _measure(learns: Any, run: Table) -> Table:
+    """Return [run] with k as a list, and with a measure that there is, if it names none."""
+    k = run.get("k", RunSettings.k)
+    run = {**run, "k": k if isinstance(k, list | tuple) else [k]}
+    if learns.model.task == "nodes":
+        return {"measure": "accuracy", **run}
+    usual = RunSettings.measure in (f"NDCG@{length}" for length in run["k"])
+    return run if usual or not run["k"] else {"measure": f"NDCG@{run['k'][0]}", **run}
+
+
+def _measured(cell: Cell) -> tuple[str, ...]:
+    """Return the metrics that show a cell's result, and the one that chose its round."""
+    if cell.method.model.task == "nodes":
+        return "accuracy", cell.run.measure
+    return *(f"{name}@{k}" for k in cell.run.k for name in ("HR", "NDCG")), cell.run.measure
 
 
 def _named(table: Mapping[str, Any], marker: str, path: Path) -> Table:

@@ -75,9 +75,6 @@ def _value_at(line: Mapping[str, Any], path: str) -> float | str | None:
     return place if isinstance(place, int | float | str) else None
 
 
-COLUMNS = (Column("HR@20"), Column("NDCG@20"))
-
-
 @dataclass(frozen=True)
 class PlotSettings:
     """Settings of `rescind table --plot` for a recipe that sweeps one setting."""

@@ -13,12 +13,12 @@ from typing import Any
 
 from rescind.data.catalogue import AUTHORS, ENTRIES
 from rescind.errors import DataError
-from rescind.experiments.cell import DataSettings
-from rescind.experiments.recipe import COLUMNS, Cell, Column, Recipe
+from rescind.experiments.cell import AT_K, DataSettings
+from rescind.experiments.recipe import Cell, Column, Recipe
 
 Newest = dict[tuple[str, int], dict[str, Any]]
 """Result lines by cell and seed."""
-RANKING = re.compile(r"^(?:HR|NDCG|Recall|Precision|MRR)@\d+$")
+RANKING = re.compile(rf"^(?:{'|'.join(AT_K)})@\d+$")
 """Paths of columns for which item popularity is a lower bound worth marking.
 
 Not of diagnostics, such as what is left of an old block for some of the users.
@@ -195,13 +195,13 @@ def collect(
 ) -> ResultTable:
     """Collect results of the recipe's current settings; the newest of each seed counts.
 
-    columns: Default: those of the recipe, or HR@20 and NDCG@20
+    columns: Default: those of the recipe, or what its cells measure
     known: what `newest_lines` returned, if they were read before
     """
     cells = cells_by_name(recipe)
     newest, stale = known or newest_lines(recipe)
     floors = [n for n in recipe.names if type(cells[n].method).__name__ == POPULARITY]
-    shown = columns or recipe.columns or COLUMNS
+    shown = columns or recipe.shown
     entries = []
     for name in recipe.names:
         same = [n for n in floors if n != name and cells[n].data == cells[name].data]
@@ -372,6 +372,18 @@ def remarks(table: ResultTable) -> list[str]:
     if table.stale:
         said.append(f"{table.stale} older result lines belong to other settings and are left out.")
     return said
+
+
+def without_values(table: ResultTable) -> str:
+    """Return what the results have instead, if they have nothing of the columns; '' otherwise."""
+    if not any(e.ran for e in table.entries) or any(e.values or e.words for e in table.entries):
+        return ""
+    asked = ", ".join(dict.fromkeys(e.metric for e in table.entries))
+    newest, _ = newest_lines(table.recipe)
+    return (
+        f"The results have nothing of {asked}. Give --metric with what they have: "
+        f"{', '.join(dict.fromkeys(name for line in newest.values() for name in line['test']))}."
+    )
 
 
 def rows_as_markdown(rows: list[list[str]]) -> str:
