@@ -367,7 +367,7 @@ def test_seeds_of_other_rows_of_the_data_are_named(tmp_path):
     recipe.results.write_text("".join(json.dumps(line) + "\n" for line in lines))
     (said,) = collect(recipe).mixed
     assert "rows of 'ml-1m' were erased" in said
-    assert "1 are of other rows than the rest: ml-1m/FedAvg seed 1." in said
+    assert "1 is of other rows than the rest: ml-1m/FedAvg seed 1." in said
     assert remarks(collect(recipe))[0] == said
 
 

@@ -84,6 +84,7 @@ def command(
         more = [f"{key}={value}" for key, value in (("data", data), ("method", method)) if value]
         found = _from_file(recipe, [*more, *change], cell, record)
     from rescind.experiments.learning_run import append_facts
+    from rescind.experiments.recipe import folder_name
 
     cells = found.choose(cell, None if seeds is None else range(seeds))
     if not resume:  # what is finished needs no data
@@ -97,7 +98,7 @@ def command(
     for number, chosen in enumerate(cells, 1):
         name, seed, folder = chosen.name, chosen.run.seed, home
         if several:
-            folder = home / name.replace("/", "_").replace(" ", "_") / f"seed-{seed}"
+            folder = home / folder_name(name, seed)
         place = f"[{number}/{len(cells)}] " if len(cells) > 1 else ""
         try:
             facts = _one(chosen, folder, resume, f"{place}{name} seed {seed}", cache)

@@ -90,6 +90,11 @@ class Recipe:
             name += f"-{recipe_file.change_name(self.changed)}"
         return Path(self.path.parent.name) / name
 
+    def folders(self, cell: str, seed: int) -> tuple[Path, ...]:
+        """Return where a run of a cell may be: below the recipe's place, or there if alone."""
+        home = Path("runs") / self.place
+        return home / folder_name(cell, seed), home, home.with_name(f"{home.name}-seed-{seed}")
+
     @property
     def shown(self) -> tuple[Column, ...]:
         """Return the columns of its table: those that it names, or what its cells measure."""
@@ -112,6 +117,11 @@ class Recipe:
         firsts = {c.name: c for c in reversed(cells)}
         order = [firsts[n] for n in self.names if n in firsts]
         return tuple(cell.with_seed(seed) for cell in order for seed in seeds)
+
+
+def folder_name(cell: str, seed: int) -> Path:
+    """Return the folder of one of several runs, below the recipe's."""
+    return Path(cell.replace("/", "_").replace(" ", "_")) / f"seed-{seed}"
 
 
 def read(

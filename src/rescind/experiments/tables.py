@@ -24,6 +24,9 @@ RANKING = re.compile(rf"^(?:{'|'.join(AT_K)})@\d+$")
 Not of diagnostics, such as what is left of an old block for some of the users.
 """
 
+ALONE = "answered_alone"
+"""In a line: whether the run left out what a request to it alone removed."""
+
 MOST_NAMED = 6
 """Runs that a remark names."""
 
@@ -214,13 +217,13 @@ def collect(
             ran, values = any(cell == name for cell, _ in newest), tuple(numbers.values())
             entry = Entry(name, column.name, values, paper, tuple(numbers), floor)
             entry = replace(entry, words=words, digits=column.digits, ran=ran)
-            data = tuple(str(newest[name, seed].get("data", "")) for seed in numbers)
+            data = tuple(_rows_of(newest[name, seed]) for seed in numbers)
             entry = replace(entry, data=data, printed_floor=_floor_of_print(cells[name]))
             entries.append(entry)
     # The additive learner has no random numbers either, but it is not a control.
     seedless = [n for n in recipe.names if cells[n].method.seedless]
     controls = tuple(n for n in seedless if cells[n].method.control)
-    mixed = mixed_data(newest, cells)
+    mixed = (*answered_alone(recipe, newest), *mixed_data(newest, cells))
     own = any(cell.code for cell in cells.values())
     other = other_code(recipe, cells, newest) if own else ()
     changed = other_settings(recipe, cells, newest) if stale else ()
@@ -289,7 +292,7 @@ def mixed_data(newest: Newest, cells: Mapping[str, Cell]) -> tuple[str, ...]:
     """
     digests: dict[DataSettings, dict[str, list[str]]] = {}
     for (name, seed), line in sorted(newest.items()):
-        if "data" in line:  # lines of the first versions have none
+        if "data" in line and not line.get(ALONE):  # lines of the first versions have no data
             of = digests.setdefault(cells[name].data, {})
             of.setdefault(line["data"], []).append(f"{name} seed {seed}")
     said = []
@@ -299,11 +302,38 @@ def mixed_data(newest: Newest, cells: Mapping[str, Cell]) -> tuple[str, ...]:
         if others:
             said.append(
                 f"MIXED DATA: rows of '{data.name}' were erased, added or imported again between "
-                f"these runs. {len(others)} are of other rows than the rest: {_named(others)}. "
-                f"Do not compare them; run all of them again with --record, and with --seeds N if "
-                f"some have seeds that the recipe does not name."
+                f"these runs. {len(others)} {'is' if len(others) == 1 else 'are'} of other rows "
+                f"than the rest: {_named(others)}. Do not compare them; run all of them again with "
+                f"--record, and with --seeds N if some have seeds that the recipe does not name."
             )
     return tuple(said)
+
+
+def answered_alone(recipe: Recipe, newest: Newest) -> tuple[str, ...]:
+    """Tell which results are of a run that answered a request by itself, and how to undo a trial.
+
+    Such a run leaves the records out whenever it is run again, so running all again is no help.
+    """
+    alone = sorted(key for key, line in newest.items() if line.get(ALONE))
+    if not alone:
+        return ()
+    from rescind.data.blocklist import FILE  # numpy, which a table needs not
+
+    of = ((folder for folder in recipe.folders(*key) if (folder / FILE).is_file()) for key in alone)
+    folders = [str(folder) for folder in (next(some, None) for some in of) if folder]
+    where = f" ({_named(folders)})" if folders else ""
+    return (
+        f"MIXED DATA: a request was answered in {_named([f'{c} seed {s}' for c, s in alone])} and "
+        f"nowhere else (public data, or --only-here), so "
+        f"{'it leaves' if len(alone) == 1 else 'they leave'} those records out at every run. Do "
+        f"not compare; to undo a trial, delete {'its folder' if len(alone) == 1 else 'the folders'}"
+        f"{where}, then: rescind run {recipe.path} --record",
+    )
+
+
+def _rows_of(line: Mapping[str, Any]) -> str:
+    """Return what tells the rows of a result from others; loans that were taken back count."""
+    return f"{line.get('data', '')}{' less what was taken back' * bool(line.get(ALONE))}"
 
 
 def _values(newest: Newest, name: str, column: Column) -> dict[int, float | str]:
