@@ -503,3 +503,55 @@ def test_a_common_mistake_is_told_in_one_line(own, rescind, name, right, wrong, 
     assert code == (2 if words else 0), said
     assert words in said
     assert "Traceback" not in said
+
+
+# -- a class that is named without its file -------------------------------------------------------
+
+BY_NAME = '[data]\nname = "synthetic"\n[axes]\nmethod = [{named}]\n'
+
+
+def test_a_plain_name_says_which_file_it_means(own, tmp_path, caplog):
+    path = own("Lonely")
+    (tmp_path / "mine.toml").write_text(BY_NAME.format(named='"Lonely"'))
+    with pytest.raises(ConfigError, match="there is no method 'Lonely'"):
+        read(tmp_path / "mine.toml")
+    _outside.class_name(str(path))
+    forgotten(path)
+    assert caplog.messages == []
+    (cell,) = read(tmp_path / "mine.toml").cells
+    assert file_of(type(cell.method)) == path
+    assert caplog.messages == [f"Lonely: the class of {path}, which you have run before"]
+    read(tmp_path / "mine.toml", ["method=lonely.py"])
+    assert len(caplog.messages) == 1, "the control: a file that is named need not be told"
+
+
+def test_a_plain_name_of_two_files_is_refused_with_both(own, rescind, tmp_path):
+    """It meant the file that was first run last, and the same recipe gave other results."""
+    first, second = own("Zed", file="v1.py"), own("Zed", LEARNER + "# another text", "v2.py")
+    (tmp_path / "mine.toml").write_text(BY_NAME.format(named='"Zed"'))
+    for path in (first, second):
+        _outside.class_name(str(path))
+        forgotten(path)
+    ways = (
+        ("run", "mine.toml"), ("run", "--data", "synthetic", "--method", "zed"),
+        ("tune", "synthetic", "--method", "Zed"), ("table", "mine.toml"),
+    )  # fmt: skip
+    for words in ways:
+        code, said = rescind(*words)
+        assert code == 2, said
+        assert f"{first}, {second}" in said.replace("\n", " "), words
+        assert 'name = "v2.py"' in said
+    with pytest.raises(ConfigError, match="2 files that you have run have a class 'Zed'"):
+        rs.methods.Zed  # noqa: B018
+    second.write_text(first.read_text())
+    (cell,) = read(tmp_path / "mine.toml").cells
+    assert type(cell.method).__name__ == "Zed", "the control: one text is one method"
+
+
+def test_a_file_that_another_cell_names_does_not_decide_a_plain_name(own, tmp_path):
+    named = ", ".join(f'"{one}"' for one in ("one.py", "two.py", "Shared"))
+    (tmp_path / "mine.toml").write_text(BY_NAME.format(named=named))
+    own("Shared", file="one.py")
+    own("Shared", LEARNER + "# another text", "two.py")
+    with pytest.raises(ConfigError, match="2 files that you have run have a class 'Shared'"):
+        read(tmp_path / "mine.toml")

@@ -42,6 +42,11 @@ def find(package: str, marker: str, name: str) -> type:
     return _class(real)
 
 
+def knows(name: str) -> bool:
+    """Return whether a class of this name is described, of any kind."""
+    return name.lower() in {one.lower() for one in _described()}
+
+
 @cache
 def _described() -> dict[str, Any]:
     found: dict[str, Any] = json.loads(files("rescind").joinpath(*FILE).read_text("utf-8"))

@@ -36,7 +36,7 @@ from typing import Any
 
 from rescind.core.settings import Find, checked, fields_of, find, from_table, sought
 from rescind.errors import ConfigError, suggest
-from rescind.experiments import recipe_file
+from rescind.experiments import described, recipe_file
 from rescind.experiments.cell import (
     CONTROLS,
     Cell,
@@ -305,13 +305,16 @@ def _measured(cell: Cell) -> tuple[str, ...]:
 
 
 def _named(table: Mapping[str, Any], marker: str, path: Path) -> Table:
-    """Return a table whose name is that of a class: it may be a file, near the recipe or here."""
+    """Return a table whose name is that of a class: it may be a file, near the recipe or here.
+
+    A class that is not of rescind is looked for in the user's own files.
+    """
     if "name" not in table:
         return dict(table)
     name = str(table["name"])
     if name == "auto" and marker == METHODS[1]:
         name = "AutoGram"
-    if name.partition(":")[0].endswith(".py"):
+    if not described.knows(name) and name not in (*CONTROLS, "own"):
         from rescind.methods._outside import class_name  # loads torch, which a table needs not
 
         name = class_name(name, marker, path.parent)
