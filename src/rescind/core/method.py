@@ -121,6 +121,18 @@ class Method(Unlearner):
     unit: ClassVar[float] = 1.0
     """What stands for 1 in an update of whole numbers: the limit of norms is in these."""
 
+    if not TYPE_CHECKING:  # so that a type checker still knows which attributes there are
+
+        def __getattr__(self, name: str) -> Any:
+            """Tell who expects an estimator how a method learns."""
+            text, me = f"'{type(self).__name__}' object has no attribute '{name}'", type(self)
+            if name in ("fit", "partial_fit", "predict", "recommend", "add"):
+                text += (
+                    f": it learns in a federation, rs.Federation.start(data, {me.__name__}())"
+                    f".run({me.rounds_or(50)}). Of records in one place: rs.Gram().fit(frame)"
+                )
+            raise AttributeError(text)
+
     def __post_init__(self) -> None:
         self.check_above_zero("clients_per_round")
         if self.model.task not in self.tasks:

@@ -43,8 +43,10 @@ def find(package: str, marker: str, name: str) -> type:
 
 
 def knows(name: str) -> bool:
-    """Return whether a class of this name is described, of any kind."""
-    return name.lower() in {one.lower() for one in _described()}
+    """Return whether a method of this name is described, ignoring case."""
+    return name.lower() in {
+        n.lower() for n, said in _described().items() if said["kinds"] != [MODEL]
+    }
 
 
 @cache
