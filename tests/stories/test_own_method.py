@@ -345,6 +345,22 @@ def test_a_run_is_not_opened_with_a_file_that_was_edited(own, trained, rescind):
     assert rescind("recommend", str(run), "--user", "5")[0] == 0, "the control"
 
 
+def test_files_that_once_had_the_class_are_not_listed_with_the_one_that_was_edited(
+    own, trained, rescind
+):
+    path = own("Listed")
+    others = [own("Listed", LEARNER + f"# {n}", f"listed_{n}.py") for n in range(4)]
+    run = trained(path, "run")
+    for other in others:
+        _outside.remember(other)
+    path.write_text(path.read_text() + "# edited\n")
+    said = rescind("recommend", str(run), "--user", "5")[1]
+    assert str(path.parent / digest_of(path)) in said
+    assert "listed_" not in said
+    path.unlink()
+    assert "listed_" in rescind("recommend", str(run), "--user", "5")[1], "the control: no other"
+
+
 def test_a_run_of_an_earlier_version_is_held_to_the_digest_in_its_run_json(
     own, trained, rescind, monkeypatch
 ):

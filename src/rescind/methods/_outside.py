@@ -335,9 +335,10 @@ def _other_code(name: str, made: str, run: str, others: list[str]) -> str:
     )
     if not others:
         return f"{run} was made by {made}{where}. {back}"
-    others.sort(key=lambda other: f"/{file} " not in other)  # its own file before namesakes
+    mine = [other for other in others if f"/{file} " in other]
+    others = (mine or others)[:1]  # its own file, not all that ever had a class of this name
     return (
-        f"{run} was made by {made}{where}. What is there now is other code: {'; '.join(others)}. "
+        f"{run} was made by {made}{where}. What is there now is other code: {others[0]}. "
         f"{back} Or train again with the new code: rescind run. If you know that the change is "
         f"harmless, load the run in Python: rescind.load_federation({run!r}, method={name})."
     )
