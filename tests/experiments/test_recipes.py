@@ -221,6 +221,7 @@ rounds = 1
 
 
 def test_auto_is_gram_or_local_gram_and_the_run_says_which(tmp_path, monkeypatch, caplog):
+    from rescind.experiments import learning_run
     from rescind.experiments.learning_run import run_cell
     from rescind.methods.additive import auto_gram
 
@@ -237,6 +238,7 @@ def test_auto_is_gram_or_local_gram_and_the_run_says_which(tmp_path, monkeypatch
     large = run_cell(cell, tmp_path / "large")
     assert large.facts["configuration"]["method"]["name"] == "LocalGram"
     assert large.facts["digest"] == cell.digest, "so that a table finds its line"
+    assert learning_run._line(large.facts)["method"] == "LocalGram"
     assert caplog.text.count("LocalGram is used") == 1
     assert "Gram is used, with all pairs" not in caplog.text
 

@@ -495,3 +495,34 @@ def test_a_table_of_words_alone_has_results(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "PASS" in out
     assert "No results" not in out
+
+
+def test_a_table_is_printed_for_a_spreadsheet_and_for_a_paper(tmp_path, capsys):
+    from rescind.cli import table as door
+
+    results = {"FedAvg": {0: (0.5, 0.1), 1: (0.5, 0.3)}}
+    recipe = with_more(written(tmp_path, COLUMNS, results), "FedAvg",
+                       [{"forget": {"verdict": "PASS"}}] * 2)  # fmt: skip
+    door.command(str(recipe.path), as_csv=True)
+    rows = capsys.readouterr().out.splitlines()
+    assert rows[:2] == [
+        "cell,metric,mean,spread,seeds,paper,words", "FedAvg,NDCG@20,0.2,0.141421,2,0.25,",
+    ]  # fmt: skip
+    assert rows[3] == "FedAvg,forget.verdict,,,2,,PASS; PASS"
+    door.command(str(recipe.path), metric=["HR@20"], as_latex=True)
+    assert capsys.readouterr().out.splitlines() == [
+        r"\begin{tabular}{lrr}", r"\hline", r"cell & seeds & HR@20 \\", r"\hline",
+        r"FedAvg & 2 & 0.5000 $\pm$ 0.0000 \\", r"EASE & 0 & not run \\", r"\hline",
+        r"\end{tabular}",
+    ]  # fmt: skip
+
+
+def test_a_row_says_which_method_was_chosen_for_the_data(tmp_path):
+    text = '[axes]\nmethod = ["auto", "EASE"]\nseed = [0]\n'
+    results = {"auto": {0: (0.5, 0.1)}, "EASE": {0: (0.5, 0.1)}}
+    recipe = written(tmp_path, text, results)
+    assert markdown(collect(recipe)).splitlines()[2].startswith("| auto | 1 |"), "an older line"
+    table = collect(with_more(recipe, "auto", [{"method": "LocalGram"}]))
+    rows = markdown(table).splitlines()[2:]
+    assert rows[0].startswith("| auto: LocalGram | 1 |")
+    assert rows[1].startswith("| EASE | 1 |")

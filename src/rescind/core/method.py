@@ -30,7 +30,7 @@ from rescind.core.state import Private, ServerState
 from rescind.core.tasks import Metric, Question, Task, named
 from rescind.core.update import Rows, Sum, Update
 from rescind.core.world import World
-from rescind.errors import BoundaryError, ConfigError, DataError
+from rescind.errors import BoundaryError, ConfigError, DataError, did_you_mean
 
 if TYPE_CHECKING:
     from rescind.core.executor import Executor
@@ -69,7 +69,10 @@ class Unlearner(ABC):
         known = [field.name for field in fields(cls) if field.init]
         for name in given.keys() - set(known):
             has = f"Its settings are {', '.join(known)}." if known else "It has no settings."
-            raise ConfigError(f"{cls.__name__} has no setting '{name}'. {has}")
+            meant = did_you_mean(name, known)
+            raise ConfigError(
+                f"{cls.__name__} has no setting '{name}'{f'; {meant}' if meant else '. '}{has}"
+            )
         return super().__new__(cls)
 
     def unlearn(self, fed: Federation, request: Request | Event | Named) -> Federation:

@@ -357,6 +357,12 @@ def append_facts(recipe: Recipe, facts: dict[str, Any]) -> None:
     append_line(recipe.results, _line(facts))
 
 
+def _used(facts: dict[str, Any]) -> dict[str, str]:
+    """Return the method that was used, if its settings leave it open until the data is known."""
+    used, asked = (facts[part]["method"]["name"] for part in ("configuration", "settings"))
+    return {"method": used} if used != asked else {}
+
+
 def _line(facts: dict[str, Any]) -> dict[str, Any]:
     epsilon = (facts.get("privacy") or {}).get("epsilon")
     return {
@@ -375,6 +381,7 @@ def _line(facts: dict[str, Any]) -> dict[str, Any]:
         **({"forget": facts["forget"]} if "forget" in facts else {}),
         **({"privacy": {"epsilon": epsilon}} if epsilon is not None else {}),
         **({"answered_alone": True} if facts.get("answered_alone") else {}),
+        **_used(facts),
         "digest": facts["digest"],
         "settings": facts["settings"],
         "data": facts["data"]["digest"],

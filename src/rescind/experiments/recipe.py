@@ -276,7 +276,8 @@ def _cell(
             labels=labels,
         )
     except ConfigError as error:
-        raise ConfigError(f"{path}, cell {name}: {error}") from None
+        where = f"{path}, cell {name}: " if path.is_file() else ""  # a dataset by itself has none
+        raise ConfigError(f"{where}{error}") from None
 
 
 def _rounds(learns: Any, run: Table) -> Table:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +127,8 @@ class ResultTable:
     """A sentence for each version of a user's own method that is not the one of now."""
     other_settings: tuple[str, ...] = ()
     """A sentence for each cell whose only results are of other settings than those of now."""
+    used: Mapping[str, str] = field(default_factory=dict)
+    """By cell, the method that was used where it was chosen when the data was known."""
 
 
 def lines(recipe: Recipe) -> list[dict[str, Any]]:
@@ -228,8 +232,17 @@ def collect(
     other = other_code(recipe, cells, newest) if own else ()
     changed = other_settings(recipe, cells, newest) if stale else ()
     return ResultTable(
-        recipe, tuple(entries), stale, controls, tuple(floors), mixed, other, changed
+        recipe, tuple(entries), stale, controls, tuple(floors), mixed, other, changed, _used(newest)
     )
+
+
+def _used(newest: Newest) -> dict[str, str]:
+    """Return the methods that lines name beside their settings, by cell."""
+    found: dict[str, dict[str, None]] = {}
+    for (name, _), line in sorted(newest.items()):
+        if "method" in line:
+            found.setdefault(name, {})[str(line["method"])] = None
+    return {name: ", ".join(methods) for name, methods in found.items()}
 
 
 def other_code(recipe: Recipe, cells: Mapping[str, Cell], newest: Newest) -> tuple[str, ...]:
@@ -359,7 +372,39 @@ def _floor(newest: Newest, name: str, column: Column) -> float | None:
 
 
 def markdown(table: ResultTable) -> str:
-    """Return the table in Markdown: a row per cell, ours and the paper's for each metric.
+    """Return the table in Markdown: a row per cell, ours and the paper's for each metric."""
+    return rows_as_markdown(_rows(table))
+
+
+def latex(table: ResultTable) -> str:
+    """Return the same table as a plain tabular of LaTeX."""
+    head, *rows = [" & ".join(map(escaped, row)) + r" \\" for row in _rows(table)]
+    begin = rf"\begin{{tabular}}{{l{'r' * head.count(' & ')}}}"
+    return "\n".join([begin, r"\hline", head, r"\hline", *rows, r"\hline", r"\end{tabular}"])
+
+
+def as_csv(table: ResultTable) -> str:
+    """Return the numbers as CSV, a line per cell and metric."""
+    out = io.StringIO()
+    write = csv.writer(out, lineterminator="\n")
+    write.writerow(["cell", "metric", "mean", "spread", "seeds", "paper", "words"])
+    for e in table.entries:
+        numbers = ["" if n is None else f"{n:.6g}" for n in (e.mean, e.spread, e.paper)]
+        seeds = len(e.values or e.words)
+        write.writerow([e.cell, e.metric, *numbers[:2], seeds, numbers[2], "; ".join(e.words)])
+    return out.getvalue().rstrip("\n")
+
+
+_LATEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "±": r"$\pm$", "$": r"\$"}
+
+
+def escaped(text: str) -> str:
+    """Return a text for LaTeX."""
+    return "".join(_LATEX.get(letter, letter) for letter in text)
+
+
+def _rows(table: ResultTable) -> list[list[str]]:
+    """Return the rows of a printed table, the heading first.
 
     If the recipe names its columns or has no paper, those without a published number have no
     "paper".
@@ -373,11 +418,12 @@ def markdown(table: ResultTable) -> str:
     rows = [head]
     for name in table.recipe.names:
         mine = [e for e in table.entries if e.cell == name]
-        row = [name, str(max((len(e.values or e.words) for e in mine), default=0))]
+        shown = f"{name}: {table.used[name]}" if name in table.used else name
+        row = [shown, str(max((len(e.values or e.words) for e in mine), default=0))]
         for entry in mine:
             row += [entry.ours(), entry.published()] if entry.metric in printed else [entry.ours()]
         rows.append(row)
-    return rows_as_markdown(rows)
+    return rows
 
 
 def remarks(table: ResultTable) -> list[str]:
