@@ -374,6 +374,7 @@ BAD = {
     ("run", "{recipe}", "--set", "method.dim=3"): "did you mean 'model.dim'",
     ("run", "--data", "synthetic", "--method", "Grm"): "error: there is no method 'Grm': did you",
     ("tune",): "rescind tune --data ml-100k",
+    ("life", "ml-100k"): "rescind life --data ml-100k",
     ("tune", "synthetic", "--data", "synthetic"): "name one dataset",
     ("table", "{recipe}", "--csv", "--latex"): "give one of",
     ("table", "{recipe}", "--csv", "--against", "FedAvg"): "--against has no CSV",
