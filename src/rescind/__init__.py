@@ -107,7 +107,19 @@ def __getattr__(name: str) -> Any:
             f"rescind.{name} is rescind.core.{name} now: it names users by index, not by original "
             f"id. Use Federation.records(user, items), Federation.lent(user) or a Stream instead."
         )
-    raise AttributeError(f"module 'rescind' has no attribute '{name}'")
+    raise AttributeError(f"module 'rescind' has no attribute '{name}'{_as_a_method(name)}")
+
+
+def _as_a_method(name: str) -> str:
+    """Return how a method is named, if that was meant; '' for other names."""
+    if not name[0].isupper():
+        return ""
+    from rescind.experiments.described import knows  # needs no torch
+
+    if not knows(name):
+        return ""
+    itself = "rs.Gram().fit uses it above 10,000 items; " if name == "LocalGram" else ""
+    return f": {itself}in a federation it is rs.methods.{name}()"
 
 
 def __dir__() -> list[str]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from difflib import get_close_matches
 
@@ -58,11 +58,40 @@ def how_to_install(extra: str) -> str:
     return f"in your clone of rescind, {sys.executable} install.py {words}"
 
 
+_WIDTH = ("dim", "hidden", "model.dim")
+_USUAL = {
+    **dict.fromkeys(("lr", "learning_rate", "eta", "step_size"), ("rate",)),
+    **dict.fromkeys(("embedding_dim", "embedding_size", "emb_dim", "factors", "n_factors"), _WIDTH),
+    **dict.fromkeys(("latent_dim", "hidden_dim", "hidden_size", "dim"), _WIDTH),
+    **dict.fromkeys(("reg", "l2", "l2_reg", "regularization", "reg_weight", "weight_decay", "wd"),
+                    ("ridge", "weight_decay")),
+    **dict.fromkeys(("n_epochs", "num_epochs", "epochs", "local_epochs"), ("epochs", "rounds")),
+    **dict.fromkeys(("n_rounds", "num_rounds", "iterations", "n_iter", "max_iter"), ("rounds",)),
+    **dict.fromkeys(("n_neg", "num_neg", "neg_samples", "num_negatives"), ("negatives",)),
+    **dict.fromkeys(("clients", "client_fraction", "fraction_fit"), ("clients_per_round",)),
+    **dict.fromkeys(("topk", "top_k", "cutoff", "cutoffs"), ("k",)),
+    **dict.fromkeys(("metric", "valid_metric"), ("measure",)),
+    **dict.fromkeys(("early_stopping", "stopping_step"), ("patience",)),
+}  # fmt: skip
+"""Names of settings as other projects have them, and ours, the first that there is."""
+
+
+def usual(given: str, allowed: Collection[str]) -> str | None:
+    """Return our name of a setting that other projects call so, if it is allowed."""
+    ours = _USUAL.get(given.lower(), ())
+    return next((name for name in ours if name.partition(".")[0] in allowed), None)
+
+
 def suggest(given: str, allowed: Iterable[str]) -> str:
-    """Return a hint: the allowed name closest to the given one, and all allowed names."""
+    """Return a hint: the allowed name that was meant, and all allowed names."""
     names = sorted(set(allowed))
-    near = get_close_matches(given.lower(), [name.lower() for name in names], n=1, cutoff=0.6)
-    meant = [name for name in names if near and name.lower() == near[0]]
-    hint = f"did you mean '{meant[0]}'? " if meant else ""
     shown = [f"'{name}'" if "," in name else name for name in names]
-    return f"{hint}Allowed: {', '.join(shown) or 'nothing'}."
+    return f"{did_you_mean(given, names)}Allowed: {', '.join(shown) or 'nothing'}."
+
+
+def did_you_mean(given: str, names: Collection[str]) -> str:
+    """Return a question with our usual name for it, or the name closest to it; '' if none is."""
+    near = get_close_matches(given.lower(), [name.lower() for name in names], n=1, cutoff=0.6)
+    close = (name for name in names if near and name.lower() == near[0])
+    meant = usual(given, names) or next(close, None)
+    return f"did you mean '{meant}'? " if meant else ""

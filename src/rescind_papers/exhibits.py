@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from rescind.experiments.significance import Difference, differences, markdown_differences, remark
-from rescind.experiments.tables import Entry, ResultTable, rows_as_markdown
+from rescind.experiments.tables import Entry, ResultTable, escaped, rows_as_markdown
 from rescind_papers import verdicts
 from rescind_papers.index import Exhibit, Part, Shelf
 from rescind_papers.judging import Judge, Row, floors_of
@@ -188,9 +188,6 @@ def _plain(number: float | None) -> str:
     return "" if number is None else f"{number:.6g}"
 
 
-LATEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "±": r"$\pm$", "$": r"\$"}
-
-
 def latex(exhibit: Exhibit, found: Sequence[Row]) -> str:
     """Return every part as a plain LaTeX tabular."""
     said = [f"% {exhibit.place}: {exhibit.title}. {exhibit.source}"]
@@ -201,10 +198,6 @@ def latex(exhibit: Exhibit, found: Sequence[Row]) -> str:
             r"\begin{tabular}{llrrrrl}",
             r"\hline",
         ]
-        lines = [" & ".join(_escaped(text) for text in row) + r" \\" for row in mine]
+        lines = [" & ".join(map(escaped, row)) + r" \\" for row in mine]
         said += [lines[0], r"\hline", *lines[1:], r"\hline", r"\end{tabular}", ""]
     return "\n".join(said)
-
-
-def _escaped(text: str) -> str:
-    return "".join(LATEX.get(letter, letter) for letter in text)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rescind.errors import ConfigError, suggest
-from rescind.experiments.recipe_file import COLUMNS, Column, PlotSettings
+from rescind.experiments.recipe_file import Column, PlotSettings
 
 if TYPE_CHECKING:
     from rescind.experiments.recipe import Cell, Recipe
@@ -187,7 +187,7 @@ def finding(folder: Path, name: str) -> list[dict[str, Any]]:
 
 def picked(recipe: Recipe, part: Part) -> tuple[Column, ...]:
     """Return the columns of a part."""
-    known = {column.path: column for column in recipe.columns or COLUMNS}
+    known = {column.path: column for column in recipe.shown}
     return tuple(known.get(path, Column(path)) for path in part.columns or known)
 
 

@@ -34,7 +34,7 @@ from pathlib import Path
 
 from rescind.core.files import write_atomically
 from rescind.errors import ConfigError, RescindError, suggest
-from rescind.experiments.recipe import COLUMNS, Column, Recipe
+from rescind.experiments.recipe import Column, Recipe
 from rescind.experiments.recipe_file import RECIPES
 from rescind.experiments.significance import differences, markdown_differences, remark
 from rescind.experiments.tables import ResultTable, collect, lines, markdown, rows_as_markdown
@@ -152,7 +152,7 @@ def _chosen(recipe: Recipe, titles: str | None) -> tuple[Column, ...] | None:
     """Return the columns of these titles, in order; None for all."""
     if titles is None:
         return None
-    known = {column.name: column for column in recipe.columns or COLUMNS}
+    known = {column.name: column for column in recipe.shown}
     for title in titles.split(", "):
         if title not in known:
             raise ConfigError(f"{recipe.path} has no column '{title}'; {suggest(title, known)}")
@@ -163,7 +163,7 @@ def on_validation(recipe: Recipe) -> str:
     """Return validation results of each cell. Only these may choose settings."""
     cells = {cell.name: cell for cell in recipe.cells}
     made = [line for line in lines(recipe) if line["cell"] in cells]
-    metrics = [c.path for c in recipe.columns or COLUMNS if "." not in c.path]
+    metrics = [c.path for c in recipe.shown if "." not in c.path]
     rows = [f"| cell | {' | '.join(f'validation {m}' for m in metrics)} |"]
     rows.append("|" + " --- |" * (1 + len(metrics)))
     for name in recipe.names:

@@ -196,7 +196,7 @@ def test_whatever_rating_is_imported_can_be_run(save):
     data = import_file(save(table("0,9,999999999,4", "1,9,-1e9,4", *lines)), "mine")
     fed = rs.Federation.start(data, rs.methods.Popularity()).run(1)
     assert float(fed.now.vault.holdings.records.rating.max()) == 2e9
-    with pytest.raises(DataError, match=r"(?s)row 1, column 3 .'rating'.: .*leave a column out"):
+    with pytest.raises(DataError, match=r"(?s)row index 0, column 3 .'rating'.: .*leave a"):
         rs.from_frame({"user": [1, 2], "item": [1, 2], "rating": [1e10, 1.0]})
 
 

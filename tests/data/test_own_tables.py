@@ -223,7 +223,7 @@ def test_a_matrix_has_users_as_rows_and_values_other_than_one_are_ratings():
 
 
 def test_a_frame_is_refused_as_a_file_is():
-    with pytest.raises(DataError, match="row 2, column 2 \\('item'\\): ''"):
+    with pytest.raises(DataError, match="row index 1, column 2 \\('item'\\): ''"):
         rs.from_frame({"user": [1, 2, 3], "item": [5, None, 6]})
     with pytest.raises(DataError, match="object of type int"):
         rs.from_frame(7)

@@ -253,6 +253,7 @@ def test_what_is_not_there_cannot_be_forgotten(learner):
             model.forget(**asked)
     for asked, told in [
         ({}, "nothing to forget"),
+        ({"users": [("ann", "x")]}, r"Pairs are records: write records=\[\('ann', 'x'\)\]"),
         ({"users": []}, "nothing to forget"),
         ({"users": "ann"}, r"users must be a list of ids; got 'ann'. Write users=\['ann'\]"),
     ]:

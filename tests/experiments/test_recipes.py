@@ -221,6 +221,7 @@ rounds = 1
 
 
 def test_auto_is_gram_or_local_gram_and_the_run_says_which(tmp_path, monkeypatch, caplog):
+    from rescind.experiments import learning_run
     from rescind.experiments.learning_run import run_cell
     from rescind.methods.additive import auto_gram
 
@@ -237,5 +238,42 @@ def test_auto_is_gram_or_local_gram_and_the_run_says_which(tmp_path, monkeypatch
     large = run_cell(cell, tmp_path / "large")
     assert large.facts["configuration"]["method"]["name"] == "LocalGram"
     assert large.facts["digest"] == cell.digest, "so that a table finds its line"
+    assert learning_run._line(large.facts)["method"] == "LocalGram"
     assert caplog.text.count("LocalGram is used") == 1
     assert "Gram is used, with all pairs" not in caplog.text
+
+
+def test_the_measure_follows_the_lengths_of_lists(tmp_path):
+    path = tmp_path / "lists.toml"
+    path.write_text('[method]\nname = "FedAvg"\n')
+    (usual,) = read(path).cells
+
+    def run_of(*changes: str) -> tuple[str, tuple[int, ...]]:
+        (cell,) = read(path, changes).cells
+        return cell.run.measure, cell.run.k
+
+    assert run_of("run.k=10") == run_of("run.k=[10]") == ("NDCG@10", (10,))
+    assert run_of("run.k=[10, 20]") == ("NDCG@20", (10, 20)), "as before, so digests stay"
+    assert run_of("run.k=[5, 10]", "run.measure=HR@10") == ("HR@10", (5, 10)), "what is given"
+    assert read(path, ["run.k=[20]"]).cells[0].digest == usual.digest
+    said = [read(path, [*changes]).cells[0].digest for changes in
+            (["run.k=[10]", "run.measure=NDCG@10"], ["run.k=10"])]  # fmt: skip
+    assert said[0] == said[1] != usual.digest
+    assert run_of("method=GraphFedSGD", "run.k=10") == ("accuracy", (10,))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("run.measure=NDCG@10", r"write \[run\] k = \[10, 20\]"),
+        ("run.measure=NDCG@0", "did you mean"),
+        ("run.k=[]", r"such as k = \[10, 20\]"),
+        ("run.k=0", r"such as k = \[10, 20\]"),
+        ("run.k=ten", "RunSettings.k must be of type int; got 'ten'"),
+    ],
+)
+def test_lengths_that_cannot_be_measured_are_refused_with_those_that_can(tmp_path, change, words):
+    path = tmp_path / "lists.toml"
+    path.write_text('[method]\nname = "FedAvg"\n')
+    with pytest.raises(ConfigError, match=words):
+        read(path, [change])

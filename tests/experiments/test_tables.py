@@ -367,7 +367,7 @@ def test_seeds_of_other_rows_of_the_data_are_named(tmp_path):
     recipe.results.write_text("".join(json.dumps(line) + "\n" for line in lines))
     (said,) = collect(recipe).mixed
     assert "rows of 'ml-1m' were erased" in said
-    assert "1 are of other rows than the rest: ml-1m/FedAvg seed 1." in said
+    assert "1 is of other rows than the rest: ml-1m/FedAvg seed 1." in said
     assert remarks(collect(recipe))[0] == said
 
 
@@ -427,3 +427,102 @@ def test_few_seeds_are_told(tmp_path):
     assert "'no' means: not shown, by 2 seeds" in said
     enough = Difference("a", "HR@20", (0.1,) * ENOUGH)
     assert on_few_seeds([enough]) == ""
+
+
+def test_a_table_shows_what_its_cells_measure(tmp_path, capsys):
+    """With lists of 10, results were there and the table said that none are recorded."""
+    from rescind.cli import table as door
+
+    axes = '[axes]\nmethod = ["FedAvg", "EASE"]\nseed = [0, 1]\n'
+    recipe = written(tmp_path, f"[run]\nk = [10]\n{axes}", {
+        name: {0: (0.5, 0.1), 1: (0.6, 0.2)} for name in ("FedAvg", "EASE")})  # fmt: skip
+    lines = [json.loads(line) for line in recipe.results.read_text().splitlines()]
+    for line in lines:
+        line["test"] = {name.replace("20", "10"): value for name, value in line["test"].items()}
+    _kept(recipe, lines)
+    door.command(str(recipe.path), against="EASE")
+    out = capsys.readouterr().out
+    assert out.splitlines()[1].split() == ["cell", "seeds", "HR@10", "NDCG@10"]
+    assert "4 comparisons" not in out
+    assert "2 comparisons" in out
+    assert "No results" not in out
+    door.command(str(recipe.path), as_json=True)
+    assert {e["seeds"] for e in json.loads(capsys.readouterr().out)["entries"]} == {2}
+
+
+@pytest.mark.parametrize(
+    ("run", "method", "columns"),
+    [
+        ("", "FedAvg", ["HR@20", "NDCG@20"]),
+        ("k = [10, 20]", "FedAvg", ["HR@10", "NDCG@10", "HR@20", "NDCG@20"]),
+        ('k = [5]\nmeasure = "Recall@5"', "FedAvg", ["HR@5", "NDCG@5", "Recall@5"]),
+        ("", "GraphFedSGD", ["accuracy"]),
+    ],
+)
+def test_columns_that_nobody_named_are_what_is_measured(tmp_path, run, method, columns):
+    path = tmp_path / "table.toml"
+    path.write_text(f'[method]\nname = "{method}"\n[run]\n{run}\n')
+    assert [column.path for column in read(path).shown] == columns
+    path.write_text(f'{path.read_text()}[table]\ncolumns = ["seconds.cpu"]\n')
+    assert [column.path for column in read(path).shown] == ["seconds.cpu"], "the control"
+
+
+def test_results_without_the_columns_of_the_table_are_not_called_missing(tmp_path, capsys):
+    from rescind.cli import table as door
+
+    text = '[axes]\nmethod = ["FedAvg"]\n[table]\ncolumns = ["NDCG@5"]\n[plot]\nx = "method.rate"\n'
+    recipe = written(tmp_path, text, {"FedAvg": {0: (0.5, 0.1)}})
+    door.command(str(recipe.path), against="FedAvg")
+    out = capsys.readouterr().out
+    assert "nothing of NDCG@5. Give --metric with what they have: HR@20, NDCG@20." in out
+    assert "No results" not in out
+    assert "shares a seed" not in out
+    with pytest.raises(DataError, match="Give --metric"):
+        sweeps(collect(recipe))
+    with pytest.raises(ConfigError, match=r"\[run\] k = \[5, 20\]\. Then run it again"):
+        door.command(str(recipe.path), metric=["NDCG@5"])
+    recipe.results.unlink()
+    door.command(str(recipe.path))
+    assert "No results are recorded yet" in capsys.readouterr().out, "the control"
+
+
+def test_a_table_of_words_alone_has_results(tmp_path, capsys):
+    from rescind.cli import table as door
+
+    text = '[axes]\nmethod = ["FedAvg"]\n[table]\ncolumns = ["forget.verdict"]\n'
+    recipe = written(tmp_path, text, {"FedAvg": {0: (0.5, 0.1)}})
+    door.command(str(with_more(recipe, "FedAvg", [{"forget": {"verdict": "PASS"}}]).path))
+    out = capsys.readouterr().out
+    assert "PASS" in out
+    assert "No results" not in out
+
+
+def test_a_table_is_printed_for_a_spreadsheet_and_for_a_paper(tmp_path, capsys):
+    from rescind.cli import table as door
+
+    results = {"FedAvg": {0: (0.5, 0.1), 1: (0.5, 0.3)}}
+    recipe = with_more(written(tmp_path, COLUMNS, results), "FedAvg",
+                       [{"forget": {"verdict": "PASS"}}] * 2)  # fmt: skip
+    door.command(str(recipe.path), as_csv=True)
+    rows = capsys.readouterr().out.splitlines()
+    assert rows[:2] == [
+        "cell,metric,mean,spread,seeds,paper,words", "FedAvg,NDCG@20,0.2,0.141421,2,0.25,",
+    ]  # fmt: skip
+    assert rows[3] == "FedAvg,forget.verdict,,,2,,PASS; PASS"
+    door.command(str(recipe.path), metric=["HR@20"], as_latex=True)
+    assert capsys.readouterr().out.splitlines() == [
+        r"\begin{tabular}{lrr}", r"\hline", r"cell & seeds & HR@20 \\", r"\hline",
+        r"FedAvg & 2 & 0.5000 $\pm$ 0.0000 \\", r"EASE & 0 & not run \\", r"\hline",
+        r"\end{tabular}",
+    ]  # fmt: skip
+
+
+def test_a_row_says_which_method_was_chosen_for_the_data(tmp_path):
+    text = '[axes]\nmethod = ["auto", "EASE"]\nseed = [0]\n'
+    results = {"auto": {0: (0.5, 0.1)}, "EASE": {0: (0.5, 0.1)}}
+    recipe = written(tmp_path, text, results)
+    assert markdown(collect(recipe)).splitlines()[2].startswith("| auto | 1 |"), "an older line"
+    table = collect(with_more(recipe, "auto", [{"method": "LocalGram"}]))
+    rows = markdown(table).splitlines()[2:]
+    assert rows[0].startswith("| auto: LocalGram | 1 |")
+    assert rows[1].startswith("| EASE | 1 |")

@@ -174,8 +174,26 @@ def test_a_changed_file_is_run_again_with_resume(own, rescind, tmp_path):
     words = ("run", "mine.toml", "--cell", "mine", "--seeds", "1", "--out", "run")
     assert rescind(*words)[0] == 0
     assert "finished before" in rescind(*words, "--resume")[1]
+    then = digest_of(path)
     path.write_text(path.read_text() + "# edited\n")
-    assert "finished before" not in rescind(*words, "--resume")[1]
+    said = rescind(*words, "--resume")[1]
+    assert "finished before" not in said
+    assert f"replaces a finished run of other code ({then}, now {digest_of(path)}) in run" in said
+    assert "replaces" not in rescind(*words)[1], "the control: the same code"
+
+
+def test_a_run_of_another_file_with_this_class_is_not_replaced_without_a_word(own, rescind):
+    first, second = own("Yan", file="w1.py"), own("Yan", LEARNER + "# another text", "w2.py")
+    sizes = ("run.rounds=1", "data.users=30", "data.items=30", "data.interactions=400")
+    words = ("run", "--data", "synthetic", *(f"--set={one}" for one in sizes), "--out", "run")
+    assert rescind(*words, "--method", str(first))[0] == 0
+    renamed = own("Yan", file="w3.py")
+    said = rescind(*words, "--method", str(renamed), "--resume")[1]
+    assert "finished before" in said, "the control: the same text"
+    said = rescind(*words, "--method", str(second))[1]
+    assert f"run of other code ({digest_of(first)}, now {digest_of(second)}) in run" in said
+    said = rescind(*words, "--method", str(second), "--set", "method.pull=0.2")[1]
+    assert "run of other settings in run" in said
 
 
 def test_an_installed_package_is_found_by_its_entry_point(tmp_path, monkeypatch):
@@ -325,6 +343,22 @@ def test_a_run_is_not_opened_with_a_file_that_was_edited(own, trained, rescind):
     assert type(rs.load_federation(run, method=changed).method) is changed  # said to be harmless
     path.write_text(before)
     assert rescind("recommend", str(run), "--user", "5")[0] == 0, "the control"
+
+
+def test_files_that_once_had_the_class_are_not_listed_with_the_one_that_was_edited(
+    own, trained, rescind
+):
+    path = own("Listed")
+    others = [own("Listed", LEARNER + f"# {n}", f"listed_{n}.py") for n in range(4)]
+    run = trained(path, "run")
+    for other in others:
+        _outside.remember(other)
+    path.write_text(path.read_text() + "# edited\n")
+    said = rescind("recommend", str(run), "--user", "5")[1]
+    assert str(path.parent / digest_of(path)) in said
+    assert "listed_" not in said
+    path.unlink()
+    assert "listed_" in rescind("recommend", str(run), "--user", "5")[1], "the control: no other"
 
 
 def test_a_run_of_an_earlier_version_is_held_to_the_digest_in_its_run_json(
@@ -503,3 +537,55 @@ def test_a_common_mistake_is_told_in_one_line(own, rescind, name, right, wrong, 
     assert code == (2 if words else 0), said
     assert words in said
     assert "Traceback" not in said
+
+
+# -- a class that is named without its file -------------------------------------------------------
+
+BY_NAME = '[data]\nname = "synthetic"\n[axes]\nmethod = [{named}]\n'
+
+
+def test_a_plain_name_says_which_file_it_means(own, tmp_path, caplog):
+    path = own("Lonely")
+    (tmp_path / "mine.toml").write_text(BY_NAME.format(named='"Lonely"'))
+    with pytest.raises(ConfigError, match="there is no method 'Lonely'"):
+        read(tmp_path / "mine.toml")
+    _outside.class_name(str(path))
+    forgotten(path)
+    assert caplog.messages == []
+    (cell,) = read(tmp_path / "mine.toml").cells
+    assert file_of(type(cell.method)) == path
+    assert caplog.messages == [f"Lonely: the class of {path}, which you have run before"]
+    read(tmp_path / "mine.toml", ["method=lonely.py"])
+    assert len(caplog.messages) == 1, "the control: a file that is named need not be told"
+
+
+def test_a_plain_name_of_two_files_is_refused_with_both(own, rescind, tmp_path):
+    """It meant the file that was first run last, and the same recipe gave other results."""
+    first, second = own("Zed", file="v1.py"), own("Zed", LEARNER + "# another text", "v2.py")
+    (tmp_path / "mine.toml").write_text(BY_NAME.format(named='"Zed"'))
+    for path in (first, second):
+        _outside.class_name(str(path))
+        forgotten(path)
+    ways = (
+        ("run", "mine.toml"), ("run", "--data", "synthetic", "--method", "zed"),
+        ("tune", "synthetic", "--method", "Zed"), ("table", "mine.toml"),
+    )  # fmt: skip
+    for words in ways:
+        code, said = rescind(*words)
+        assert code == 2, said
+        assert f"{first}, {second}" in said.replace("\n", " "), words
+        assert 'name = "v2.py"' in said
+    with pytest.raises(ConfigError, match="2 files that you have run have a class 'Zed'"):
+        rs.methods.Zed  # noqa: B018
+    second.write_text(first.read_text())
+    (cell,) = read(tmp_path / "mine.toml").cells
+    assert type(cell.method).__name__ == "Zed", "the control: one text is one method"
+
+
+def test_a_file_that_another_cell_names_does_not_decide_a_plain_name(own, tmp_path):
+    named = ", ".join(f'"{one}"' for one in ("one.py", "two.py", "Shared"))
+    (tmp_path / "mine.toml").write_text(BY_NAME.format(named=named))
+    own("Shared", file="one.py")
+    own("Shared", LEARNER + "# another text", "two.py")
+    with pytest.raises(ConfigError, match="2 files that you have run have a class 'Shared'"):
+        read(tmp_path / "mine.toml")

@@ -48,15 +48,15 @@ def check_papers(
 
     if len(needed_by) > 1 and folder is None:
         raise ConfigError(
-            "several users ask together, and each can check the receipt with their part alone, "
-            "which cannot be made later. Give --parts FOLDER, or --parts none if nobody needs one. "
-            "Nothing was forgotten."
+            "several users ask together. Give --parts FOLDER (a part for each, which cannot be "
+            "made later: without it they cannot check the receipt), or --parts none. Nothing was "
+            "forgotten."
         )
     if len(needed_by) == 1 and request is None:
         raise ConfigError(
-            f"user '{needed_by[0]}' can check with the exact request alone that the receipt is "
-            f"about it, and it cannot be written later. Give --request FILE, or --request none if "
-            f"nobody needs it. Nothing was forgotten for this user."
+            f"give --request FILE (the exact request, which cannot be written later: without it "
+            f"'{needed_by[0]}' cannot check the receipt), or --request none. Nothing was forgotten "
+            f"for this user."
         )
     if folder is not None and folder != NONE and folder.is_dir() and any(folder.iterdir()):
         raise ConfigError(

@@ -7,8 +7,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
+import click
 import typer
 from typer import Argument, Option
+from typer.core import TyperGroup
 
 from rescind.cli.progress import Bar, working
 from rescind.cli.stopping import interruptible
@@ -17,7 +19,21 @@ from rescind.core.words import count_of
 if TYPE_CHECKING:
     from rescind.life.cells import Job
 
-app = typer.Typer(invoke_without_command=True)
+
+class _Commands(TyperGroup):
+    """Tells who names a dataset as an argument, as of `rescind tune`, how it is named here."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        from rescind.data.loading import names
+
+        if args[0] not in self.commands and args[0] in names():
+            ctx.fail(f"'{args[0]}' is a dataset. Play on it: rescind life --data {args[0]}")
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(cls=_Commands, invoke_without_command=True)
 
 
 @app.callback()

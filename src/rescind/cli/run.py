@@ -84,6 +84,7 @@ def command(
         more = [f"{key}={value}" for key, value in (("data", data), ("method", method)) if value]
         found = _from_file(recipe, [*more, *change], cell, record)
     from rescind.experiments.learning_run import append_facts
+    from rescind.experiments.recipe import folder_name
 
     cells = found.choose(cell, None if seeds is None else range(seeds))
     if not resume:  # what is finished needs no data
@@ -97,7 +98,7 @@ def command(
     for number, chosen in enumerate(cells, 1):
         name, seed, folder = chosen.name, chosen.run.seed, home
         if several:
-            folder = home / name.replace("/", "_").replace(" ", "_") / f"seed-{seed}"
+            folder = home / folder_name(name, seed)
         place = f"[{number}/{len(cells)}] " if len(cells) > 1 else ""
         try:
             facts = _one(chosen, folder, resume, f"{place}{name} seed {seed}", cache)
@@ -262,15 +263,22 @@ def _data_changed(done: dict[str, Any], cell: Cell) -> str:
 
 
 def _tell_replaced(folder: Path, cell: Cell, title: str) -> None:
-    """Say that a finished run of other settings is replaced, and how to keep both."""
+    """Say that a finished run of other settings or code is replaced, and how to keep both."""
     from rescind.errors import DataError
     from rescind.storage.run_folder import read_facts
 
     with suppress(DataError):  # a damaged one is no run that could be kept
         done = read_facts(folder)
-        if done and (done.get("digest"), done.get("seed")) != (cell.digest, cell.run.seed):
+        if done and not _same(done, cell):
+            made = done.get("versions", {})
+            other = ", ".join(
+                f"{made.get(name, 'a text that it does not state')}, now {code}"
+                for name, code in cell.code.items()
+                if not _same_text(made.get(name, ""), code)
+            )
+            what = "settings" if not _same_settings(done, cell) else f"code ({other})"
             typer.echo(
-                f"{title}: this replaces a finished run of other settings in {folder}. To keep "
+                f"{title}: this replaces a finished run of other {what} in {folder}. To keep "
                 f"both, stop now and name another folder with --out.",
                 err=True,
             )
@@ -278,8 +286,18 @@ def _tell_replaced(folder: Path, cell: Cell, title: str) -> None:
 
 def _same(done: dict[str, Any], cell: Cell) -> bool:
     """Return whether a finished run is of this cell, and of the same text of an own method."""
-    same = (done.get("digest"), done.get("seed")) == (cell.digest, cell.run.seed)
-    return same and cell.code.items() <= done.get("versions", {}).items()
+    made = done.get("versions", {})
+    same = all(_same_text(made.get(name, ""), code) for name, code in cell.code.items())
+    return same and _same_settings(done, cell)
+
+
+def _same_settings(done: dict[str, Any], cell: Cell) -> bool:
+    return (done.get("digest"), done.get("seed")) == (cell.digest, cell.run.seed)
+
+
+def _same_text(one: str, other: str) -> bool:
+    """Return whether two files, given by name and digest, have one text. The name may change."""
+    return one.rpartition(" ")[2] == other.rpartition(" ")[2]
 
 
 def _cache(home: Path, resume: bool, workers: int) -> TrialCache:

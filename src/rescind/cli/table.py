@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +13,7 @@ from typer import Option
 from rescind.cli.options import Json, Recipe
 
 if TYPE_CHECKING:
+    from rescind.experiments.recipe import Column
     from rescind.experiments.recipe import Recipe as CellsOfRecipe
     from rescind.experiments.significance import Difference
     from rescind.experiments.tables import ResultTable
@@ -22,7 +23,10 @@ def command(
     recipe: Recipe,
     metric: Annotated[
         list[str] | None,
-        Option(help="Metrics, or paths such as seconds.cpu. Default: those of the recipe."),
+        Option(
+            help="Metrics, or paths such as seconds.cpu. Default: those of the recipe, "
+            "or HR and NDCG at its lengths of lists (run.k)."
+        ),
     ] = None,
     against: Annotated[
         str | None,
@@ -34,6 +38,8 @@ def command(
     ] = None,
     as_json: Json = False,
     as_markdown: Annotated[bool, Option("--markdown", help="Print Markdown.")] = False,
+    as_csv: Annotated[bool, Option("--csv", help="Print the numbers as CSV.")] = False,
+    as_latex: Annotated[bool, Option("--latex", help="Print a tabular of LaTeX.")] = False,
 ) -> None:
     """Print the recorded results of a recipe: mean and spread over seeds, and the paper's numbers.
 
@@ -41,22 +47,18 @@ def command(
 
     Example: rescind table basics/floor --against ml-100k/Popularity
     """
-    from rescind.errors import ConfigError, suggest
     from rescind.experiments.recipe_file import Column, check, locate
 
+    _check_form(as_json, as_markdown, as_csv, as_latex, compares=against is not None)
     path = locate(recipe)
     check(path, (), against)
+    from rescind.experiments import tables
     from rescind.experiments.significance import differences
-    from rescind.experiments.tables import collect, lines, markdown, remarks
+    from rescind.experiments.tables import collect, markdown, remarks, without_values
 
     found = _read(path)
     columns = tuple(Column(name) for name in metric or ())
-    recorded = lines(found)
-    for column in columns:
-        if recorded and all(column.of(line) is None for line in recorded):
-            known = {name for line in recorded for name in line["test"]}
-            hint = suggest(column.path, known)
-            raise ConfigError(f"no result has the metric '{column.path}'; {hint}")
+    _check_columns(found, columns)
     table = collect(found, columns)
     if plot is not None:
         from rescind.experiments.sweeps import draw
@@ -66,18 +68,52 @@ def command(
     if as_json:
         typer.echo(json.dumps(_plain(table, paired)))
         return
+    if as_csv or as_latex:
+        typer.echo(tables.as_csv(table) if as_csv else tables.latex(table))
+        for remark in (*remarks(table), *filter(None, [without_values(table)])):
+            typer.echo(remark, err=True)
+        return
     shown = (lambda text: text) if as_markdown else _aligned
     typer.echo(found.title + (f" ({found.source})" if found.source else ""))
     typer.echo(shown(markdown(table)))
     for remark in remarks(table):
         typer.echo(remark)
     remarked = table.other_code or table.other_settings
-    if against is not None:
+    nothing = without_values(table)
+    if against is not None and not nothing:
         _compare(paired, against, shown)
     if plot is not None:
         typer.echo(f"Written: {plot}")
-    if not any(e.values for e in table.entries) and not remarked:
+    if nothing:
+        typer.echo(nothing)
+    elif not any(e.ran for e in table.entries) and not remarked:
         typer.echo(f"No results are recorded yet. Next: rescind run {recipe} --record")
+
+
+def _check_form(*forms: bool, compares: bool) -> None:
+    """Refuse two forms at once, and comparisons in CSV and LaTeX, the last two."""
+    from rescind.errors import ConfigError
+
+    if sum(forms) > 1:
+        raise ConfigError("give one of --json, --markdown, --csv and --latex.")
+    if compares and any(forms[2:]):
+        raise ConfigError("--against has no CSV and no LaTeX. Give --markdown or --json.")
+
+
+def _check_columns(recipe: CellsOfRecipe, columns: Sequence[Column]) -> None:
+    """Refuse a column that no result has, with those that there are and how to get more."""
+    from rescind.errors import ConfigError, suggest
+    from rescind.experiments.cell import more_k
+    from rescind.experiments.tables import lines
+
+    recorded = lines(recipe)
+    for column in columns:
+        if recorded and all(column.of(line) is None for line in recorded):
+            known = {name for line in recorded for name in line["test"]}
+            more = more_k(column.path, sorted({k for one in recipe.cells for k in one.run.k}))
+            more += " Then run it again with --record." if more else ""
+            hint = f"{suggest(column.path, known)}{more}"
+            raise ConfigError(f"no result has the metric '{column.path}'; {hint}")
 
 
 def _read(path: Path) -> CellsOfRecipe:
@@ -129,6 +165,7 @@ def _plain(table: ResultTable, paired: tuple[Difference, ...]) -> dict[str, Any]
         "title": table.recipe.title,
         "entries": rows,
         "controls": list(table.controls),
+        "used": dict(table.used),
         "differences": compared,
         "stale": table.stale,
         "mixed_data": list(table.mixed),

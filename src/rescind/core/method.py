@@ -30,7 +30,7 @@ from rescind.core.state import Private, ServerState
 from rescind.core.tasks import Metric, Question, Task, named
 from rescind.core.update import Rows, Sum, Update
 from rescind.core.world import World
-from rescind.errors import BoundaryError, ConfigError, DataError
+from rescind.errors import BoundaryError, ConfigError, DataError, did_you_mean
 
 if TYPE_CHECKING:
     from rescind.core.executor import Executor
@@ -69,7 +69,10 @@ class Unlearner(ABC):
         known = [field.name for field in fields(cls) if field.init]
         for name in given.keys() - set(known):
             has = f"Its settings are {', '.join(known)}." if known else "It has no settings."
-            raise ConfigError(f"{cls.__name__} has no setting '{name}'. {has}")
+            meant = did_you_mean(name, known)
+            raise ConfigError(
+                f"{cls.__name__} has no setting '{name}'{f'; {meant}' if meant else '. '}{has}"
+            )
         return super().__new__(cls)
 
     def unlearn(self, fed: Federation, request: Request | Event | Named) -> Federation:
@@ -120,6 +123,18 @@ class Method(Unlearner):
     """True: devices keep rows of their own updates (`client_log`)."""
     unit: ClassVar[float] = 1.0
     """What stands for 1 in an update of whole numbers: the limit of norms is in these."""
+
+    if not TYPE_CHECKING:  # so that a type checker still knows which attributes there are
+
+        def __getattr__(self, name: str) -> Any:
+            """Tell who expects an estimator how a method learns."""
+            text, me = f"'{type(self).__name__}' object has no attribute '{name}'", type(self)
+            if name in ("fit", "partial_fit", "predict", "recommend", "add"):
+                text += (
+                    f": it learns in a federation, rs.Federation.start(data, {me.__name__}())"
+                    f".run({me.rounds_or(50)}). Of records in one place: rs.Gram().fit(frame)"
+                )
+            raise AttributeError(text)
 
     def __post_init__(self) -> None:
         self.check_above_zero("clients_per_round")

@@ -113,7 +113,9 @@ def _table(arrow: Any) -> Table:
             cells: list[Any] = [()] * len(names)
             for at in wanted:
                 cells[at] = cells_of(what, names[at], batch.column(at), done)
-            yield range(done + 1, done + batch.num_rows + 1), cells
+            yield range(done, done + batch.num_rows), cells
             done += batch.num_rows
 
-    return Table(what, names, batches, lambda w: plain_arrow(arrow, names, MOST_ROWS, w), "row")
+    return Table(
+        what, names, batches, lambda w: plain_arrow(arrow, names, MOST_ROWS, w), "row index"
+    )

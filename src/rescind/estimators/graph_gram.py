@@ -120,7 +120,7 @@ class GraphGram(Settings):
         labels: the nodes whose label goes; they stay, as nodes without a label
         Raises `DataError` and changes nothing if one of them is not there.
         """
-        people, things = ids_of(clients, "clients"), ids_of(nodes, "nodes")
+        people, things = ids_of(clients, "clients"), ids_of(nodes, "nodes", "edges")
         pairs, known = read_edges(edges), ids_of(labels, "labels")
         if not people and not things and not pairs and not known:
             raise ConfigError("nothing to forget. Name clients, nodes, edges or labels.")

@@ -184,11 +184,18 @@ def distinct(user: Ints, rows: Owned) -> tuple[Ints, Owned]:
     return user[first], rows[:, first]
 
 
-def ids_of(given: Any, what: str) -> list[Id]:
-    """Return a list of ids as given by a caller."""
+def ids_of(given: Any, what: str, of_pairs: str = "") -> list[Id]:
+    """Return a list of ids as given by a caller. of_pairs: the argument that takes pairs of ids"""
     if isinstance(given, str | int):
         raise ConfigError(f"{what} must be a list of ids; got {given!r}. Write {what}=[{given!r}].")
-    return [plain_id(each, what) for each in given]
+    ids = [*given]
+    pair = next((each for each in ids if isinstance(each, tuple | list)), None)
+    if pair is not None and of_pairs:
+        raise ConfigError(
+            f"{what} must be a list of ids; it has {pair!r}. Pairs are {of_pairs}: write "
+            f"{of_pairs}=[{tuple(pair)!r}]."
+        )
+    return [plain_id(each, what) for each in ids]
 
 
 def must_be_known(given: Id, known: Collection[Id], kind: str, then: str = UNCHANGED) -> None:

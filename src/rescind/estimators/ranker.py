@@ -162,7 +162,7 @@ class Ranker(Settings, ABC):
         Raises `DataError` and changes nothing if one of them is not there.
         """
         named = None if records is None else read(records, columns, usual=self._columns)
-        people, things = ids_of(users, "users"), ids_of(items, "items")
+        people, things = ids_of(users, "users", "records"), ids_of(items, "items", "records")
         if not people and not things and not named:
             raise ConfigError("nothing to forget. Name users, items or records.")
         self._change(self._ledger.without(people, things, named))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
@@ -22,6 +23,8 @@ if TYPE_CHECKING:  # a table of results needs settings, but no torch
 
 FILTERS = ("min_user", "core")
 """Settings that decide which users and items are in a run at all."""
+AT_K = ("HR", "NDCG", "Recall", "Precision", "MRR")
+"""Metrics of a list of recommendations, such as HR@20."""
 UNNAMED = ("sharing", "guards", "run")
 """Settings that are saved without the name of their class."""
 
@@ -156,7 +159,7 @@ class RunSettings:
     restore: bool = True
     """Report the best round on validation; false: the last round."""
     k: tuple[int, ...] = (20,)
-    """Lengths of the recommendation lists to evaluate."""
+    """Lengths of the recommendation lists to evaluate: HR@10 and so on for 10."""
     device: str = "cpu"
     checkpoint_every: int = 10
     keep_every: int | None = 50
@@ -170,10 +173,26 @@ class RunSettings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"run.{name} must be at least 1, got {value}.")
-        least = {f"{m}@{k}" for k in self.k for m in ("HR", "NDCG", "Recall", "Precision", "MRR")}
+        if not self.k or min(self.k) < 1:
+            raise ConfigError(
+                f"run.k is {list(self.k)}; write lengths of lists, such as k = [10, 20]."
+            )
+        least = {f"{m}@{k}" for k in self.k for m in AT_K}
         least |= {"accuracy", "ROC-AUC"}  # of nodes
         if self.measure not in least:
-            raise ConfigError(f"run.measure '{self.measure}': {suggest(self.measure, least)}")
+            hint = suggest(self.measure, least)
+            raise ConfigError(f"run.measure '{self.measure}': {hint}{more_k(self.measure, self.k)}")
+
+
+def more_k(metric: str, known: Sequence[int]) -> str:
+    """Return how to measure at the length that a metric names; '' if that is done, or no length.
+
+    known: lengths that are measured
+    """
+    name, _, length = metric.partition("@")
+    if name not in AT_K or not re.fullmatch("[1-9][0-9]{0,8}", length) or int(length) in known:
+        return ""
+    return f" To measure lists of {length}, write [run] k = {sorted({*known, int(length)})}."
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,13 @@ def find(package: str, marker: str, name: str) -> type:
     return _class(real)
 
 
+def knows(name: str) -> bool:
+    """Return whether a method of this name is described, ignoring case."""
+    return name.lower() in {
+        n.lower() for n, said in _described().items() if said["kinds"] != [MODEL]
+    }
+
+
 @cache
 def _described() -> dict[str, Any]:
     found: dict[str, Any] = json.loads(files("rescind").joinpath(*FILE).read_text("utf-8"))

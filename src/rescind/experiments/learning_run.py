@@ -26,7 +26,13 @@ from rescind.data.partition import subgraphs
 from rescind.data.simulated_lending import GROUPS, draw_groups, draw_share, groups_of
 from rescind.errors import ConfigError, DataError
 from rescind.experiments.needs import Sizes, must_fit, must_have_order
-from rescind.experiments.prepared_data import AnyData, obtained, parts_of, withheld_from
+from rescind.experiments.prepared_data import (
+    AnyData,
+    answered_alone,
+    obtained,
+    parts_of,
+    withheld_from,
+)
 from rescind.experiments.recipe import Cell, Recipe
 from rescind.experiments.results import append_line
 from rescind.forgetting.succession import begin_learning, finish_learning, rerunning
@@ -206,6 +212,8 @@ def _run_cell(
     facts["privacy"]["stopped"] = stopped
     if withheld and not isinstance(dataset, Dataset):  # parts of a graph are missing
         facts["data"]["digest"] = trained.now.vault.holdings.digest()
+    if answered_alone(dataset, folder):
+        facts["answered_alone"] = True
     trained = meter.ledger(trained)
     save_federation(trained, model)
     finish_learning(folder, facts)
@@ -349,6 +357,12 @@ def append_facts(recipe: Recipe, facts: dict[str, Any]) -> None:
     append_line(recipe.results, _line(facts))
 
 
+def _used(facts: dict[str, Any]) -> dict[str, str]:
+    """Return the method that was used, if its settings leave it open until the data is known."""
+    used, asked = (facts[part]["method"]["name"] for part in ("configuration", "settings"))
+    return {"method": used} if used != asked else {}
+
+
 def _line(facts: dict[str, Any]) -> dict[str, Any]:
     epsilon = (facts.get("privacy") or {}).get("epsilon")
     return {
@@ -366,6 +380,8 @@ def _line(facts: dict[str, Any]) -> dict[str, Any]:
         "kept_bytes": facts["kept_bytes"],
         **({"forget": facts["forget"]} if "forget" in facts else {}),
         **({"privacy": {"epsilon": epsilon}} if epsilon is not None else {}),
+        **({"answered_alone": True} if facts.get("answered_alone") else {}),
+        **_used(facts),
         "digest": facts["digest"],
         "settings": facts["settings"],
         "data": facts["data"]["digest"],

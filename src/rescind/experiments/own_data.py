@@ -35,10 +35,12 @@ def ties_of(data: Dataset) -> float | None:
 
 def recipe_for(data: str, method: str, changes: Sequence[str] = ()) -> Recipe:
     """Return a recipe of one cell."""
-    name = class_name(method)
+    name, file = class_name(method), method.partition(":")[0]
+    # A class alone could be that of another file that was run before.
+    from_file = f"{Path(file).expanduser().resolve()}:{name}" if file.endswith(".py") else name
     table: dict[str, Any] = {
         "title": f"{name} on {data}",
         "data": {"name": data},
-        "method": {"name": name},
+        "method": {"name": from_file},
     }
     return of_table(Path("data") / f"{data}-{name}.toml", table, changes)

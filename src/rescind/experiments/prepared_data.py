@@ -83,7 +83,18 @@ def withheld_from(dataset: AnyData, folder: Path | None = None) -> Blocklist:
     found = _listed(dataset, folder)
     if found != _listed_by(folder):
         _tell_left_out(dataset.name, place(dataset.name))
+    if answered_alone(dataset, folder):
+        log.warning(
+            "a request was answered in %s and nowhere else: what it removed is left out here. To "
+            "undo a trial, delete the folder and run again", folder
+        )  # fmt: skip
     return found
+
+
+def answered_alone(dataset: AnyData, folder: Path | None) -> bool:
+    """Return whether a run leaves out, by its own list, what other runs on the data learn."""
+    mine = _listed_by(folder)
+    return bool(mine) and not _listed(dataset, None).covers(mine)
 
 
 @cache

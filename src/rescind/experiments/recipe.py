@@ -21,6 +21,8 @@
     [table]    columns = ["NDCG@20", "seconds.cpu"]   optional: what is shown of a line
                also = ["unlearning/ml-1m"]         optional: other results that count here
 
+Without columns, a table shows what its cells measure (`run.k`).
+
 A cell is named by its labels along the axes other than seed, joined by "/".
 """
 
@@ -34,7 +36,7 @@ from typing import Any
 
 from rescind.core.settings import Find, checked, fields_of, find, from_table, sought
 from rescind.errors import ConfigError, suggest
-from rescind.experiments import recipe_file
+from rescind.experiments import described, recipe_file
 from rescind.experiments.cell import (
     CONTROLS,
     Cell,
@@ -44,12 +46,11 @@ from rescind.experiments.cell import (
     RunSettings,
     SharingSettings,
 )
-from rescind.experiments.recipe_file import COLUMNS, Column, PlotSettings
+from rescind.experiments.recipe_file import Column, PlotSettings
 from rescind.experiments.recipe_shape import SETTINGS, Table
 from rescind.storage.kinds import METHODS, MODELS, UNLEARNERS
 
 __all__ = [
-    "COLUMNS",
     "Cell",
     "Column",
     "DataSettings",
@@ -89,6 +90,19 @@ class Recipe:
             name += f"-{recipe_file.change_name(self.changed)}"
         return Path(self.path.parent.name) / name
 
+    def folders(self, cell: str, seed: int) -> tuple[Path, ...]:
+        """Return where a run of a cell may be: below the recipe's place, or there if alone."""
+        home = Path("runs") / self.place
+        return home / folder_name(cell, seed), home, home.with_name(f"{home.name}-seed-{seed}")
+
+    @property
+    def shown(self) -> tuple[Column, ...]:
+        """Return the columns of its table: those that it names, or what its cells measure."""
+        if self.columns is not None:
+            return self.columns
+        names = dict.fromkeys(name for cell in self.cells for name in _measured(cell))
+        return tuple(map(Column, names))
+
     @property
     def results(self) -> Path:
         """Return the file of its recorded results, one line per run."""
@@ -103,6 +117,11 @@ class Recipe:
         firsts = {c.name: c for c in reversed(cells)}
         order = [firsts[n] for n in self.names if n in firsts]
         return tuple(cell.with_seed(seed) for cell in order for seed in seeds)
+
+
+def folder_name(cell: str, seed: int) -> Path:
+    """Return the folder of one of several runs, below the recipe's."""
+    return Path(cell.replace("/", "_").replace(" ", "_")) / f"seed-{seed}"
 
 
 def read(
@@ -244,9 +263,7 @@ def _cell(
     try:
         method, sharing = _named(tables.get("method", {}), METHODS[1], path), tables.get("sharing")
         learns = from_table(_learner(method, look), method, {"model": MODELS}, look)
-        run = {**_rounds(learns, tables.get("run", {})), "seed": seed}
-        if learns.model.task == "nodes":
-            run = {"measure": "accuracy", **run}
+        run = {**_measure(learns, _rounds(learns, tables.get("run", {}))), "seed": seed}
         guards = _settings(GuardSettings, tables.get("guards", {}))
         return Cell(
             name=name,
@@ -259,7 +276,8 @@ def _cell(
             labels=labels,
         )
     except ConfigError as error:
-        raise ConfigError(f"{path}, cell {name}: {error}") from None
+        where = f"{path}, cell {name}: " if path.is_file() else ""  # a dataset by itself has none
+        raise ConfigError(f"{where}{error}") from None
 
 
 def _rounds(learns: Any, run: Table) -> Table:
@@ -270,14 +288,34 @@ def _rounds(learns: Any, run: Table) -> Table:
     return {"rounds": enough, "evaluate_every": enough, **run}
 
 
+def _measure(learns: Any, run: Table) -> Table:
+    """Return [run] with k as a list, and with a measure that there is, if it names none."""
+    k = run.get("k", RunSettings.k)
+    run = {**run, "k": k if isinstance(k, list | tuple) else [k]}
+    if learns.model.task == "nodes":
+        return {"measure": "accuracy", **run}
+    usual = RunSettings.measure in (f"NDCG@{length}" for length in run["k"])
+    return run if usual or not run["k"] else {"measure": f"NDCG@{run['k'][0]}", **run}
+
+
+def _measured(cell: Cell) -> tuple[str, ...]:
+    """Return the metrics that show a cell's result, and the one that chose its round."""
+    if cell.method.model.task == "nodes":
+        return "accuracy", cell.run.measure
+    return *(f"{name}@{k}" for k in cell.run.k for name in ("HR", "NDCG")), cell.run.measure
+
+
 def _named(table: Mapping[str, Any], marker: str, path: Path) -> Table:
-    """Return a table whose name is that of a class: it may be a file, near the recipe or here."""
+    """Return a table whose name is that of a class: it may be a file, near the recipe or here.
+
+    A class that is not of rescind is looked for in the user's own files.
+    """
     if "name" not in table:
         return dict(table)
     name = str(table["name"])
     if name == "auto" and marker == METHODS[1]:
         name = "AutoGram"
-    if name.partition(":")[0].endswith(".py"):
+    if not described.knows(name) and name not in (*CONTROLS, "own"):
         from rescind.methods._outside import class_name  # loads torch, which a table needs not
 
         name = class_name(name, marker, path.parent)

@@ -18,7 +18,7 @@ from shlex import quote
 from typing import Any
 
 from rescind.core.settings import fields_of
-from rescind.errors import ConfigError, suggest
+from rescind.errors import ConfigError, suggest, usual
 from rescind.experiments.recipe_shape import AXES, SETTINGS, Table, check_shape, check_value
 
 Change = tuple[list[str], Any]
@@ -27,6 +27,8 @@ Change = tuple[list[str], Any]
 PACKAGE = Path(__file__).resolve().parents[1]
 RECIPES = Path("recipes")
 """The folder of recipes in the working directory."""
+_OF_METHODS = ("rate", "epochs", "negatives", "clients_per_round", "model")
+"""Fields that most methods have, whose names in other projects are known."""
 _LONGEST_NAME = 48
 _DIGEST = "set"
 """What names changed settings: words of at most this length, or this word and a digest."""
@@ -73,9 +75,6 @@ def _value_at(line: Mapping[str, Any], path: str) -> float | str | None:
     if isinstance(place, bool):
         return "yes" if place else "no"
     return place if isinstance(place, int | float | str) else None
-
-
-COLUMNS = (Column("HR@20"), Column("NDCG@20"))
 
 
 @dataclass(frozen=True)
@@ -228,7 +227,9 @@ def _meant(key: str) -> str:
     known = {field: f"{name}.{field}" for name, cls in pairs for field in fields_of(cls)}
     known |= {axis: axis for axis in AXES}
     near = get_close_matches(key, known, n=1, cutoff=0.8)
-    meant = f"'{known[near[0]]}'" if near else f"'method.{key}', a field of the method"
+    ours = usual(key, _OF_METHODS)
+    field = near[0] if near else None if ours else usual(key, known)
+    meant = f"'{known[field]}'" if field else f"'method.{ours or key}', a field of the method"
     return f"did you mean {meant}? Allowed: {', '.join(sorted(allowed))}."
 
 

@@ -157,7 +157,10 @@ def on_few_seeds(found: Sequence[Difference]) -> str:
         return ""
     more = f"Run more: --seeds {ENOUGH} --resume --record."
     if any(one.apart for one in found):  # with --resume, those on other rows would stay
-        more = f"Run all again, on the rows of now: --seeds {ENOUGH} --record, without --resume."
+        more = (
+            f"Do what MIXED DATA says above; then run all again: --seeds {ENOUGH} --record, "
+            f"without --resume."
+        )
     return (
         f"'no' means: not shown, by {fewest} seed{'s' * (fewest != 1)}. With fewer than {ENOUGH} "
         f"the corrected test finds only large and steady differences. {more}"

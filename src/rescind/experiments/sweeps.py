@@ -9,7 +9,7 @@ from typing import Any
 
 from rescind.errors import ConfigError, DataError, suggest
 from rescind.experiments.recipe import Cell
-from rescind.experiments.tables import ResultTable, cells_by_name
+from rescind.experiments.tables import ResultTable, cells_by_name, without_values
 from rescind.reporting import charts
 
 Point = tuple[float, float, float]
@@ -36,6 +36,8 @@ def sweeps(table: ResultTable) -> tuple[Sweep, ...]:
         )
     cells = cells_by_name(recipe)
     swept = {name: setting(cells[name], plot.x) for name in recipe.names}
+    if nothing := without_values(table):
+        raise DataError(nothing)
     if not any(entry.values for entry in table.entries):
         hint = f"Next: rescind run {recipe.path} --record"
         raise DataError(f"{recipe.results} has no results to draw. {hint}")

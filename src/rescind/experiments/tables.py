@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from rescind.data.catalogue import AUTHORS, ENTRIES
 from rescind.errors import DataError
-from rescind.experiments.cell import DataSettings
-from rescind.experiments.recipe import COLUMNS, Cell, Column, Recipe
+from rescind.experiments.cell import AT_K, DataSettings
+from rescind.experiments.recipe import Cell, Column, Recipe
 
 Newest = dict[tuple[str, int], dict[str, Any]]
 """Result lines by cell and seed."""
-RANKING = re.compile(r"^(?:HR|NDCG|Recall|Precision|MRR)@\d+$")
+RANKING = re.compile(rf"^(?:{'|'.join(AT_K)})@\d+$")
 """Paths of columns for which item popularity is a lower bound worth marking.
 
 Not of diagnostics, such as what is left of an old block for some of the users.
 """
+
+ALONE = "answered_alone"
+"""In a line: whether the run left out what a request to it alone removed."""
 
 MOST_NAMED = 6
 """Runs that a remark names."""
@@ -122,6 +127,8 @@ class ResultTable:
     """A sentence for each version of a user's own method that is not the one of now."""
     other_settings: tuple[str, ...] = ()
     """A sentence for each cell whose only results are of other settings than those of now."""
+    used: Mapping[str, str] = field(default_factory=dict)
+    """By cell, the method that was used where it was chosen when the data was known."""
 
 
 def lines(recipe: Recipe) -> list[dict[str, Any]]:
@@ -195,13 +202,13 @@ def collect(
 ) -> ResultTable:
     """Collect results of the recipe's current settings; the newest of each seed counts.
 
-    columns: Default: those of the recipe, or HR@20 and NDCG@20
+    columns: Default: those of the recipe, or what its cells measure
     known: what `newest_lines` returned, if they were read before
     """
     cells = cells_by_name(recipe)
     newest, stale = known or newest_lines(recipe)
     floors = [n for n in recipe.names if type(cells[n].method).__name__ == POPULARITY]
-    shown = columns or recipe.columns or COLUMNS
+    shown = columns or recipe.shown
     entries = []
     for name in recipe.names:
         same = [n for n in floors if n != name and cells[n].data == cells[name].data]
@@ -214,19 +221,28 @@ def collect(
             ran, values = any(cell == name for cell, _ in newest), tuple(numbers.values())
             entry = Entry(name, column.name, values, paper, tuple(numbers), floor)
             entry = replace(entry, words=words, digits=column.digits, ran=ran)
-            data = tuple(str(newest[name, seed].get("data", "")) for seed in numbers)
+            data = tuple(_rows_of(newest[name, seed]) for seed in numbers)
             entry = replace(entry, data=data, printed_floor=_floor_of_print(cells[name]))
             entries.append(entry)
     # The additive learner has no random numbers either, but it is not a control.
     seedless = [n for n in recipe.names if cells[n].method.seedless]
     controls = tuple(n for n in seedless if cells[n].method.control)
-    mixed = mixed_data(newest, cells)
+    mixed = (*answered_alone(recipe, newest), *mixed_data(newest, cells))
     own = any(cell.code for cell in cells.values())
     other = other_code(recipe, cells, newest) if own else ()
     changed = other_settings(recipe, cells, newest) if stale else ()
     return ResultTable(
-        recipe, tuple(entries), stale, controls, tuple(floors), mixed, other, changed
+        recipe, tuple(entries), stale, controls, tuple(floors), mixed, other, changed, _used(newest)
     )
+
+
+def _used(newest: Newest) -> dict[str, str]:
+    """Return the methods that lines name beside their settings, by cell."""
+    found: dict[str, dict[str, None]] = {}
+    for (name, _), line in sorted(newest.items()):
+        if "method" in line:
+            found.setdefault(name, {})[str(line["method"])] = None
+    return {name: ", ".join(methods) for name, methods in found.items()}
 
 
 def other_code(recipe: Recipe, cells: Mapping[str, Cell], newest: Newest) -> tuple[str, ...]:
@@ -289,7 +305,7 @@ def mixed_data(newest: Newest, cells: Mapping[str, Cell]) -> tuple[str, ...]:
     """
     digests: dict[DataSettings, dict[str, list[str]]] = {}
     for (name, seed), line in sorted(newest.items()):
-        if "data" in line:  # lines of the first versions have none
+        if "data" in line and not line.get(ALONE):  # lines of the first versions have no data
             of = digests.setdefault(cells[name].data, {})
             of.setdefault(line["data"], []).append(f"{name} seed {seed}")
     said = []
@@ -299,11 +315,38 @@ def mixed_data(newest: Newest, cells: Mapping[str, Cell]) -> tuple[str, ...]:
         if others:
             said.append(
                 f"MIXED DATA: rows of '{data.name}' were erased, added or imported again between "
-                f"these runs. {len(others)} are of other rows than the rest: {_named(others)}. "
-                f"Do not compare them; run all of them again with --record, and with --seeds N if "
-                f"some have seeds that the recipe does not name."
+                f"these runs. {len(others)} {'is' if len(others) == 1 else 'are'} of other rows "
+                f"than the rest: {_named(others)}. Do not compare them; run all of them again with "
+                f"--record, and with --seeds N if some have seeds that the recipe does not name."
             )
     return tuple(said)
+
+
+def answered_alone(recipe: Recipe, newest: Newest) -> tuple[str, ...]:
+    """Tell which results are of a run that answered a request by itself, and how to undo a trial.
+
+    Such a run leaves the records out whenever it is run again, so running all again is no help.
+    """
+    alone = sorted(key for key, line in newest.items() if line.get(ALONE))
+    if not alone:
+        return ()
+    from rescind.data.blocklist import FILE  # numpy, which a table needs not
+
+    of = ((folder for folder in recipe.folders(*key) if (folder / FILE).is_file()) for key in alone)
+    folders = [str(folder) for folder in (next(some, None) for some in of) if folder]
+    where = f" ({_named(folders)})" if folders else ""
+    return (
+        f"MIXED DATA: a request was answered in {_named([f'{c} seed {s}' for c, s in alone])} and "
+        f"nowhere else (public data, or --only-here), so "
+        f"{'it leaves' if len(alone) == 1 else 'they leave'} those records out at every run. Do "
+        f"not compare; to undo a trial, delete {'its folder' if len(alone) == 1 else 'the folders'}"
+        f"{where}, then: rescind run {recipe.path} --record",
+    )
+
+
+def _rows_of(line: Mapping[str, Any]) -> str:
+    """Return what tells the rows of a result from others; loans that were taken back count."""
+    return f"{line.get('data', '')}{' less what was taken back' * bool(line.get(ALONE))}"
 
 
 def _values(newest: Newest, name: str, column: Column) -> dict[int, float | str]:
@@ -329,7 +372,39 @@ def _floor(newest: Newest, name: str, column: Column) -> float | None:
 
 
 def markdown(table: ResultTable) -> str:
-    """Return the table in Markdown: a row per cell, ours and the paper's for each metric.
+    """Return the table in Markdown: a row per cell, ours and the paper's for each metric."""
+    return rows_as_markdown(_rows(table))
+
+
+def latex(table: ResultTable) -> str:
+    """Return the same table as a plain tabular of LaTeX."""
+    head, *rows = [" & ".join(map(escaped, row)) + r" \\" for row in _rows(table)]
+    begin = rf"\begin{{tabular}}{{l{'r' * head.count(' & ')}}}"
+    return "\n".join([begin, r"\hline", head, r"\hline", *rows, r"\hline", r"\end{tabular}"])
+
+
+def as_csv(table: ResultTable) -> str:
+    """Return the numbers as CSV, a line per cell and metric."""
+    out = io.StringIO()
+    write = csv.writer(out, lineterminator="\n")
+    write.writerow(["cell", "metric", "mean", "spread", "seeds", "paper", "words"])
+    for e in table.entries:
+        numbers = ["" if n is None else f"{n:.6g}" for n in (e.mean, e.spread, e.paper)]
+        seeds = len(e.values or e.words)
+        write.writerow([e.cell, e.metric, *numbers[:2], seeds, numbers[2], "; ".join(e.words)])
+    return out.getvalue().rstrip("\n")
+
+
+_LATEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "±": r"$\pm$", "$": r"\$"}
+
+
+def escaped(text: str) -> str:
+    """Return a text for LaTeX."""
+    return "".join(_LATEX.get(letter, letter) for letter in text)
+
+
+def _rows(table: ResultTable) -> list[list[str]]:
+    """Return the rows of a printed table, the heading first.
 
     If the recipe names its columns or has no paper, those without a published number have no
     "paper".
@@ -343,11 +418,12 @@ def markdown(table: ResultTable) -> str:
     rows = [head]
     for name in table.recipe.names:
         mine = [e for e in table.entries if e.cell == name]
-        row = [name, str(max((len(e.values or e.words) for e in mine), default=0))]
+        shown = f"{name}: {table.used[name]}" if name in table.used else name
+        row = [shown, str(max((len(e.values or e.words) for e in mine), default=0))]
         for entry in mine:
             row += [entry.ours(), entry.published()] if entry.metric in printed else [entry.ours()]
         rows.append(row)
-    return rows_as_markdown(rows)
+    return rows
 
 
 def remarks(table: ResultTable) -> list[str]:
@@ -372,6 +448,18 @@ def remarks(table: ResultTable) -> list[str]:
     if table.stale:
         said.append(f"{table.stale} older result lines belong to other settings and are left out.")
     return said
+
+
+def without_values(table: ResultTable) -> str:
+    """Return what the results have instead, if they have nothing of the columns; '' otherwise."""
+    if not any(e.ran for e in table.entries) or any(e.values or e.words for e in table.entries):
+        return ""
+    asked = ", ".join(dict.fromkeys(e.metric for e in table.entries))
+    newest, _ = newest_lines(table.recipe)
+    return (
+        f"The results have nothing of {asked}. Give --metric with what they have: "
+        f"{', '.join(dict.fromkeys(name for line in newest.values() for name in line['test']))}."
+    )
 
 
 def rows_as_markdown(rows: list[list[str]]) -> str:

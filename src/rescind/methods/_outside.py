@@ -5,7 +5,8 @@ A class is found by its name in these places, in this order:
 1. modules of this process that define a method: a script, a notebook, a file that was loaded here
 2. installed packages: the entry point group `rescind.methods`, `Anchored = "my_package:Anchored"`
 3. files that this user has run before (`--method FILE.py`). Their paths are in `methods.txt` in the
-   folder of keys, so that `rescind recommend RUN` knows a method without naming its file again
+   folder of keys, so that `rescind recommend RUN` knows a method without naming its file again. Of
+   two files with a class of one name, neither is taken
 
 A saved run has the name of its method and the digest of its file, never code: nothing that came
 with a run is executed. It is opened with the file of that digest alone (`made_by`), because two
@@ -16,12 +17,13 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import logging
 import re
 import sys
 import traceback
 from collections.abc import Iterator
 from dataclasses import is_dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from hashlib import sha256
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -34,6 +36,8 @@ from rescind.privacy import keys
 
 if TYPE_CHECKING:
     from rescind.core.method import Unlearner
+
+log = logging.getLogger(__name__)
 
 GROUP = "rescind.methods"
 LEARNS, FORGETS = "server_sample", "unlearn"
@@ -51,12 +55,16 @@ OWN = "rescind_own_"
 def class_name(text: str, marker: str = LEARNS, near: Path | None = None) -> str:
     """Return the name of a class, given as a name, as FILE.py or as FILE.py:Class.
 
-    A file is loaded, and remembered for later commands of this user.
+    A file is loaded, and remembered for later commands of this user. If a name is that of a class
+    in a file that was remembered, it is told which file this is.
 
     near: a folder in which a file is looked for first, such as the one of a recipe
     """
     path, _, chosen = text.partition(":")
     if not path.endswith(".py"):
+        if not _known_otherwise(text, marker) and (file := _remembered_with(text)) is not None:
+            load_file(file)  # goes last, so that it counts, whatever was loaded for other cells
+            _tell_file(text, file)
         return text
     if near is not None and (near / path).is_file():
         path = str(near / path)
@@ -224,6 +232,43 @@ def _remembered() -> list[Path]:
     return [Path(line) for line in reversed(lines) if line]
 
 
+def _remembered_with(name: str) -> Path | None:
+    """Return the file that this user has run and that has a class of this name, None if none has.
+
+    Files of one text are the same code; of several others nobody knows which is meant.
+    """
+    files = {
+        path.read_bytes(): path
+        for path in reversed(_remembered())  # the newest counts
+        if path.is_file() and _mentions(path, name)
+    }
+    found = [*files.values()]
+    if len(found) > 1:
+        raise ConfigError(
+            f"{len(found)} files that you have run have a class '{name}': "
+            f'{", ".join(map(str, found))}. Name the file: name = "{found[-1].name}" in a recipe '
+            f"beside it, or --method {found[-1]}"
+        )
+    return found[0] if found else None
+
+
+def _known_otherwise(name: str, marker: str) -> bool:
+    """Return whether rescind, an installed package or this script has a class of this name."""
+    if in_package(PACKAGE, marker, name) is not None:
+        return True
+    files = {*_LOADED.values()}
+    here = (
+        one for module in _in_process() if module not in files for one in classes_in(module, marker)
+    )
+    return name.lower() in {one.lower() for one in (*here, *map(_promised, _installed()))}
+
+
+@cache
+def _tell_file(name: str, path: Path) -> None:
+    """Say it once, not for every cell of a recipe."""
+    log.warning("%s: the class of %s, which you have run before", name, path)
+
+
 class Outside:
     """Finds classes that are in no package of rescind."""
 
@@ -246,9 +291,8 @@ class Outside:
         for point in _installed():
             if _promised(point).lower() == name.lower():
                 yield _loaded(point).__name__
-        for path in _remembered():
-            if path.is_file() and _mentions(path, name):
-                yield load_file(path).__name__
+        if (path := _remembered_with(name)) is not None:
+            yield load_file(path).__name__
 
 
 def made_by(marker: str, name: str, made: str, run: str) -> type:
@@ -291,9 +335,10 @@ def _other_code(name: str, made: str, run: str, others: list[str]) -> str:
     )
     if not others:
         return f"{run} was made by {made}{where}. {back}"
-    others.sort(key=lambda other: f"/{file} " not in other)  # its own file before namesakes
+    mine = [other for other in others if f"/{file} " in other]
+    others = (mine or others)[:1]  # its own file, not all that ever had a class of this name
     return (
-        f"{run} was made by {made}{where}. What is there now is other code: {'; '.join(others)}. "
+        f"{run} was made by {made}{where}. What is there now is other code: {others[0]}. "
         f"{back} Or train again with the new code: rescind run. If you know that the change is "
         f"harmless, load the run in Python: rescind.load_federation({run!r}, method={name})."
     )
