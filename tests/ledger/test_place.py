@@ -279,7 +279,8 @@ def test_a_served_folder_says_how_a_token_is_made(tmp_path: Path) -> None:
     wrong = invoked("tokens", "make", "read,foo", "--state", tmp_path)
     revoked = invoked("tokens", "revoke", "X", "--state", tmp_path)
     ledger.close()
-    assert "Start it with --make-token read,extend, use the operator's page" in str(made.exception)
+    again = "Start it again with --make-token read,extend, use the operator's page"
+    assert again in str(made.exception)
     assert "--url" not in str(made.exception), "tokens make has no --url"
     assert str(wrong.exception).startswith("'foo' is no scope"), "no advice with a wrong scope"
     assert "--url" in str(revoked.exception), "control: tokens revoke has it"

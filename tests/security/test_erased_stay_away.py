@@ -316,7 +316,7 @@ def test_other_runs_that_still_have_the_user_are_named(
     asked.write_text("User\nperson-1\nperson-2\n")  # capitals, as spreadsheets write them
     words = ["forget", str(runs / "one" / "seed-0"), "--erase", str(asked), "--audits", "none"]
     refused = CliRunner().invoke(app, words)
-    assert "Give --parts FOLDER, or --parts none" in str(refused.exception)
+    assert "Give --parts FOLDER (a part for each" in str(refused.exception)
     several = CliRunner().invoke(app, [*words, "--parts", str(tmp_path / "parts")])
     assert several.exit_code == 0, several.output
     assert f"Answer there, too, or delete it: {runs}/two/seed-0\n" in several.output
@@ -674,7 +674,7 @@ def test_nobody_of_imported_data_is_forgotten_without_the_request_that_checks_th
     one, both = ("--withdraw", CANARY), ("--withdraw", CANARY, "--withdraw", "person-4")
     film = items_of("mine", CANARY)[0]
     for words in (one, both, ("--user", CANARY, "--item", film)):
-        assert "Give --request FILE, or --request none" in asked(*words), words
+        assert "give --request FILE (the exact request" in asked(*words), words
     file = str(tmp_path / "request.json")
     for words in (("--request", file), ("--case", "DSR 5"), ("--out", str(tmp_path / "new"))):
         assert "Give them one by one" in asked(*both, *words), words

@@ -34,7 +34,7 @@ from rescind.experiments.prepared_data import (
     withheld_from,
 )
 from rescind.experiments.recipe import Cell, Recipe
-from rescind.experiments.results import append_line
+from rescind.experiments.results import ALONE, append_line
 from rescind.forgetting.succession import begin_learning, finish_learning, rerunning
 from rescind.privacy import accountant, gaussian
 from rescind.storage.checkpoints import Checkpoints, Resumed, resume
@@ -213,7 +213,7 @@ def _run_cell(
     if withheld and not isinstance(dataset, Dataset):  # parts of a graph are missing
         facts["data"]["digest"] = trained.now.vault.holdings.digest()
     if answered_alone(dataset, folder):
-        facts["answered_alone"] = True
+        facts[ALONE] = True
     trained = meter.ledger(trained)
     save_federation(trained, model)
     finish_learning(folder, facts)
@@ -380,7 +380,7 @@ def _line(facts: dict[str, Any]) -> dict[str, Any]:
         "kept_bytes": facts["kept_bytes"],
         **({"forget": facts["forget"]} if "forget" in facts else {}),
         **({"privacy": {"epsilon": epsilon}} if epsilon is not None else {}),
-        **({"answered_alone": True} if facts.get("answered_alone") else {}),
+        **({ALONE: True} if facts.get(ALONE) else {}),
         **_used(facts),
         "digest": facts["digest"],
         "settings": facts["settings"],

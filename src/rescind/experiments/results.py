@@ -13,6 +13,9 @@ from typing import Any
 from rescind.core import files
 from rescind.errors import DataError
 
+ALONE = "answered_alone"
+"""In a line: whether the run left out what a request to it alone removed."""
+
 
 def append_line(path: Path, line: dict[str, Any]) -> None:
     """Add a line to a file of results, if it is not there yet.
@@ -51,8 +54,9 @@ def _whole_lines(file: FileIO) -> list[bytes]:
 
 def _same_run(line: dict[str, Any], text: bytes) -> bool:
     other = _parsed(text)
-    # Two runs may begin and end within one second; an edit of a method's file tells them apart.
-    names = ("cell", "seed", "digest", "data", "date", "seconds", "versions")
+    # Two runs may begin and end within one second: what they found, or an edit of a method's file,
+    # or a request that was answered between them, tells them apart.
+    names = ("cell", "seed", "test", "digest", "data", "date", "seconds", "versions", ALONE)
     return other is not None and all(other.get(n) == line.get(n) for n in names)
 
 

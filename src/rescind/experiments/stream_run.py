@@ -27,6 +27,7 @@ from rescind.experiments.cell import Cell
 from rescind.experiments.drift import Drift
 from rescind.experiments.learning_run import Meter, Result, about, tidy
 from rescind.experiments.prepared_data import answered_alone, prepare, withheld_from
+from rescind.experiments.results import ALONE
 from rescind.experiments.streams import Block, Blocks, Stream, StreamCheckpoints, Streamed, Watch
 from rescind.forgetting.succession import begin_learning, finish_learning, rerunning
 from rescind.reporting import charts
@@ -70,7 +71,7 @@ def _run_cell(
     model = begin_learning(folder)
     fed, facts = measured(cell, dataset, watch, halts, withheld)
     if answered_alone(dataset, folder):
-        facts["answered_alone"] = True
+        facts[ALONE] = True
     save_federation(fed, model)
     finish_learning(folder, facts)
     tidy(folder)

@@ -17,6 +17,7 @@ from rescind.data.catalogue import AUTHORS, ENTRIES
 from rescind.errors import DataError
 from rescind.experiments.cell import AT_K, DataSettings
 from rescind.experiments.recipe import Cell, Column, Recipe
+from rescind.experiments.results import ALONE
 
 Newest = dict[tuple[str, int], dict[str, Any]]
 """Result lines by cell and seed."""
@@ -26,8 +27,6 @@ RANKING = re.compile(rf"^(?:{'|'.join(AT_K)})@\d+$")
 Not of diagnostics, such as what is left of an old block for some of the users.
 """
 
-ALONE = "answered_alone"
-"""In a line: whether the run left out what a request to it alone removed."""
 
 MOST_NAMED = 6
 """Runs that a remark names."""
