@@ -277,3 +277,37 @@ def test_lengths_that_cannot_be_measured_are_refused_with_those_that_can(tmp_pat
     path.write_text('[method]\nname = "FedAvg"\n')
     with pytest.raises(ConfigError, match=words):
         read(path, [change])
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (
+            '[{ name = "FedAvg", rate = 0.1 }, { name = "FedAvg", rate = 0.5 }]',
+            "are called 'FedAvg'",
+        ),
+        ('[{ label = "a b", name = "FedAvg" }, { label = "a_b", name = "Popularity" }]', "'a_b'"),
+        ('["Popularity", "Popularity"]', "stands there twice"),
+    ],
+)
+def test_two_cells_of_one_name_are_refused(tmp_path: Path, values: str, said: str) -> None:
+    """They would write into one folder, and a table would show one of them under both names."""
+    path = tmp_path / "sweep.toml"
+    path.write_text(f"[axes]\nmethod = {values}\n")
+    with pytest.raises(ConfigError, match=said):
+        read(path)
+    path.write_text('[axes]\nmethod = [{ label = "1", name = "FedAvg" }, "FedAvg"]\n')
+    assert read(path).names == ("1", "FedAvg"), "the control"
+    path.write_text('[axes]\nmethod = ["FedAvg"]\nseed = [0, 1, 0]\n')
+    with pytest.raises(ConfigError, match="has a seed twice"):
+        read(path)
+
+
+def test_the_advice_for_a_sweep_is_a_recipe(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.toml"
+    path.write_text("[axes]\n'method.rate' = [1, 2]\n")
+    with pytest.raises(ConfigError, match="To compare values of one setting") as refused:
+        read(path)
+    advice = str(refused.value).partition("setting: ")[2].rstrip(".")
+    path.write_text(f"[axes]\n{advice}\n")
+    assert [cell.method.rate for cell in read(path).cells] == [1, 2]

@@ -374,14 +374,15 @@ def test_seeds_of_other_rows_of_the_data_are_named(tmp_path):
 def test_one_seed_on_different_rows_is_no_pair(tmp_path):
     text = '[axes]\nmethod = ["FedAvg", "EASE"]\nseed = [0, 1, 2]\n'
     results = {"FedAvg": {s: (0.5 + s / 10, 0.1) for s in range(3)},
-               "EASE": {s: (0.6 + s / 10, 0.2) for s in range(3)}}  # fmt: skip
+               "EASE": {s: ((0.6, 0.5, 0.8)[s], 0.2) for s in range(3)}}  # fmt: skip
     recipe = written(tmp_path, text, results)
     lines = [json.loads(line) for line in recipe.results.read_text().splitlines()]
     for line in lines:
         line["data"] = "sha256:before"
-    (whole, _) = differences(collect(_kept(recipe, lines)), "FedAvg")
+    (whole, clear) = differences(collect(_kept(recipe, lines)), "FedAvg")
     assert (len(whole.values), whole.apart) == (3, 0), "control"
-    assert "--resume --record" in on_few_seeds([whole])
+    assert "--resume --record" in on_few_seeds([whole, clear])
+    assert on_few_seeds([clear]) == "", "no row says 'no'"
     lines[0]["data"] = "sha256:after"  # FedAvg, seed 0
     found = differences(collect(_kept(recipe, lines)), "FedAvg")
     assert [(len(one.values), one.apart) for one in found] == [(2, 1), (2, 1)]

@@ -273,6 +273,39 @@ def _first(story: Story) -> Sequence[Any]:
     return ledger.blocks()
 
 
+@pytest.mark.parametrize(
+    "entry", ["Mine(rounds_enough=0)", "partial(Mine, rounds_enough=0)", "Mine"]
+)
+def test_a_method_is_played_with_other_settings_without_an_edit_of_its_file(
+    tmp_path: Path, story: Story, entry: str
+) -> None:
+    path = tmp_path / "mine.py"
+    entry = entry.replace("rounds_enough=0", "model=rs.models.MF(dim=2)")
+    path.write_text(
+        "from functools import partial\nimport rescind as rs\n\n"
+        "class Mine(rs.methods.FedAvg):\n    enough_rounds = 1\n\n"
+        f"ENTRY = {entry}\n",
+        encoding="utf-8",
+    )
+    cell, other = (
+        cells_of(["synthetic"], [0], 4, [str(path)], changes)[0]
+        for changes in ((("rate", 0.25), ("clients_per_round", 16)), ())
+    )
+    assert file_of(Job(cell, tmp_path)) != file_of(Job(other, tmp_path))
+    line = run_cell(cell, story)
+    assert line["row"] == "mine (rate=0.25, clients_per_round=16)"
+    assert (line["settings"]["learner"]["rate"], line["changes"]["rate"]) == (0.25, 0.25)
+    if entry != "Mine":
+        assert line["settings"]["learner"]["model"]["dim"] == 2, "the rest is as in the file"
+    assert verify(json.dumps(line), str(path), story) == []
+    without = {name: value for name, value in line.items() if name != "changes"}
+    assert verify(json.dumps(without), str(path), story), "the control: other settings"
+    with pytest.raises(ConfigError, match=r"Mine has no field 'ratte'; did you mean 'rate'"):
+        find(str(path), changes=(("ratte", 1.0),))
+    with pytest.raises(ConfigError, match="--set changes a method of your own"):
+        find("Gram", changes=(("rate", 1.0),))
+
+
 # -- many cells ----------------------------------------------------------------------------------
 
 

@@ -121,7 +121,7 @@ class Recipe:
 
 def folder_name(cell: str, seed: int) -> Path:
     """Return the folder of one of several runs, below the recipe's."""
-    return Path(cell.replace("/", "_").replace(" ", "_")) / f"seed-{seed}"
+    return Path(recipe_file.folder_of(cell)) / f"seed-{seed}"
 
 
 def read(
@@ -221,6 +221,8 @@ def _cells(
 ) -> tuple[list[str], list[Cell]]:
     """Return the names of all cells, and the cells (or the one asked for) at every seed."""
     seeds = axes.get("seed", [table.get("run", {}).get("seed", 0)])
+    if len({*map(str, seeds)}) < len(seeds):
+        raise ConfigError(f"{path}: [axes] seed = {seeds} has a seed twice. Give each once.")
     names, cells = [], []
     for name, along in recipe_file.combinations(path, axes):
         tables: Table = json.loads(json.dumps({k: table.get(k, {}) for k in SETTINGS}))
@@ -234,7 +236,7 @@ def _cells(
             _write(tables, parts, value)
         if only in (None, name):
             cells += [_cell(path, name, tables, seed, labels, look) for seed in seeds]
-    return list(dict.fromkeys(names)), cells
+    return names, cells
 
 
 def _place(tables: Table, axis: str, value: Any) -> None:

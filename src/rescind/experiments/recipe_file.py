@@ -282,12 +282,52 @@ def setting(text: str, example: str) -> tuple[str, Any]:
 
 
 def combinations(path: Path, axes: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the name of every cell and its values along the axes other than seed, in order."""
+    """Yield the name of every cell and its values along the axes other than seed, in order.
+
+    Raises `ConfigError` if two cells would have one name: they would replace each other's results.
+    """
     order = [axis for axis in AXES if axis in axes and axis != "seed"]
+    known: dict[str, dict[str, Any]] = {}
     for values in itertools.product(*[axes[axis] for axis in order]):
         along = dict(zip(order, values, strict=True))
         if _is_cell(path, along):
-            yield "/".join(map(label, values)) or path.stem, along
+            name = "/".join(map(label, values)) or path.stem
+            _check_alone(path, along, known.setdefault(folder_of(name), along))
+            yield name, along
+
+
+def folder_of(cell: str) -> str:
+    """Return the name of the folder of a cell's runs."""
+    return cell.replace("/", "_").replace(" ", "_")
+
+
+def _check_alone(path: Path, along: Mapping[str, Any], other: Mapping[str, Any]) -> None:
+    if along is other:
+        return
+    axis = next((axis for axis in along if along[axis] != other[axis]), None)
+    if axis is None:
+        raise ConfigError(f"{path}: a value of [axes] stands there twice. Give each once.")
+    first, second = other[axis], along[axis]
+    raise ConfigError(
+        f"{path}: two values of [axes] {axis} are called '{label(second)}', so one would replace "
+        f"the results of the other: {_shown(first)} and {_shown(second)}. Give each a label of its "
+        f'own, such as {{ label = "{label(second)}, {_what_differs(first, second)}", ... }}.'
+    )
+
+
+def _what_differs(first: Any, second: Any) -> str:
+    """Return what makes the second value another one, for a label."""
+    if not (isinstance(first, Mapping) and isinstance(second, Mapping)):
+        return "again"
+    keys = (key for key in second if second[key] != first.get(key))
+    return next((f"{key} {second[key]}" for key in keys if key != "label"), "again")
+
+
+def _shown(value: Any) -> str:
+    """Return a value of an axis as it may be written in a recipe."""
+    if not isinstance(value, Mapping):
+        return json.dumps(value)
+    return "{ " + ", ".join(f"{key} = {_shown(one)}" for key, one in value.items()) + " }"
 
 
 def _is_cell(path: Path, values: Mapping[str, Any]) -> bool:
@@ -307,6 +347,8 @@ def _is_cell(path: Path, values: Mapping[str, Any]) -> bool:
 
 def label(value: Any) -> str:
     """Return the label of a value of an axis."""
-    if not isinstance(value, Mapping):
-        return str(value)
-    return str(value.get("label", value.get("name", value)))
+    if isinstance(value, Mapping) and "label" in value:
+        return str(value["label"])
+    name = str(value.get("name", value) if isinstance(value, Mapping) else value)
+    is_file = name.partition(":")[0].endswith(".py")
+    return name.rpartition("/")[2] if is_file else name  # a method of one's own, without folders

@@ -153,10 +153,13 @@ def _chance(p: float | None) -> str:
 def on_few_seeds(found: Sequence[Difference]) -> str:
     """Return a warning if the test has so few pairs that "no" says little; '' otherwise."""
     fewest = min((len(one.values) for one in found), default=ENOUGH)
-    if fewest >= ENOUGH:
+    adjusted = holm([one.p for one in found])
+    words = (verdict(one, p) for one, p in zip(found, adjusted, strict=True))
+    apart = any(one.apart for one in found)
+    if fewest >= ENOUGH or not (apart or {*words} - {"higher", "lower"}):
         return ""
     more = f"Run more: --seeds {ENOUGH} --resume --record."
-    if any(one.apart for one in found):  # with --resume, those on other rows would stay
+    if apart:  # with --resume, those on other rows would stay
         more = (
             f"Do what MIXED DATA says above; then run all again: --seeds {ENOUGH} --record, "
             f"without --resume."

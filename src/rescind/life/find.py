@@ -7,22 +7,24 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rescind.core.settings import in_package
+from rescind.core.settings import chosen, from_table, in_package
 from rescind.errors import ConfigError, suggest
 from rescind.life.entry import Entry, Setting
 from rescind.life.nodes_rows import NODE_ROWS
 from rescind.life.peers import PEERS
 from rescind.life.rows import ROUNDS, ROWS, Row
 from rescind.methods._outside import missing_module, run_text
-from rescind.storage.kinds import METHODS
+from rescind.storage.kinds import METHODS, MODELS
 
+Changes = tuple[tuple[str, Any], ...]
+"""Fields of a method, and the values they get."""
 GROUP = "rescind.methods"
 """The group of entry points in which an installed package names its methods."""
 
@@ -45,11 +47,20 @@ def rows_of(task: str) -> dict[str, Row]:
     return NODE_ROWS if task == "nodes" else ROWS | PEERS
 
 
-def find(name: str, task: str = "ranking") -> Found:
-    """Return the method of this name or file."""
+def find(name: str, task: str = "ranking", changes: Changes = ()) -> Found:
+    """Return the method of this name or file. changes: its settings that differ"""
     if name.endswith(".py"):
         path = Path(name)
-        return Found(path.stem, build_of(_chosen(_module(path), name)), file_digest(path), path)
+        what, called = _chosen(_module(path), name), path.stem
+        if changes:
+            what = changed(what, changes)
+            called += f" ({', '.join(f'{field}={value}' for field, value in changes)})"
+        return Found(called, build_of(what), file_digest(path), path)
+    if changes:
+        raise ConfigError(
+            f"--set changes a method of your own: --method my_method.py. The settings of the row "
+            f"'{name}' are those of the benchmark, which lines of others have, too."
+        )
     if row := rows_of(task).get(name):
         return Found(name, row.build, own_code(), spare=row.spare, ours=True)
     for point in entry_points(group=GROUP):
@@ -74,7 +85,9 @@ def build_of(what: Any) -> Callable[[Setting, int], Entry]:
 
     if inspect.isclass(what) and issubclass(what, Entry):
         return what
-    learner: Any = what() if inspect.isclass(what) and issubclass(what, Method) else what  # type: ignore[call-arg]
+    made = getattr(what, "func", what)  # partial(MyMethod, rate=0.1) is a method, too
+    is_method = inspect.isclass(made) and issubclass(made, Method)
+    learner = what() if is_method else what
     if isinstance(learner, Method):
         return lambda setting, seed: Exact(setting, seed, learner, learner.rounds_or(ROUNDS))
     if callable(what):  # a class, or a function that returns a model with fit
@@ -83,6 +96,22 @@ def build_of(what: Any) -> Callable[[Setting, int], Entry]:
         f"{what!r} cannot take part. Give a class that derives from rescind.life.Entry, a method "
         f"of rescind (a subclass of Method), or a class with fit and recommend. See docs/life.md."
     )
+
+
+def changed(what: Any, changes: Changes) -> Any:
+    """Return a method of rescind (a class or an object) with other settings."""
+    from rescind.core.method import Method
+
+    learner = what() if callable(what) and not isinstance(what, Method) else what
+    if not isinstance(learner, Method):
+        raise ConfigError(
+            f"--set changes the fields of a method of rescind (docs/methods.md), and {what!r} is "
+            f"none. Write its settings into the file: ENTRY = partial(...)."
+        )
+    mine = {field.name: getattr(learner, field.name) for field in fields(learner) if field.init}
+    models = {name: value for name, value in mine.items() if is_dataclass(value)}
+    table = {**chosen(learner), **models, **dict(changes)}
+    return from_table(type(learner), table, {"model": MODELS})
 
 
 def _file_of(what: Any) -> Path:
