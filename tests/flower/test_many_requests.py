@@ -281,6 +281,21 @@ def test_each_requester_gets_papers_that_name_them(
     assert verified(deployed.folder / "changed.json", "2")[0] == 1, "the name is covered, too"
 
 
+def test_numbers_say_which_silo_they_lack_and_are_of_all_again_when_it_is_back(
+    deployed: Deployment,
+) -> None:
+    assert deployed.run()["measured_without"] == [], "the control: all are there"
+    away = IDS.index("customer 10") % SILOS
+    facts = deployed.run(away=[away], withdraw=["customer 8"])
+    assert facts["measured_without"] == [away]
+    (receipt,) = [line for line in answers_told(facts["forgot"], (), Path()) if "receipt:" in line]
+    assert receipt.endswith(f"(L0 until silo {away} confirms)")
+    back = deployed.run(resume=True)
+    assert back["measured_without"] == []
+    assert back["metrics"] != facts["metrics"]
+    assert all("L0" not in line for line in answers_told(back["forgot"], (), Path()))
+
+
 def test_the_receipts_of_a_run_are_found_below_its_folder(
     deployed: Deployment, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -136,17 +136,16 @@ def test_a_run_that_fails_leaves_the_result_of_the_one_before(
     (tmp_path / "recipe.toml").write_text(RECIPE.format(rounds=1))
     out = tmp_path / "out"
     out.mkdir()
-    result = json.dumps(
-        {
-            "metrics": {"test": {"HR@20": 0.5}},
-            "round": 1,
-            "silos": {"messages": 2, "refused": {}, "waiting": []},
-        }
-    )
+    facts = {
+        "metrics": {"test": {"HR@20": 0.5}},
+        "round": 1,
+        "silos": {"messages": 2, "refused": {}, "waiting": []},
+    }
+    result = json.dumps(facts)
     for name in ("run.json", "error.txt"):
         (out / name).write_text(result)
 
-    def asked(name: str):
+    def asked(name: str, result: str = result):
         def submit(_: Operator, __: object) -> int:
             threading.Timer(SOON, write_atomically, (out / name, result.encode())).start()
             return 7
@@ -162,6 +161,11 @@ def test_a_run_that_fails_leaves_the_result_of_the_one_before(
     done = asked("run.json")
     assert done.exit_code == 0, done.exception
     assert "HR@20 0.5000" in done.output
+    answer = {"event": "Withdraw", "by": "Gram", "rounds": 1, "traces": 0, "number": 1}
+    waits = {**answer, "receipt": "receipts/1.json", "waiting": [1]}
+    open_one = asked("run.json", json.dumps({**facts, "forgot": [waits], "measured_without": [1]}))
+    assert open_one.exit_code == 1, "a script must see that a request is not done"
+    assert "measured without silo 1" in open_one.output
 
 
 def test_a_silo_says_once_that_it_lost_its_server_and_once_that_it_is_back(

@@ -264,7 +264,8 @@ def run(
     Requests to forget name users and items by original id. They are answered after training, one
     after another, each with its receipt. If the run in --out is finished, it is not trained again.
     Rows of an imported table stay on the silo's machine until you delete them there: rescind data
-    erase NAME --user USER.
+    erase NAME --user USER. Ends with 1 while a silo has not confirmed a request, and with 2 if one
+    was refused.
 
     Examples: rescind flower run silos.toml --silos 2 --kit kit/operator;
     rescind flower run silos.toml --silos 2 --kit kit/operator --withdraw 7 --erase 17:3,8
@@ -272,7 +273,7 @@ def run(
     deploy, link = deployment(server, kit, insecure, "operator")
     from rescind.errors import DataError
     from rescind.flower.recipe_cell import one_cell
-    from rescind.flower.run_request import LOG, RunRequest
+    from rescind.flower.run_request import LOG, RunRequest, silo_names
     from rescind.flower.server.rosters import check_possible
     from rescind.flower.waiting import newer, wait_for
 
@@ -311,6 +312,11 @@ def run(
     for one in refused:
         typer.echo(f"{one['event']} was refused: {one['why']}", err=True)
     typer.echo(f"{shown} (round {facts['round']}, {facts['silos']['messages']} messages)")
+    if without := facts.get("measured_without"):
+        typer.echo(
+            f"  measured without {silo_names(without)}: not to be compared with numbers of all "
+            f"silos", err=True,
+        )  # fmt: skip
     if facts["silos"]["refused"]:
         counts = ", ".join(f"{n} x {why}" for why, n in facts["silos"]["refused"].items())
         typer.echo(f"  not accepted: {counts}", err=True)
@@ -321,6 +327,8 @@ def run(
         _tell_roster(published)
     if refused or "why" in (published or {}):
         raise typer.Exit(2)
+    if any(one["waiting"] for one in facts.get("forgot", ())):
+        raise typer.Exit(1)
 
 
 @app.command()

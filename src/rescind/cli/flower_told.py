@@ -26,6 +26,7 @@ def answers_told(
 
     forgot, before: what is under "forgot" in run.json, now and before this command
     """
+    from rescind.flower.run_request import silo_names
     from rescind.forgetting.receipt_check import REQUEST
 
     earlier = [one for one in forgot if one in before]
@@ -37,7 +38,8 @@ def answers_told(
         if one not in earlier:
             receipt = out / one["receipt"]
             yield answer_told(one, asked_by(receipt))
-            yield f"receipt: {receipt}"
+            until = f" (L0 until {silo_names(one['waiting'])} confirms)" if one["waiting"] else ""
+            yield f"receipt: {receipt}{until}"
             yield (
                 f"  to the requester: {receipt.name} with {receipt.stem}.html, {receipt.stem}.key "
                 f"and {receipt.stem}{REQUEST}, which you then delete here"

@@ -81,6 +81,8 @@ class FlowerExecutor:
     needed: dict[str, list[int]] = field(default_factory=dict)
     """Moments (wire/steps.py) that the server may return to, by their key in messages: "keep" for
     private values, "keep_held" for holdings. Silos remove nothing of a kind that is missing."""
+    unmeasured: set[int] = field(default_factory=set)
+    """Silos that a measurement did not reach, since whoever measures cleared it."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.least <= 1:
@@ -252,6 +254,7 @@ class FlowerExecutor:
         most = {silo: n * int(held.heaviest[silo]) for silo, n in asked.items()}
         total, bad = accepted_measures(replies, metric, held.items, most)
         self._report(bad, "measured")
+        self.unmeasured.update(why, bad)
         if requests and total is None:
             raise DataError(f"no silo sent valid measures: {bad}. Restart the silos, try again.")
         return total or Sum({}, 0.0, 0)

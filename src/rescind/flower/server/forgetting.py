@@ -48,6 +48,8 @@ TABLE = "stand.json"
 EVENTS = "events.safetensors"
 WAITING = "waiting.txt"
 """Names the silos that a finished run waits for."""
+UNMEASURED = "measured_without"
+"""In run.json: silos whose users are not in the metrics, because they were away."""
 REFUSED = "refused_requests"
 """In run.json: the requests of the last command that could not be answered, and why."""
 
@@ -196,7 +198,7 @@ def answered(
             last = {**last, "waiting": waiting, "silos": executor.line.silos}
             facts["forgot"] = [*others, last]
             facts["round"] = fed.now.state.round
-            facts |= measured(cell, facts, fed)
+            facts |= measured(cell, facts, fed, executor)
         progress = replace(progress, fed=fed, facts=facts, unsettled=False)
         saved.write(progress)
     if not progress.answered:
@@ -207,11 +209,14 @@ def answered(
         {**one, "waiting": [silo for silo in one["waiting"] if silo in still]}
         for one in progress.facts["forgot"]
     ]
+    facts = progress.facts
+    if facts.get(UNMEASURED) and not still:  # all are back: the numbers are of all again
+        facts = {**facts, **measured(cell, facts, fed, executor)}
     write_receipts(saved.folder.parent, fed, forgot, progress.answered, progress.names)
     left = [event for event, one in zip(progress.answered, _open(forgot), strict=True)
             if one["waiting"]]  # fmt: skip
     forgot = [one if one["waiting"] else _shown(one) for one in forgot]
-    facts = {**progress.facts, "forgot": forgot}
+    facts = {**facts, "forgot": forgot}
     progress = replace(progress, fed=fed, facts=facts, answered=tuple(left))
     saved.write(progress)
     return progress
@@ -345,11 +350,16 @@ def _shown(one: dict[str, Any]) -> dict[str, Any]:
     return {n: v for n, v in one.items() if n not in ("done", "stated", "silos")}
 
 
-def measured(cell: Cell, facts: dict[str, Any], fed: Federation) -> dict[str, Any]:
+def measured(
+    cell: Cell, facts: dict[str, Any], fed: Federation, executor: FlowerExecutor
+) -> dict[str, Any]:
     """Measure the model again after forgetting."""
+    executor.unmeasured.clear()
     if cell.data.variant:
-        return measured_again(facts, fed)
-    return {"metrics": {s: fed.evaluate(s, cell.run.k) for s in ("valid", "test")}}
+        found = measured_again(facts, fed)
+    else:
+        found = {"metrics": {s: fed.evaluate(s, cell.run.k) for s in ("valid", "test")}}
+    return {**found, UNMEASURED: sorted(executor.unmeasured)}
 
 
 def silos_without_data(fed: Federation, silos: int) -> list[int]:

@@ -22,6 +22,7 @@ from rescind.flower.recipe_cell import one_cell
 from rescind.flower.run_request import RunRequest
 from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.forgetting import (
+    UNMEASURED,
     ForgetProgress,
     ForgetProgressFiles,
     answered,
@@ -118,7 +119,9 @@ def learn(
     learner = learner_cell(cell)
     fed = start_federation(learner, executor, asked.wait)
     fed, meter, last = train(learner, fed, executor, folder, asked.resume, on_round)
-    return fed, _facts(cell, fed, meter, last)
+    executor.unmeasured.clear()  # of validations on the way
+    facts = _facts(cell, fed, meter, last)
+    return fed, {**facts, UNMEASURED: sorted(executor.unmeasured)}
 
 
 def learner_cell(cell: Cell) -> Cell:
