@@ -30,6 +30,7 @@ def test_a_backup_of_a_running_ledger_can_be_put_back(tmp_path: Path) -> None:
     assert backup.stat().st_mode & 0o777 == 0o600
     done(ledger, take_back(changes, "unshare", 3))
     done(ledger, take_back(leaves, "leave"))
+    assert back_up(state, tmp_path / "later.db")["person"] == 2, "who left is nobody any more"
     later = joined(ledger, 6)
     ledger.close()
 

@@ -13,7 +13,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import URL, Connection, create_engine, delete, event, insert, select, text
+from sqlalchemy import URL, Connection, create_engine, delete, event, func, insert, select, text
 from sqlalchemy.exc import DBAPIError
 
 from rescind.core.files import locked, sync_folder
@@ -25,6 +25,7 @@ from rescind.ledger.errors import CannotStart
 from rescind.ledger.keyfile import FILE as KEYS
 from rescind.ledger.keyfile import Head
 from rescind.ledger.keyslots import KeySlots
+from rescind.ledger.lending import LEFT
 from rescind.ledger.lost_keys import (
     check_not_missing,
     mirror_missing,
@@ -118,7 +119,10 @@ class Plan:
 
 
 def back_up(state: Path, target: Path, database: str | None = None) -> dict[str, int]:
-    """Copy the ledger into a new file while the service runs; return rows by table."""
+    """Copy the ledger into a new file while the service runs; return rows by table.
+
+    Of people only those count who have not left.
+    """
     if target.exists():
         raise ConfigError(f"{target} exists already. Name a new file for the backup.")
     check_there(state, database)
@@ -127,6 +131,8 @@ def back_up(state: Path, target: Path, database: str | None = None) -> dict[str,
     try:
         with reading(state, database) as source, _new_file(part) as copy:
             counts = _copy_rows(source, copy)
+            here = select(func.count()).where(tables.person.c.state != LEFT)
+            counts["person"] = int(copy.scalar(here) or 0)
         os.replace(part, target)
         sync_folder(target.parent)
     except DBAPIError as error:
