@@ -21,6 +21,7 @@ from rescind.experiments.counterfactual import open_run
 from rescind.experiments.learning_run import measured_users
 from rescind.experiments.read_request import DRAW, Kind, NamedRecords, Source, read_request
 from rescind.experiments.stream_run import measured_again
+from rescind.forgetting.asked_before import AskedBefore
 from rescind.forgetting.forget import Audits, Evidence, forget
 from rescind.forgetting.parallel import one_thread
 from rescind.forgetting.purge import kept_list
@@ -76,9 +77,9 @@ def check_requests(run: Path, kind: Kind, sources: Sequence[Source]) -> None:
     """
     if len(sources) < 2 or settle(run) is not None:
         return
-    fed, withheld = open_run(run, repeatable=False), Blocklist.read(run)
+    fed, before = open_run(run, repeatable=False), AskedBefore.read(run)
     for source in sources:
-        fed.request(read_request(fed, kind, source, withheld))
+        fed.request(read_request(fed, kind, source, before))
 
 
 def answer(
@@ -115,7 +116,7 @@ def answer(
         check_finished(run)  # another command may have replaced it before the lock was free
         facts = read_facts(run) or {}
         fed = open_run(run, repeatable=False)
-        event = read_request(fed, kind, source, Blocklist.read(run))
+        event = read_request(fed, kind, source, AskedBefore.read(run))
         request = fed.request(event)
         new = out or _next(run)
         if new.exists() and any(new.iterdir()):
