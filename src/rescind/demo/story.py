@@ -171,8 +171,8 @@ def typical(fed: Federation, lent: Records) -> Person:
     order = fit[torch.argsort(learnt[fit], stable=True)]
     client = int(order[(len(order) - 1) // 2])
     user = fed.labels.user_id(client)
-    numbers = (int(of[client]) for of in (held, learnt, lends))
-    return Person(user, *numbers, len(order))
+    mine, learns, lends_now = (int(of[client]) for of in (held, learnt, lends))
+    return Person(user, mine, learns, lends_now, len(order))
 
 
 def take_back(fed: Federation, additive: Federation, data: str, folder: Path) -> Erasure:
