@@ -44,15 +44,14 @@ from rescind.privacy.keys import erasure_key, read_secret
 from rescind.storage.federations import save_federation
 from rescind.storage.provenance import version_of, versions
 from rescind.storage.run_folder import (
+    FORGOT,
     check_finished,
+    first_of_its_name,
     has_model,
     read_facts,
     working_on,
     write_facts,
 )
-
-FORGOT = "-forgot-"
-"""Between the name of a run and the number of answered requests."""
 
 
 @dataclass(frozen=True)
@@ -325,9 +324,7 @@ def _public_data(facts: dict[str, Any]) -> str:
 
 def _next(run: Path) -> Path:
     """Return the next free name: seed-0, seed-0-forgot-1, seed-0-forgot-2, ..."""
-    stem, _, number = run.name.rpartition(FORGOT)
-    name = stem if stem and number.isdigit() else run.name
-    count = 1
+    name, count = first_of_its_name(run).name, 1
     while (run.parent / f"{name}{FORGOT}{count}").exists():
         count += 1
     return run.parent / f"{name}{FORGOT}{count}"
