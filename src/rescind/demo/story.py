@@ -260,7 +260,7 @@ def closing(out: Path, erasure: Erasure) -> None:
     """Print where the results are, and what to try next."""
     print(f"\nWritten: {out}/report.html (open it in a browser), {out}/receipt.html, {out}/model/")
     command = "rescind" if which("rescind") else sys.argv[0]
-    print("Next, try:")
+    print("Next, try (forget empties the run that it is given, so it gets a copy):")
     for line in to_try(out, erasure.person.user, command):
         print(f"  {line}")
 
@@ -281,6 +281,6 @@ def to_try(out: Path, user: str, command: str) -> list[str]:
         f"--event-key {run}/receipt.key",
         f"{command} verify {additive}/receipt.json --data {additive}",
         f"{command} table fedshare/table3",
-        f"test -d {copy} || cp -r {run} {copy}  # forget empties the run that it is given",
+        f"test -d {copy} || cp -r {run} {copy}",
         f"{command} forget {copy} --withdraw {user} --audits none",
     ]
