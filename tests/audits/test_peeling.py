@@ -233,7 +233,7 @@ def test_a_run_is_attacked_as_it_is_set(tmp_path, monkeypatch):
     fed = Federation.start(small(), Gram(), seed=0).run(1)
     assert {line["dial"] for line in peeled_run(fed)} == {UNDEFENDED}
     missing = CliRunner().invoke(app, ["leak", str(tmp_path / "nowhere")])
-    assert "holds no finished run" in str(missing.exception)
+    assert f"there is no folder {tmp_path / 'nowhere'}" in str(missing.exception)
 
 
 def test_without_options_updates_and_sums_are_attacked(tmp_path, monkeypatch):

@@ -67,7 +67,7 @@ def test_own_data_and_an_erasure_request(tmp_path, patch):
     assert "add up to the stated sum, bit for bit" in verified
     assert "Erase of 2 items of user 'c007' is part of what it is about" in verified
     assert "NOT VALID" in played.of("rescind verify forged.json")
-    assert "there is no user 'c042'" in played.of("rescind recommend runs/shop-3")
+    assert "user 'c042' has left this run" in played.of("rescind recommend runs/shop-3")
     assert "it follows shop-2/receipt.json" in played.of("rescind verify runs/")
     assert "deleted" in played.of("rescind data erase")
 

@@ -319,7 +319,7 @@ def test_the_command_makes_the_release_that_waits(tmp_path):
     )
     assert facts["published"]["releases"] == 2
     missing = CliRunner().invoke(app, ["release", str(tmp_path / "nowhere")])
-    assert "holds no finished run" in str(missing.exception)
+    assert f"there is no folder {tmp_path / 'nowhere'}" in str(missing.exception)
 
 
 def test_a_schedule_survives_blocks_and_the_disk(tmp_path):

@@ -675,6 +675,10 @@ def test_a_file_that_is_not_the_signed_one_is_refused_with_what_to_do(rescind, t
     issued = issue(EVENT, DONE, KEPT, [PASSED])
     path, shown = tmp_path / "receipt.json", tmp_path / "receipt.html"
     shown.write_text(page(issued.receipt, key=issued.key))
+    code, out, err = rescind("verify", shown)
+    assert (code, out) == (2, ""), "no verdict on a file that nobody signed"
+    assert "this is a page for reading, and it is not signed: give receipt.json" in err
+    shown.write_text("a letter")
     code, out, _ = rescind("verify", shown)
     assert (code, "Give receipt.json, the signed file" in out) == (1, True)
     path.write_bytes(canonical(issued.receipt).replace(b"\n", b"\r\n"))

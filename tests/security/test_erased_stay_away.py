@@ -584,16 +584,16 @@ def test_an_item_that_somebody_had_twice_is_one_item_and_two_rows(
     [
         (
             ["--user", CANARY],
-            "--withdraw USER --request FILE for each run that still has them (who did not "
-            "withdraw: --erase FILE instead of --withdraw USER)",
+            "--withdraw USER --request FILE (who did not withdraw: --erase FILE instead of "
+            "--withdraw USER)",
         ),
         (
             ["--user", CANARY, "--item", ONLY_THEIRS, "--item", "film-5"],
-            f"--user {CANARY} --item {ONLY_THEIRS} --item film-5 --request FILE for each run",
+            f"--user {CANARY} --item {ONLY_THEIRS} --item film-5 --request FILE",
         ),
         (
             ["--user", CANARY, "--user", "person-4", "--item", "film-5"],
-            "--erase FILE (a CSV with the columns user,item) for each run that still has them",
+            "--erase FILE (a CSV with the columns user,item)",
         ),
     ],
 )
@@ -603,9 +603,29 @@ def test_who_asked_for_some_items_is_not_taken_out_of_the_runs(
     monkeypatch.chdir(tmp_path)
     told = CliRunner().invoke(app, ["data", "erase", "mine", *asked])
     assert told.exit_code == 0, told.output
-    assert f"rescind forget RUN {advised}" in told.output.splitlines()[-1]
+    last = told.output.splitlines()[-1]
+    asks = f"rescind forget RUN {advised}"
+    assert last == f"No run near here has any of it. If one elsewhere has: {asks}"
     assert ("--withdraw" in told.output) == ("--item" not in asked)
     assert ("who did not withdraw" in told.output) == ("--item" not in asked)
+
+
+def test_a_deletion_names_the_runs_that_still_have_some_of_it(
+    table: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("one", "runs/two", "runs/mine/Gram/seed-0"):
+        run_cell(CELL, Path(folder))
+    answer(Path("one"), "withdraw", CANARY, audits="none", everywhere=False)
+
+    def told(*words: str) -> str:
+        said = CliRunner().invoke(app, ["data", "erase", "mine", *words])
+        assert said.exit_code == 0, said.output
+        return said.output.splitlines()[-1].partition(" rescind forget RUN ")[0]
+
+    both = "Runs that still have some of it: runs/mine/Gram/seed-0, runs/two."
+    assert told("--user", CANARY) == both
+    assert told("--user", "person-4") == both.replace(": ", ": one-forgot-1, ")
 
 
 def test_a_deletion_is_announced_and_on_a_terminal_it_asks(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import shlex
 import shutil
 import statistics
 import subprocess
@@ -27,7 +28,7 @@ from rescind.core.federation import Federation
 from rescind.core.holdings import TRAIN
 from rescind.data import load
 from rescind.data.simulated_lending import PART, draw_groups, draw_regret, draw_share
-from rescind.demo.story import print_verdict, typical
+from rescind.demo.story import print_verdict, to_try, typical
 from rescind.experiments import learning_run as experiment
 from rescind.experiments import recipe_file
 from rescind.experiments.recipe import Cell, DataSettings, RunSettings, read
@@ -475,8 +476,24 @@ def test_the_demonstration_runs_without_any_data(rescind):
     assert page.count(stated) == 2, "by subtraction, and summed again"
     assert "exact, bit for bit" in page
     assert f"User {user} holds" in page
-    code, out, _ = rescind("recommend", "demo", "--user", user, "-k", "5", "--json")
-    assert len(json.loads(out)["items"]) == 5
+    # What it says to try can be given in its order, and again: none takes the report away.
+    files = {path: path.read_bytes() for path in Path("demo").rglob("*") if path.is_file()}
+    lines = [line.strip() for line in out.split("Next, try ")[1].splitlines()[1:]]
+    for line in lines * 2:
+        if line.startswith("test -d "):
+            subprocess.run(["sh", "-c", line], check=True)
+            continue
+        words = shlex.split(line)[1:]
+        code, told, error = rescind(*words)
+        assert code == 0, (line, told, error)
+    assert (words[0], told.splitlines()[0]) == (
+        "forget",
+        "answered before: the receipt is the same",
+    )
+    assert {path: path.read_bytes() for path in files} == files
+    # Another demo there gets a copy of its own: its user may be another.
+    assert lines[-2].endswith(" demo demo-copy-1")
+    assert to_try(Path("demo"), user, "rescind")[-2].endswith(" demo demo-copy-2")
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -491,9 +508,15 @@ def test_the_person_shown_has_as_many_records_as_the_middle_one_of_their_like(se
         own = (holdings.records.client == client) & (holdings.split == TRAIN)
         if groups[client] == PART:
             like[fed.labels.user_id(client)] = int(own.sum())
-    assert shown.held == like[shown.user] == statistics.median_low(like.values())
+    assert shown.learnt == like[shown.user] == statistics.median_low(like.values())
     assert shown.among == len(like)
     assert shown.lent == len(fed.lent(shown.user))
+    # What is told adds up with what rescind data show and rescind forget count later.
+    mine = holdings.records.client == fed.labels.client(shown.user, holdings.clients)
+    tests = int((mine & (holdings.split != TRAIN)).sum())
+    assert tests > 0
+    told = f"holds {int(mine.sum())} items: {tests} are kept for tests, and of the other "
+    assert shown.description.startswith(f"{told}{shown.learnt} they lend {shown.lent} (")
 
 
 def test_a_wrong_name_answers_without_loading_torch():

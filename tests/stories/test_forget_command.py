@@ -190,6 +190,13 @@ def test_the_next_request_to_an_emptied_run_is_told_the_run_that_stands_now(run,
     assert f"was emptied. A request was answered there: give the same command with {now}," in str(
         said.exception
     )
+    for words in (["forget", "--withdraw"], ["recommend", "--user"]):
+        wrong = CliRunner().invoke(app, [words[0], f"{run}-forgot-3", words[1], "9"])
+        assert str(wrong.exception) == (
+            f"there is no folder {run}-forgot-3. The newest of this run is {now}."
+        )
+        wrong = CliRunner().invoke(app, [words[0], f"{run}x", words[1], "9"])
+        assert f"there is no folder {run}x. Give the folder" in str(wrong.exception), "control"
     assert forget(now, "--withdraw", "9", "--audits", "none").exit_code == 0, "and that works"
 
 

@@ -11,9 +11,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import rescind as rs
-from rescind.cli import main
+from rescind.cli import app, main
 from rescind.core.files import locked
 from rescind.data import canonical
 from rescind.data.blocklist import Blocklist
@@ -264,6 +265,9 @@ def test_the_commands(mine, monkeypatch, capsys, tmp_path):
     assert "lists of 20 users" in rescind("export", "run", "--out", "serving")
     assert "no key yet" in rescind("keys", "show")
     keys.signing_key()
+    told = CliRunner().invoke(app, ["keys", "rotate"], input="n\n")
+    assert "the old one destroyed.\nGo on? This cannot be undone. [y/N]" in told.output
+    assert not [*keys.folder().glob("rotated-*.json")], "who says no keeps the key"
     rescind("keys", "rotate", "--yes")
     (statement,) = keys.folder().glob("rotated-*.json")
     assert "VALID: since" in rescind("keys", "check", str(statement))

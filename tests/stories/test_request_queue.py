@@ -29,7 +29,7 @@ from rescind.experiments.read_request import NamedRecords
 from rescind.experiments.request_files import month_after, read_all
 from rescind.experiments.request_log import log_lines, metrics_text
 from rescind.experiments.request_queue import Pass, current, work_through
-from rescind.experiments.request_states import open_requests, time_left
+from rescind.experiments.request_states import due_told, open_requests, time_left
 from rescind.forgetting import data_erasure
 from rescind.forgetting.receipt import opened, parse
 from rescind.forgetting.succession import begin_learning, rerunning
@@ -707,7 +707,7 @@ def test_the_command_tells_a_late_answer_and_ends_with_code_1(queue, capsys):
     code, said = command(folder, run, capsys)
     assert code == 1
     assert re.search(r"late: anna; answered \d+ days late \(due 2020-02-10\)", said)
-    assert "1 answered, 0 waiting" in said
+    assert "1 answered, 0 refused, 0 waiting; the run: " in said
 
 
 def test_a_request_cannot_have_come_after_today(queue):
@@ -853,18 +853,18 @@ def test_what_is_open_is_listed_by_deadline_and_nothing_changes(queue, monkeypat
 
     lines = listed().splitlines()
     assert [line.split()[0] for line in lines] == [
-        "request", "unknown", "today", "gone", "soon", "broken", "5"
+        "request", "broken", "unknown", "today", "gone", "soon", "5", "By"
     ]  # fmt: skip
-    assert (
-        f"unknown  {day(-70)}  {day(-2)}  overdue by 2 days   refused: there is no us" in lines[1]
+    assert re.match(
+        f"unknown  {day(-70)}  {day(-2)}  overdue by 2 days  +refused: there is no us", lines[2]
     )
-    assert "due today           waiting" in lines[2]
-    assert "1 day left          refused: another request of this name was answered." in lines[3]
-    assert f"{day(3)}  3 days left         waiting" in lines[4]
-    assert re.search("refused: .* is not JSON", lines[5])
+    assert re.search("due today  +waiting", lines[3])
+    assert re.search("1 day left  +refused: another request of this name was answered.", lines[4])
+    assert re.search(f"{day(3)}  3 days left  +waiting", lines[5])
+    assert re.search(" [?]  .* days left, by the file's date  refused: .* is not JSON", lines[1])
     assert lines[6] == "5 open, 1 overdue, 3 refused"
     ask(folder, "old", withdraw="3", received=day(-300), due=day(-263))
-    assert re.search("overdue by 263 days  waiting", listed()), "columns stay apart"
+    assert re.search("overdue by 263 days  +waiting", listed()), "columns stay apart"
     (folder / "old.json").unlink()
     table = {one["request"]: one for one in json.loads(listed("--json"))}
     assert [table["unknown"][name] for name in ("days_left", "overdue", "state")] == [
@@ -872,10 +872,52 @@ def test_what_is_open_is_listed_by_deadline_and_nothing_changes(queue, monkeypat
     ]  # fmt: skip
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
     ask(folder, "unknown", withdraw="7", received=day(-70), due=day(-2))
-    assert "overdue by 2 days   waiting" in listed(), "its file was mended"
+    assert re.search("overdue by 2 days  +waiting", listed()), "its file was mended"
     for path in folder.glob("*.json"):
         path.unlink()
     assert listed() == f"no open requests in {folder}.\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "guessed"),
+    [
+        ({"recieved": "2026-01-20"}, ("received", "due")),
+        ({"received": "16.02.2026"}, ("received", "due")),
+        ({"recieved": "2026-01-20", "due": "2099-01-01"}, ("received", "due")),
+        ({"received": "16.02.2026", "due": "2026-02-20"}, ("received",)),
+        ({"received": "2026-01-20", "deu": "2026-02-20"}, ()),
+        ({"received": "2026-01-20"}, ()),
+        ({}, ()),
+    ],
+)
+def test_a_deadline_that_no_date_gives_is_told_apart_and_comes_first(
+    queue, monkeypatch, capsys, words, guessed
+):
+    folder, run = queue
+    now = datetime(2026, 2, 18, 12, tzinfo=UTC)
+    path = ask(folder, "x", withdraw="4711", **words)
+    os.utime(path, (now.timestamp(), now.timestamp()))
+    ask(folder, "early", withdraw="4711", received="2026-01-19")
+    found = [one.request for one in open_requests(folder, now)]
+    unsure = "due" in guessed
+    assert [one.name for one in found][unsure] == "early", "only what may be due earlier is first"
+    assert {one.name: one.guessed for one in found} == {"x": guessed, "early": ()}
+    told = due_told(next(one for one in found if one.name == "x"), now)
+    assert (told == "due 2026-03-18 or earlier (by the file's date), 28 days left") == unsure
+    assert ("by the file's date" in told) == unsure
+    text = metrics_text(folder, found, now)
+    assert f"rescind_requests_without_date {int(unsure)}\n" in text
+    monkeypatch.setattr(sys, "argv", ["rescind", "requests", "open", str(folder), "--json"])
+    with pytest.raises(SystemExit):
+        main()
+    table = {one["request"]: one["by_file_date"] for one in json.loads(capsys.readouterr().out)}
+    assert table == {"x": [*guessed], "early": []}
+    code, said = command(folder, run, capsys)
+    assert code == 1
+    assert bool(re.search("refused: x; due 20.{8} or earlier [(]by the file's", said)) == unsure
+    assert "0 answered, 2 refused, 0 waiting; the run: " in said
+    note = json.loads((folder / "refused" / "x.json").read_text())
+    assert tuple(note.get("by_file_date", ())) == guessed
 
 
 def test_a_folder_instead_of_a_command_is_told_how_to_list_it(tmp_path, monkeypatch, capsys):

@@ -99,7 +99,41 @@ def test_rows_that_a_run_forgot_are_shown_as_left_out_until_they_are_deleted(sho
     assert "12 rows of user 'K-03', 12 of them left out" in show("shop", "--user", "K-03")
     assert "0 of them left out" in show("shop", "--user", "K-04"), "control"
     assert "run-forgot-1" in error_of("run", "--user", "K-03"), "the newest run is named"
-    assert "there is no user 'K-03' among 11" in error_of("run-forgot-1", "--user", "K-03")
+
+
+def test_who_asked_before_is_told_from_who_never_was_there(shop: Path) -> None:
+    def told(*words: str) -> str:
+        said = CliRunner().invoke(app, words)
+        assert isinstance(said.exception, RescindError), said.output
+        return str(said.exception)
+
+    def of_every_command(run: str, user: str) -> list[str]:
+        return [
+            told("data", "show", run, "--user", user),
+            told("recommend", run, "--user", user),
+            told("forget", run, "--withdraw", user, "--request", "none"),
+            told("audit", run, "--withdraw", user),
+        ]
+
+    fed = run_cell(CELL, shop / "run").fed
+    answer(shop / "run", "withdraw", "K-03", audits="none")
+    records = fed.now.vault.holdings.records
+    theirs = records.item[records.client == fed.labels.client("K-04", 12)].unique().tolist()
+    every = NamedRecords("K-04", tuple(fed.labels.item_id(item) for item in theirs))
+    answer(shop / "run-forgot-1", "erase", every, audits="none")
+    for user in ("K-03", "K-04"):
+        for said in of_every_command("run-forgot-2", user):
+            left = f"user '{user}' has left this run, or had everything erased, after an earlier "
+            assert said.startswith(left)
+    # A run that learnt later never had them; its data knows.
+    run_cell(CELL, shop / "later")
+    for said in of_every_command("later", "K-03"):
+        assert said.startswith("there is no user 'K-03' in this run. Its data, 'shop', leaves ")
+        assert "after an earlier request: see its receipt" in said
+    for run in ("run-forgot-2", "later"):
+        for said in of_every_command(run, "K-77"):
+            assert said.startswith("there is no user 'K-77' among 10"), "control: nobody"
+            assert "after an earlier request" not in said
 
 
 def test_rows_that_are_stored_and_left_out_are_counted_until_they_are_deleted(shop: Path) -> None:

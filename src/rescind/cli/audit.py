@@ -72,9 +72,9 @@ def command(
         )
     check_finished(run)
     from rescind.core.files import write_atomically
-    from rescind.data.blocklist import Blocklist
     from rescind.experiments.counterfactual import open_run
     from rescind.experiments.read_request import read_request
+    from rescind.forgetting.asked_before import AskedBefore
     from rescind.forgetting.examine import By, committed, examine, forgotten
     from rescind.storage.provenance import version_of, versions
 
@@ -82,7 +82,7 @@ def command(
     subject: By = "nothing" if nothing else unlearner(method, change or ())
     with interruptible("Finished models are kept."), working_on(run):
         before = open_run(run, repeatable=False)
-        event = read_request(before, kind, sources[0], Blocklist.read(run))
+        event = read_request(before, kind, sources[0], AskedBefore.read(run))
         if kind in ("erase", "unshare", "withdraw") and few_people(event):
             typer.echo(
                 "One user, or a few, cannot get a PASS: what they change is too small to tell. "

@@ -72,9 +72,7 @@ def erase_rows(
     beside = f"{path.with_suffix('.key')}, {path.with_suffix('.html')}"
     beside += f", {request}" if request.is_file() else ""
     typer.echo(f"  receipt  {path}\n  {whose}  {beside}")
-    forget = f"rescind forget RUN {_asked_of_a_run(users, items)}"
-    stays = "" if items else " (who did not withdraw: --erase FILE instead of --withdraw USER)"
-    typer.echo(f"\nNext: rescind verify {path}; {forget} for each run that still has them{stays}")
+    typer.echo(f"\nNext: rescind verify {path}\n{_about_runs(name, users, items)}")
 
 
 def _announce(name: str, users: Sequence[str], items: Sequence[str], ask: bool) -> None:
@@ -95,6 +93,17 @@ def _announce(name: str, users: Sequence[str], items: Sequence[str], ask: bool) 
     if ask and not typer.confirm("Go on? This cannot be undone.", default=False):
         typer.echo("Nothing was erased.")
         raise typer.Exit(1)
+
+
+def _about_runs(name: str, users: Sequence[str], items: Sequence[str]) -> str:
+    """Say which runs near here still have some of what was deleted, and how each is asked."""
+    from rescind.experiments.other_runs import runs_near
+
+    forget = f"rescind forget RUN {_asked_of_a_run(users, items)}"
+    stays = "" if items else " (who did not withdraw: --erase FILE instead of --withdraw USER)"
+    if runs := runs_near(name, {user: items or None for user in users}):
+        return f"Runs that still have some of it: {', '.join(map(str, runs))}. {forget}{stays}"
+    return f"No run near here has any of it. If one elsewhere has: {forget}{stays}"
 
 
 def _asked_of_a_run(users: Sequence[str], items: Sequence[str]) -> str:

@@ -149,6 +149,7 @@ def _of_run(run: Path, user: str) -> Rows:
             f"{run} was learnt with Flower: the data of its users is at the silos, not here. Give "
             f"the command there, with the name of the silo's data."
         )
+    from rescind.forgetting.asked_before import AskedBefore
     from rescind.forgetting.succession import settle
     from rescind.storage.federations import load_federation
 
@@ -157,7 +158,8 @@ def _of_run(run: Path, user: str) -> Rows:
     held, labels = fed.now.vault.holdings, fed.labels
     if held.graph is not None:
         raise ConfigError(f"{run} learnt a graph: it has nodes, and no rows of users.")
-    mine = (held.records.client == labels.client(user, held.clients)).nonzero().flatten()
+    client = AskedBefore.read(run).client(user, labels, held.clients)
+    mine = (held.records.client == client).nonzero().flatten()
     records, timed = held.records[mine], bool(held.records.time.any())
     ratings = None if records.rating is None else (records.rating / 2).tolist()
     return [

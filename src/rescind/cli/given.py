@@ -28,15 +28,13 @@ def check_kinds(given: dict[str, list[Path | None]]) -> None:
     given: files by the option of `rescind verify`; "" for receipts
     """
     from rescind.errors import DataError
-    from rescind.forgetting.known_files import NO_OPTION, PAGE, told_otherwise
+    from rescind.forgetting.known_files import told_otherwise
 
     for option, paths in given.items():
         for path in paths:
             if path is None or not path.is_file():
                 continue
-            told = told_otherwise(read_receipt(path), option)
-            # What is shown as a receipt and is none is NOT VALID, not only a mistake.
-            if told and not (option == NO_OPTION and told == PAGE):
+            if told := told_otherwise(read_receipt(path), option):
                 raise DataError(f"{path}: {told}.")
 
 

@@ -82,7 +82,8 @@ def rotate(
     from rescind.privacy import keys
 
     if not yes:
-        typer.confirm("Replace the key that signs receipts?", abort=True)
+        typer.echo("The key that signs receipts is replaced, and the old one destroyed.")
+        typer.confirm("Go on? This cannot be undone.", abort=True)
     statement = keys.rotate_signing_key(f"{datetime.now(UTC):%Y-%m-%d}")
     typer.echo(f"new key: {keys.own_public_key()}")
     typer.echo(f"Written: {statement}")

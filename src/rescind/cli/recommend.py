@@ -80,11 +80,15 @@ def _answer(
     If the run answered a request, its model and data are compared with the receipt. A federation
     that was saved by itself has no receipt.
     """
+    from rescind.forgetting.asked_before import AskedBefore
     from rescind.storage.quick_lists import method_of, open_saved, recommend
     from rescind.storage.run_folder import read_facts
 
     answered = folder != run and (read_facts(run) or {}).get("receipt") is not None
     saved = open_saved(folder)
+    before = AskedBefore.read(run)
+    if saved is not None and user is not None:
+        before.client(user, saved.labels, saved.facts["sizes"]["clients"])  # raises if they left
     quick = None if saved is None else recommend(saved, user, k, items)
     if saved is not None and quick is not None:
         if answered:
@@ -96,6 +100,8 @@ def _answer(
     from rescind.storage.federations import load_federation
 
     fed = load_federation(folder)
+    if user is not None:
+        before.client(user, fed.labels, fed.world.sizes.clients)
     if answered:
         check_fit(run, Found.of(fed))
     found, why = fed.recommend(user, k, items), type(fed.method).__name__

@@ -91,8 +91,10 @@ def _plain(row: Any) -> dict[str, Any]:
 def show_open(folder: Folder, as_json: Json = False) -> None:
     """List what is open in a folder of requests, and when each is due. It changes nothing.
 
-    What is due first comes first. A refused request stays open until its file is mended or deleted.
-    An answered one is listed while other runs that learnt from the same data have some of it.
+    What is due first comes first; before it, files in which no date can be read: they are listed by
+    the file's date, and may be due earlier. A refused request stays open until its file is mended
+    or deleted. An answered one is listed while other runs that learnt from the same data have some
+    of it.
 
     Example: rescind requests open requests/
     """
@@ -103,9 +105,12 @@ def show_open(folder: Folder, as_json: Json = False) -> None:
 
     now = datetime.now(UTC)
     found = open_requests(folder, now)
-    rows = [_Row(one.request, "refused" if one.why else "waiting", one.why) for one in found]
+    rows = [
+        _Row(one.request, "refused" if one.why else "waiting", one.why, guessed=one.request.guessed)
+        for one in found
+    ]
     rows += [_Row(one, "answered", runs=one.runs) for one in left_in_others(folder)]
-    rows.sort(key=lambda row: (row.asked.due, row.asked.name))
+    rows.sort(key=lambda row: ("due" not in row.guessed, row.asked.due, row.asked.name))
     if as_json:
         typer.echo(json.dumps([row.plain(now) for row in rows], indent=2))
     elif rows:
@@ -123,6 +128,8 @@ class _Row:
     why: str = ""
     runs: tuple[Path, ...] = ()
     """Other runs that still have some of it."""
+    guessed: tuple[str, ...] = ()
+    """Which of its dates is that of the file, because none can be read in it."""
 
     def plain(self, now: datetime) -> dict[str, Any]:
         from rescind.experiments.request_states import days_left
@@ -131,6 +138,7 @@ class _Row:
             "request": self.asked.name,
             "received": self.asked.received.isoformat(timespec="seconds"),
             "due": self.asked.due.isoformat(timespec="seconds"),
+            "by_file_date": [*self.guessed],
             "days_left": days_left(self.asked.due, now),
             "overdue": self.asked.due < now,
             "state": self.state,
@@ -147,14 +155,18 @@ class _Row:
 def _print_open(rows: list[_Row], now: datetime) -> None:
     from rescind.experiments.request_states import time_left
 
-    times = [time_left(row.asked.due, now) for row in rows]
+    times = [
+        time_left(row.asked.due, now) + ", by the file's date" * ("due" in row.guessed)
+        for row in rows
+    ]
     wide = max(len("request"), *(len(row.asked.name) for row in rows)) + 2
     long = max(18, *map(len, times)) + 2
     typer.echo(f"{'request':<{wide}}{'received':<12}{'due':<12}{'time':<{long}}state")
     for row, time in zip(rows, times, strict=True):
         asked = row.asked
+        received = "?" if "received" in row.guessed else f"{asked.received:%Y-%m-%d}"
         typer.echo(
-            f"{_printable(asked.name):<{wide}}{asked.received:%Y-%m-%d}  {asked.due:%Y-%m-%d}  "
+            f"{_printable(asked.name):<{wide}}{received:<12}{asked.due:%Y-%m-%d}  "
             f"{time:<{long}}{_printable(row.told())}"
         )
     elsewhere, refused = (sum(row.state == one for row in rows) for one in ("answered", "refused"))
@@ -163,6 +175,8 @@ def _print_open(rows: list[_Row], now: datetime) -> None:
         f"{len(rows) - elsewhere} open, {overdue} overdue, {refused} refused"
         + (f", {elsewhere} answered but still in other runs" if elsewhere else "")
     )
+    if any("due" in row.guessed for row in rows):
+        typer.echo("By the file's date: it names no day that can be read. It may be due earlier.")
 
 
 @app.command("run")
@@ -199,7 +213,7 @@ def run_queue(
     from rescind.errors import ConfigError
     from rescind.experiments.request_log import metrics_text
     from rescind.experiments.request_queue import work_through
-    from rescind.experiments.request_states import time_left
+    from rescind.experiments.request_states import due_told, time_left
 
     if audits not in ("standard", "full", "none"):
         raise ConfigError(f"--audits is standard, full or none; got '{audits}'.")
@@ -212,7 +226,7 @@ def run_queue(
     if metrics is not None:
         text = metrics_text(folder, done.waiting, now, len(done.others))
         write_atomically(metrics, text.encode())
-    due = {one.name: f"due {one.due:%Y-%m-%d}, {time_left(one.due, now)}" for one in done.waiting}
+    due = {one.name: due_told(one, now) for one in done.waiting}
     overdue = [one.name for one in done.waiting if one.due < now]
     for name in done.answered:
         _print_answer(folder, name, done)
@@ -230,7 +244,11 @@ def run_queue(
             when = f"due {one.due:%Y-%m-%d}, {time_left(one.due, now)}"
             typer.echo(f"answered before: {one.name}; {when}\n{_in_others(one.runs)}", err=True)
             overdue += [one.name] * (one.due < now)
-    typer.echo(f"{len(done.answered)} answered, {len(done.waiting)} waiting; the run: {done.run}")
+    waiting = [one for one in done.waiting if one.name not in done.refused]
+    typer.echo(
+        f"{len(done.answered)} answered, {len(done.refused)} refused, {len(waiting)} waiting; the "
+        f"run: {done.run}"
+    )
     if done.refused or done.failed or done.late or overdue:
         raise typer.Exit(1)
 

@@ -18,6 +18,9 @@ class Person:
     user: str
     """Original id."""
     held: int
+    """All their records, also those that are held out to measure the model."""
+    learnt: int
+    """Those that are not held out: lent, or learnt on their device alone."""
     lent: int
     among: int
     """Number of people who lend a part and erase it."""
@@ -26,8 +29,9 @@ class Person:
     def description(self) -> str:
         """Return how this person was chosen, in one line."""
         return (
-            f"holds {self.held} items and lends {self.lent}: the median of the {self.among} people "
-            f"who lend a part and erase it"
+            f"holds {self.held} items: {self.held - self.learnt} are kept for tests, and of the "
+            f"other {self.learnt} they lend {self.lent} ({self.learnt} is the median of the "
+            f"{self.among} people who lend a part and erase it)"
         )
 
 

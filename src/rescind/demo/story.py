@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from shlex import quote
 from shutil import which
 
 import torch
@@ -152,22 +154,25 @@ def print_subtraction(found: Subtraction, user: str, people: int) -> None:
 
 
 def typical(fed: Federation, lent: Records) -> Person:
-    """Return the person with the median number of records, of those who take back a part.
+    """Return the person with the median number of records to learn, of those who take back a part.
 
     People with many records get rare items, people with few get popular ones.
 
     lent: the records that are taken back
     """
     clients = fed.world.sizes.clients
-    count = torch.bincount(lent.client, minlength=clients)
-    held = fed.now.vault.holdings.lot("own")[1].cpu()
-    fit = torch.nonzero((draw_groups(clients, fed.clock) == PART) & (count > 0)).flatten()
+    lends = torch.bincount(lent.client, minlength=clients)
+    holdings = fed.now.vault.holdings
+    held = torch.bincount(holdings.records.client.cpu(), minlength=clients)
+    learnt = holdings.lot("own")[1].cpu()
+    fit = torch.nonzero((draw_groups(clients, fed.clock) == PART) & (lends > 0)).flatten()
     if not len(fit):  # small data: none of them lends a part
-        fit = torch.nonzero(count > 0).flatten()
-    order = fit[torch.argsort(held[fit], stable=True)]
+        fit = torch.nonzero(lends > 0).flatten()
+    order = fit[torch.argsort(learnt[fit], stable=True)]
     client = int(order[(len(order) - 1) // 2])
     user = fed.labels.user_id(client)
-    return Person(user, int(held[client]), int(count[client]), len(order))
+    mine, learns, lends_now = (int(of[client]) for of in (held, learnt, lends))
+    return Person(user, mine, learns, lends_now, len(order))
 
 
 def take_back(fed: Federation, additive: Federation, data: str, folder: Path) -> Erasure:
@@ -255,11 +260,27 @@ def closing(out: Path, erasure: Erasure) -> None:
     """Print where the results are, and what to try next."""
     print(f"\nWritten: {out}/report.html (open it in a browser), {out}/receipt.html, {out}/model/")
     command = "rescind" if which("rescind") else sys.argv[0]
-    print("Next, try:")
-    print(f"  {command} recommend {out} --user {erasure.person.user} -k 10")
-    print(f"  {command} verify {out}/receipt.json --proof {out}/receipt.tlog-proof")
-    mine = f"--event {out}/request.json --event-key {out}/receipt.key"
-    print(f"  {command} verify {out}/receipt.json {mine}")
-    print(f"  {command} verify {out / ADDITIVE}/receipt.json --data {out / ADDITIVE}")
-    print(f"  {command} forget {out} --withdraw {erasure.person.user} --audits none")
-    print(f"  {command} table fedshare/table3")
+    print("Next, try (forget empties the run that it is given, so it gets a copy):")
+    for line in to_try(out, erasure.person.user, command):
+        print(f"  {line}")
+
+
+def to_try(out: Path, user: str, command: str) -> list[str]:
+    """Return commands that can be given in this order, and again: none takes the report away.
+
+    `forget` empties the run that it is given, so it gets a copy; a copy of an earlier demo may be
+    of another user, and is left alone.
+    """
+    run, additive = quote(str(out)), quote(str(out / ADDITIVE))
+    names = (f"{out}-copy-{number}" for number in count(1))
+    copy = quote(next(name for name in names if not Path(name).exists()))
+    return [
+        f"{command} recommend {run} --user {user} -k 10",
+        f"{command} verify {run}/receipt.json --proof {run}/receipt.tlog-proof",
+        f"{command} verify {run}/receipt.json --event {run}/request.json "
+        f"--event-key {run}/receipt.key",
+        f"{command} verify {additive}/receipt.json --data {additive}",
+        f"{command} table fedshare/table3",
+        f"test -d {copy} || cp -r {run} {copy}",
+        f"{command} forget {copy} --withdraw {user} --audits none",
+    ]

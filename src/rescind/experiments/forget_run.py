@@ -21,6 +21,7 @@ from rescind.experiments.counterfactual import open_run
 from rescind.experiments.learning_run import measured_users
 from rescind.experiments.read_request import DRAW, Kind, NamedRecords, Source, read_request
 from rescind.experiments.stream_run import measured_again
+from rescind.forgetting.asked_before import AskedBefore
 from rescind.forgetting.forget import Audits, Evidence, forget
 from rescind.forgetting.parallel import one_thread
 from rescind.forgetting.purge import kept_list
@@ -43,15 +44,14 @@ from rescind.privacy.keys import erasure_key, read_secret
 from rescind.storage.federations import save_federation
 from rescind.storage.provenance import version_of, versions
 from rescind.storage.run_folder import (
+    FORGOT,
     check_finished,
+    first_of_its_name,
     has_model,
     read_facts,
     working_on,
     write_facts,
 )
-
-FORGOT = "-forgot-"
-"""Between the name of a run and the number of answered requests."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ def check_requests(run: Path, kind: Kind, sources: Sequence[Source]) -> None:
     """
     if len(sources) < 2 or settle(run) is not None:
         return
-    fed, withheld = open_run(run, repeatable=False), Blocklist.read(run)
+    fed, before = open_run(run, repeatable=False), AskedBefore.read(run)
     for source in sources:
-        fed.request(read_request(fed, kind, source, withheld))
+        fed.request(read_request(fed, kind, source, before))
 
 
 def answer(
@@ -115,7 +115,7 @@ def answer(
         check_finished(run)  # another command may have replaced it before the lock was free
         facts = read_facts(run) or {}
         fed = open_run(run, repeatable=False)
-        event = read_request(fed, kind, source, Blocklist.read(run))
+        event = read_request(fed, kind, source, AskedBefore.read(run))
         request = fed.request(event)
         new = out or _next(run)
         if new.exists() and any(new.iterdir()):
@@ -324,9 +324,7 @@ def _public_data(facts: dict[str, Any]) -> str:
 
 def _next(run: Path) -> Path:
     """Return the next free name: seed-0, seed-0-forgot-1, seed-0-forgot-2, ..."""
-    stem, _, number = run.name.rpartition(FORGOT)
-    name = stem if stem and number.isdigit() else run.name
-    count = 1
+    name, count = first_of_its_name(run).name, 1
     while (run.parent / f"{name}{FORGOT}{count}").exists():
         count += 1
     return run.parent / f"{name}{FORGOT}{count}"

@@ -55,11 +55,33 @@ def others_with(run: Path, named: Named, lent: bool = False) -> list[Path]:
         if Path.cwd() not in above.resolve().parents:
             break
         place = above
-    data, seen, found = _data_of(run), {run.resolve()}, list[Path]()
-    near = [
-        path.parent for deep in ("*", "*/*", "*/*/*") for path in place.glob(f"{deep}/run.json")
-    ]
-    for one in sorted(near):
+    near = _runs_below(place, ("*", "*/*", "*/*/*"))
+    return _having(near, _data_of(run), named, lent, {run.resolve()})
+
+
+def runs_near(data: str, named: Named) -> list[Path]:
+    """Return runs on imported data that still have some of a request, below the working directory.
+
+    They are looked for where commands put them: there, or in its folder `runs`.
+    """
+    near = _runs_below(Path(), ("*", "*/*", "runs/*/*", "runs/*/*/*"))
+    return _having([one for one in near if is_private(one)], data, named)
+
+
+def _runs_below(place: Path, deep: Sequence[str]) -> list[Path]:
+    return sorted({path.parent for one in deep for path in place.glob(f"{one}/run.json")})
+
+
+def _having(
+    runs: Sequence[Path],
+    data: str,
+    named: Named,
+    lent: bool = False,
+    apart: Collection[Path] = (),
+) -> list[Path]:
+    """Return those runs on a dataset that have some of it, each once. apart: leave these out"""
+    seen, found = {*apart}, list[Path]()
+    for one in runs:
         if one.resolve() not in seen and has_model(one) and _data_of(one) == data:
             found += [one] * still_has(one, named, lent)
         seen.add(one.resolve())

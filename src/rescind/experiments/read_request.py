@@ -23,10 +23,10 @@ from rescind.core.records import (
     Unshare,
     Withdraw,
 )
-from rescind.data.blocklist import Blocklist
 from rescind.data.import_reading import other_separator
 from rescind.data.simulated_lending import draw_regret
 from rescind.errors import ConfigError, ConsentError, DataError
+from rescind.forgetting.asked_before import AskedBefore
 
 Kind = Literal["erase", "unshare", "withdraw", "nodes", "edges", "labels"]
 DRAW = "draw:"
@@ -45,7 +45,7 @@ Source = str | NamedRecords
 
 
 def read_request(
-    fed: Federation, kind: Kind, source: Source, withheld: Blocklist | None = None
+    fed: Federation, kind: Kind, source: Source, before: AskedBefore | None = None
 ) -> Event:
     """Return the event of a request.
 
@@ -56,21 +56,22 @@ def read_request(
     all records that a user holds (erase) or shares (unshare). `draw:0.3` takes all shared records
     of a random 30 % of the sharing users, for experiments.
 
-    withheld: digests of earlier requests, to detect users who have left
+    before: earlier requests to the run, to detect users who have left
     """
-    withheld = withheld or Blocklist()
+    before = before or AskedBefore()
+    clients = fed.world.sizes.clients
     if isinstance(source, NamedRecords):
-        client = _client(fed, source.user, withheld)
-        items = [_item(fed, source.user, item, withheld) for item in source.items]
+        client = before.client(source.user, fed.labels, clients)
+        items = [_item(fed, source.user, item, before) for item in source.items]
         return _event(kind, Records.of([client] * len(items), items))
     if kind == "withdraw":
-        return Withdraw(_client(fed, source, withheld))
+        return Withdraw(before.client(source, fed.labels, clients))
     if kind in ("nodes", "edges", "labels"):
         return _of_graph(fed, kind, source)
     if source.startswith(DRAW):
         records = _drawn(fed, source)
     else:
-        records = _from_file(fed, Path(source), kind, withheld)
+        records = _from_file(fed, Path(source), kind, before)
     return _event(kind, records)
 
 
@@ -112,20 +113,9 @@ def _fraction(source: str) -> float:
     return found
 
 
-def _client(fed: Federation, user: str, withheld: Blocklist) -> int:
-    """Return the number of a user; raise without suggesting other names if the user has left."""
-    if withheld.left(user, fed.labels):
-        raise ConsentError(
-            f"user '{user}' has left this run, or had everything erased, so there is nothing to "
-            f"forget in it. See the receipt of the earlier request. Imported data is another "
-            f"place: rescind data erase NAME --user '{user}' deletes rows that are still there."
-        )
-    return fed.labels.client(user, fed.world.sizes.clients)
-
-
-def _item(fed: Federation, user: str, item: str, withheld: Blocklist) -> int:
+def _item(fed: Federation, user: str, item: str, before: AskedBefore) -> int:
     """Return the number of an item; raise if this record of the user was erased before."""
-    if withheld.has_erased(user, item):
+    if before.of_run.has_erased(user, item):
         raise ConsentError(
             f"item '{item}' of user '{user}' was erased from this run by an earlier request: see "
             f"its receipt. Leave it out of this one. Nothing was changed."
@@ -200,7 +190,7 @@ def _table(path: Path) -> tuple[tuple[str, ...], list[dict[str, str | None]]]:
         raise DataError(f"{path} cannot be read as a request: {error}.") from None
 
 
-def _from_file(fed: Federation, path: Path, kind: Kind, withheld: Blocklist) -> Records:
+def _from_file(fed: Federation, path: Path, kind: Kind, before: AskedBefore) -> Records:
     names, rows = _table(path)
     if "user" not in names:
         other = other_separator(names)  # Excel writes semicolons in many countries
@@ -223,9 +213,9 @@ def _from_file(fed: Federation, path: Path, kind: Kind, withheld: Blocklist) -> 
                 f"only the column 'user' to name all records of a user."
             )
         try:
-            client = _client(fed, user, withheld)
+            client = before.client(user, fed.labels, fed.world.sizes.clients)
             if item:
-                pairs.append((client, _item(fed, user, item, withheld)))
+                pairs.append((client, _item(fed, user, item, before)))
             elif kind == "unshare" and not bool((whole.client == client).any()):
                 raise ConsentError(
                     f"user '{user}' lends nothing in this run, so there is nothing to unshare. "

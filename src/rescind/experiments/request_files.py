@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from calendar import monthrange
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,9 @@ class Waiting:
     path: Path
     received: datetime
     due: datetime
+    guessed: tuple[str, ...] = field(default=(), kw_only=True)
+    """Which of "received" and "due" cannot be read in a file that is wrong. The file's date stands
+    in for them, and the true days may be earlier."""
 
     @property
     def name(self) -> str:
@@ -100,7 +103,8 @@ def read_all(folder: Path, now: datetime) -> tuple[list[Asked], list[Unreadable]
             table = _json(path)
             asked.append(_read(path, table, now))
         except DataError as error:
-            wrong.append(Unreadable(path, *_times_of(path, table, now), str(error)))
+            since, until, guessed = _times_of(path, table, now)
+            wrong.append(Unreadable(path, since, until, str(error), guessed=guessed))
     return asked, wrong
 
 
@@ -198,8 +202,11 @@ def _deadline(path: Path, received: datetime | None, due: datetime | None) -> Ti
     return since, due or _end_of(month_after(since.astimezone(UTC)))
 
 
-def _times_of(path: Path, table: Any, now: datetime) -> Times:
-    """Return both for a file that is wrong: of what can be read in it, else by the file's time."""
+def _times_of(path: Path, table: Any, now: datetime) -> tuple[datetime, datetime, tuple[str, ...]]:
+    """Return both for a file that is wrong: of what can be read in it, else by the file's time.
+
+    Also which of them cannot be read: one date is enough for the deadline.
+    """
     given = table if isinstance(table, dict) else {}
     received = due = None
     with suppress(DataError):
@@ -207,7 +214,11 @@ def _times_of(path: Path, table: Any, now: datetime) -> Times:
     with suppress(DataError):
         due = _due(path, given)
     since, until = _deadline(path, received, due)
-    return _deadline(path, received, None) if _is_too_late(since, until) else (since, until)
+    if _is_too_late(since, until):
+        due = None
+        since, until = _deadline(path, received, due)
+    came = () if received is not None else ("received",)
+    return since, until, came if received is not None or due is not None else (*came, "due")
 
 
 def _is_too_late(received: datetime, due: datetime) -> bool:

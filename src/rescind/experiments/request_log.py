@@ -42,6 +42,9 @@ def metrics_text(
     values = {
         ("requests_open", "gauge", "Requests that wait for an answer"): len(waiting),
         ("requests_overdue", "gauge", "Open requests past their deadline"): len(late),
+        ("requests_without_date", "gauge", "Open requests whose deadline cannot be read"): sum(
+            "due" in one.guessed for one in waiting
+        ),
         ("requests_next_due_seconds", "gauge", "Time of the next deadline, 0 if none"): next_due,
         ("requests_answered_total", "counter", "Answered requests"): len(answered),
         ("requests_answered_late_total", "counter", "Answered after the deadline"): sum(

@@ -37,14 +37,28 @@ class Open:
 
 
 def open_requests(folder: Path, now: datetime) -> list[Open]:
-    """Return the open requests of a folder, those that are due first. It changes nothing."""
+    """Return the open requests of a folder, those that are due first. It changes nothing.
+
+    Before them come those whose deadline cannot be read: they may be due earlier than is known.
+    """
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder}. Name a folder of requests.")
     asked, wrong = read_all(folder, now)
     asked, taken = not_taken(folder, asked)
     found = [Open(one, _noted(folder, one.path)) for one in asked]
     found += [Open(one, TAKEN) for one in taken] + [Open(one, one.why) for one in wrong]
-    return sorted(found, key=lambda one: (one.request.due, one.request.name))
+    return sorted(found, key=lambda one: by_deadline(one.request))
+
+
+def by_deadline(request: Waiting) -> tuple[bool, datetime, str]:
+    """Return what open requests are sorted by."""
+    return "due" not in request.guessed, request.due, request.name
+
+
+def due_told(request: Waiting, now: datetime) -> str:
+    """Say when a request is due, and how long there is until then."""
+    guess = " or earlier (by the file's date)" if "due" in request.guessed else ""
+    return f"due {request.due:%Y-%m-%d}{guess}, {time_left(request.due, now)}"
 
 
 def time_left(due: datetime, now: datetime) -> str:
@@ -93,7 +107,10 @@ def refuse(folder: Path, request: Waiting, why: str) -> str:
     note, name = note_about(folder, request.path), request.name
     known = read_table(note) if note.is_file() else {}
     due = request.due.isoformat(timespec="seconds")
-    told = {"request": name, "due": due, "why": why, "file": _content(request.path)}
+    told: dict[str, Any] = {"request": name, "due": due, "why": why}
+    told["file"] = _content(request.path)
+    if request.guessed:
+        told["by_file_date"] = [*request.guessed]
     if told != known:
         write_atomically(note, json.dumps(told, indent=2).encode(), private=True)
     if told["file"] != known.get("file"):

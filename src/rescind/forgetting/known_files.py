@@ -13,7 +13,6 @@ MARK = b"\xef\xbb\xbf"
 """What editors of Windows put at the start of a text in UTF-8."""
 NO_OPTION = ""
 """The receipt itself is given without an option."""
-PAGE = "this is a page for reading, and it is not signed: give receipt.json"
 SAYS = {
     NO_OPTION: "this is a receipt: give it by itself, without an option",
     "--event": "this is a request: give it with --event, and its key with --event-key",
@@ -26,7 +25,7 @@ SAYS = {
         "proof (--proof), and with --key the signer's, signing.pub"
     ),
     "--witness": "this is the key of a witness: give it with --witness, beside the proof (--proof)",
-    "page": PAGE,
+    "page": "this is a page for reading, and it is not signed: give receipt.json",
     "rotation": "this is the statement of a new key: rescind keys check reads it",
 }
 """What a file is, by the option of `rescind verify` that takes it."""

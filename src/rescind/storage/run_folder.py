@@ -24,6 +24,8 @@ LEARNING = ".learning"
 """In a run that is trained: its new model, until it is complete. The earlier one stands so long."""
 FOR_WORKERS = "rescind-audit-"
 """Prefix of folders with a federation and a request for the workers of an audit."""
+FORGOT = "-forgot-"
+"""Between the name of a run and the number of answered requests."""
 
 
 def successor(run: Path) -> Path | None:
@@ -40,6 +42,12 @@ def read_note(path: Path) -> dict[str, Any]:
         return table
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read ({error}). Restore it from a copy.") from None
+
+
+def first_of_its_name(run: Path) -> Path:
+    """Return seed-0 of seed-0-forgot-2, the run that numbers follow; else the run itself."""
+    stem, _, number = run.name.rpartition(FORGOT)
+    return run.with_name(stem) if stem and number.isdigit() else run
 
 
 def newest(run: Path) -> Path:
@@ -92,15 +100,12 @@ def check_finished(run: Path) -> None:
         return
     if answered := _replaced_by(run):
         raise DataError(f"{run} was emptied. {answered}")
+    give = "Give the folder that `rescind run` names after 'Written', or runs/demo."
+    if not run.exists():
+        raise DataError(f"there is no folder {run}. {_newest_of_its_name(run) or give}")
     check_free(run)  # a run that is still learning is not finished either
     _check_not_interrupted(run)
-    raise DataError(
-        f"{run} holds no finished run. "
-        + (
-            _inside(run)
-            or "Give the folder that `rescind run` names after 'Written', or runs/demo."
-        )
-    )
+    raise DataError(f"{run} holds no finished run. {_inside(run) or give}")
 
 
 def _check_not_interrupted(run: Path) -> None:
@@ -118,6 +123,15 @@ def check_free(run: Path) -> None:
             pass
 
 
+def _newest_of_its_name(run: Path) -> str:
+    """Return a hint to the run that stands now, if the number of an answer was miscounted."""
+    first = first_of_its_name(run)
+    with suppress(DataError):  # a note about who replaced whom cannot be read
+        if first != run and has_model(now := newest(first)):
+            return f"The newest of this run is {now}."
+    return ""
+
+
 def _inside(run: Path) -> str:
     """Return a hint to runs further down; '' if there are none."""
     found = (path.parent for path in run.glob("**/run.json") if path.parent != run)
@@ -129,7 +143,8 @@ def model_in(run: Path) -> Path:
     """Return where a federation was saved: RUN/model or the folder itself; raise if in neither."""
     folder = run / "model" if (run / "model").is_dir() else run
     if not folder.exists() and not _replaced_by(folder.parent):
-        raise DataError(f"there is no folder {run}. Give the folder of a finished run.")
+        hint = _newest_of_its_name(run) or "Give the folder of a finished run."
+        raise DataError(f"there is no folder {run}. {hint}")
     if not (folder / HEAD).is_file():
         hint = _replaced_by(folder) or _replaced_by(folder.parent)
         if not hint:
