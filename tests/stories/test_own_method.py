@@ -528,6 +528,8 @@ class {name}(Method):
         ("PerClient", "each[lot.owner].unsq", "each.unsq", "error: what PerClient.client_train"),
         ("Beyond", "lot.item,", "lot.item + 1,", "'item' has an index 30; expected 0 to 29"),
         ("Alone", "}}), private", "}})", "error: Alone.client_train returned Update; expected ("),
+        ("Misspelt", "def client_scores", "def client_score", "did you mean 'client_scores'"),
+        ("Untyped", "model: Model =", "model =", "sets model without a type, so it would not"),
     ],
 )
 def test_a_common_mistake_is_told_in_one_line(own, rescind, name, right, wrong, words):

@@ -374,8 +374,12 @@ def test_what_other_runs_have_after_the_deadline_is_overdue(shop, capsys, tmp_pa
     code, told = command(folder, run, capsys)
     assert (code, "answered before: anna; due 2026-01-05, overdue by" in told) == (1, True)
     assert listed_open(folder, capsys)[0]["overdue"]
-    text = metrics_text(folder, (), datetime.now(UTC), in_other_runs=1)
+    now = datetime.now(UTC)
+    text = metrics_text(folder, (), now, in_other_runs=[now - timedelta(days=1)])
     assert "rescind_requests_in_other_runs 1\n" in text
+    assert "rescind_requests_overdue 1\n" in text, "the person is still in a model"
+    text = metrics_text(folder, (), now, in_other_runs=[now + timedelta(days=1)])
+    assert "rescind_requests_overdue 0\n" in text, "the control"
     shutil.rmtree(run.with_name("other"))
     assert command(folder, run, capsys)[0] == 0, "control"
 

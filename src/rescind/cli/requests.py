@@ -224,7 +224,7 @@ def run_queue(
     done = work_through(folder, run, audits, workers, most)  # type: ignore[arg-type]
     now = datetime.now(UTC)
     if metrics is not None:
-        text = metrics_text(folder, done.waiting, now, len(done.others))
+        text = metrics_text(folder, done.waiting, now, [one.due for one in done.others])
         write_atomically(metrics, text.encode())
     due = {one.name: due_told(one, now) for one in done.waiting}
     overdue = [one.name for one in done.waiting if one.due < now]

@@ -149,7 +149,8 @@ def _tell_more_rounds(cells: Sequence[Cell]) -> None:
             one = "1 round is" if enough == 1 else f"{enough} rounds are"
             typer.echo(
                 f"{cls.__name__}: {one} enough, as its class says, and run.rounds = {rounds} asks "
-                f"for more",
+                f"for more. In a recipe, leave rounds out, or write it beside the method: "
+                f'{{ name = "{cls.__name__}", run = {{ rounds = {enough} }} }}',
                 err=True,
             )
 

@@ -20,7 +20,7 @@ from rescind.core.holdings import Holdings
 from rescind.core.labels import Labels, Recommendation, check_list
 from rescind.core.method import Method
 from rescind.core.named import Named
-from rescind.core.own_code import repeatable
+from rescind.core.own_code import check_written, repeatable
 from rescind.core.records import (
     Arrive,
     Erase,
@@ -91,6 +91,7 @@ class Federation:
         keep_every: rounds between restore points, from which forgetting can rerun
         """
         _check_kinds(data, method)
+        check_written(type(method))
         if not isinstance(data, Holdings):
             method.check_order(getattr(data, "name", ""), getattr(data, "has_time", True))
             labels = data.labels() if labels is None else labels

@@ -6,9 +6,11 @@ no test here has seen them.
 
 from __future__ import annotations
 
+import inspect
 import random  # noqa: TID251 - to see whether others draw from it
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
+from difflib import get_close_matches
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -34,6 +36,38 @@ def outside(method: object) -> bool:
     """Return whether a method, or its model, is defined outside rescind."""
     parts = (method, getattr(method, "model", method))
     return any(not type(part).__module__.startswith("rescind.") for part in parts)
+
+
+def check_written(cls: type) -> None:
+    """Refuse a class from outside in which something that its author wrote would not count.
+
+    A setting without a type keeps the value of the class above, and a misspelt function is never
+    called: the run would be of another method than its author believes.
+    """
+    for part in cls.__mro__:
+        if part.__module__.startswith(("rescind.", "builtins", "abc", "typing")):
+            continue
+        above = part.__mro__[1:]
+        settings = {f.name for base in above if is_dataclass(base) for f in fields(base)}
+        typed = inspect.get_annotations(part)
+        known = {n for base in above for n, one in vars(base).items() if inspect.isfunction(one)}
+        for name, value in vars(part).items():
+            if inspect.isfunction(value):
+                _check_spelling(part, name, {one for one in known if one[0] != "_"})
+            elif name in settings and name not in typed and not isinstance(value, property):
+                raise ConfigError(
+                    f"{part.__name__} sets {name} without a type, so it would not count. Write "
+                    f"{name}: {type(value).__name__} = ... in the class."
+                )
+
+
+def _check_spelling(cls: type, name: str, known: set[str]) -> None:
+    near = [] if name[0] == "_" or name in known else get_close_matches(name, known, 1, 0.85)
+    if near:
+        raise ConfigError(
+            f"{cls.__name__}.{name} is never called: did you mean '{near[0]}'? The name of a "
+            f"function of your own begins with _."
+        )
 
 
 # -- random numbers -------------------------------------------------------------------------------

@@ -29,19 +29,24 @@ def log_lines(folder: Path) -> list[dict[str, Any]]:
 
 
 def metrics_text(
-    folder: Path, waiting: Sequence[Waiting], now: datetime, in_other_runs: int = 0
+    folder: Path, waiting: Sequence[Waiting], now: datetime, in_other_runs: Sequence[datetime] = ()
 ) -> str:
     """Return what to watch, in the text format of Prometheus (node_exporter's textfile folder).
 
-    in_other_runs: how many requests were answered, while other runs still have some of it
+    in_other_runs: deadlines of answered requests of which other runs still have some
     """
     lines = log_lines(folder)
     answered = [one for one in lines if one["event"] == "answered"]
-    late = [one for one in waiting if one.due < now]
-    next_due = min((one.due.timestamp() for one in waiting), default=0.0)
+    not_done = [*(one.due for one in waiting), *in_other_runs]
+    late = [due for due in not_done if due < now]
+    next_due = min((due.timestamp() for due in not_done), default=0.0)
     values = {
         ("requests_open", "gauge", "Requests that wait for an answer"): len(waiting),
-        ("requests_overdue", "gauge", "Open requests past their deadline"): len(late),
+        (
+            "requests_overdue",
+            "gauge",
+            "Past their deadline: open, or in other runs",
+        ): len(late),
         ("requests_without_date", "gauge", "Open requests whose deadline cannot be read"): sum(
             "due" in one.guessed for one in waiting
         ),
@@ -54,7 +59,7 @@ def metrics_text(
             list((folder / REFUSED).glob("*.json"))
         ),
         ("requests_in_other_runs", "gauge", "Answered, but other runs still have some of it"): (
-            in_other_runs
+            len(in_other_runs)
         ),
         ("requests_last_pass_seconds", "gauge", "Time of the last pass"): now.timestamp(),
     }

@@ -30,6 +30,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, get_origin
 
+from rescind.core.own_code import check_written
 from rescind.core.settings import classes_in, in_package
 from rescind.errors import ConfigError, suggest
 from rescind.privacy import keys
@@ -182,6 +183,10 @@ def _check(path: Path, module: ModuleType) -> None:
     """Refuse classes that could not be told apart later, or whose settings would not count."""
     for name, cls in classes_in(module.__name__, FORGETS).items():
         check_name(cls)
+        try:
+            check_written(cls)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
         if is_dataclass(cls) and "__dataclass_fields__" not in vars(cls):
             ours = [n for n, hint in inspect.get_annotations(cls).items() if not _fixed(hint)]
             if ours:
