@@ -284,3 +284,21 @@ def test_a_served_folder_says_how_a_token_is_made(tmp_path: Path) -> None:
     assert "--url" not in str(made.exception), "tokens make has no --url"
     assert str(wrong.exception).startswith("'foo' is no scope"), "no advice with a wrong scope"
     assert "--url" in str(revoked.exception), "control: tokens revoke has it"
+
+
+def test_a_database_beside_a_ledger_in_the_folder_is_told_with_the_way_there(
+    tmp_path: Path,
+) -> None:
+    opened(tmp_path).close()
+    url = "postgresql://me@127.0.0.1/empty"
+    older = OlderLedger("this ledger is older than its keys")
+    with (
+        pytest.raises(OlderLedger, match=r"is in the folder \(ledger\.db\).*restore .* --from"),
+        compared_with_note(tmp_path, url),
+    ):
+        raise older
+    with (
+        pytest.raises(OlderLedger, match="older than its keys"),
+        compared_with_note(tmp_path, None),
+    ):
+        raise older

@@ -17,7 +17,10 @@ SAYS = {
     NO_OPTION: "this is a receipt: give it by itself, without an option",
     "--event": "this is a request: give it with --event, and its key with --event-key",
     "--part": "this is one user's part of a request: give it with --part",
-    "--event-key": "this is the key of a receipt: give it with --event-key",
+    "--event-key": (
+        "these are 64 digits, as in the key of a receipt (receipt.key): give its file with "
+        "--event-key. If it is the operator's public key, write ed25519: before it"
+    ),
     "--proof": "this is the proof of a place in the log: give it with --proof",
     "--key": "this is a key that signs receipts: give it with --key",
     "--log-key": (

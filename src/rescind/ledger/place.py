@@ -76,6 +76,13 @@ def compared_with_note(state: Path, database: str | None) -> Iterator[None]:
     except ConfigError as error:
         note = state / NOTE
         noted = note.read_text().strip() if note.exists() else None
+        if database is not None and noted is None and (state / FILE).is_file():
+            raise type(error)(
+                f"the ledger of {state} is in the folder ({FILE}), and you gave "
+                f"{shown(database)}, which does not fit. Nothing was changed. Leave --database "
+                f"out; to move the ledger: rescind backup {state} moved.db, then rescind restore "
+                f"{state} --from moved.db --database '{shown(database)}'"
+            ) from None
         if database is None or noted in (None, shown(database)):
             raise
         raise type(error)(
