@@ -283,3 +283,16 @@ def test_items_of_a_table_that_have_no_rows_are_told(save):
     assert len(told) == 1
     assert f"2 items of {table} have no rows: they are not in this dataset" in told[0]
     assert f"rescind serve --import mine --items {table} has all of them" in told[0]
+
+
+def test_ids_that_pandas_made_fractions_because_one_is_missing_are_whole() -> None:
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"user_id": [1, 1, 2, None, 3], "item_id": [5, 6, 5, 7, 6]})
+    assert frame["user_id"].dtype == float
+    with pytest.raises(DataError, match="row index 3"):
+        rs.from_frame(frame)
+    data = rs.from_frame(frame, drop_bad_rows=True)
+    assert list(data.users) == ["1", "2", "3"]
+    frame["user_id"] = [1.5, 1, 2, None, 3]
+    with pytest.raises(DataError, match="must not be a fraction"):  # the control
+        rs.from_frame(frame)

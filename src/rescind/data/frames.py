@@ -95,12 +95,29 @@ def _matrix(frame: Any) -> Any:
 
 
 def _texts(column: Any) -> Any:
-    """Return a column whose text, if it is text, has the one type that files have."""
+    """Return a column whose text, if it is text, has the one type that files have.
+
+    pandas makes whole numbers with a gap fractions: they are whole numbers here, and missing ones.
+    """
     import pyarrow as pa
 
+    if pa.types.is_floating(column.type):
+        return _whole(column)
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     text = pa.types.is_large_string(kind) or str(kind) == "string_view"
     return column.cast(pa.string() if text else kind)
+
+
+def _whole(column: Any) -> Any:
+    """Return fractions as whole numbers, if some are missing and the others are whole."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    known = pc.if_else(pc.is_nan(column), None, column)
+    values = known.drop_null().to_numpy()
+    if not known.null_count or not len(values) or (values != np.floor(values)).any():
+        return column
+    return known.cast(pa.int64()) if np.abs(values).max() < 2**53 else column
 
 
 def _table(arrow: Any) -> Table:
