@@ -18,7 +18,7 @@ SAYS = {
     "--event": "this is a request: give it with --event, and its key with --event-key",
     "--part": "this is one user's part of a request: give it with --part",
     "--event-key": (
-        "these are 64 digits, as in the key of a receipt (receipt.key): give its file with "
+        "these are 64 digits, as in the key of a receipt (the file receipt.key): give it with "
         "--event-key. If it is the operator's public key, write ed25519: before it"
     ),
     "--proof": "this is the proof of a place in the log: give it with --proof",

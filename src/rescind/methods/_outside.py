@@ -30,7 +30,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, get_origin
 
-from rescind.core.own_code import check_written
 from rescind.core.settings import classes_in, in_package
 from rescind.errors import ConfigError, suggest
 from rescind.privacy import keys
@@ -181,6 +180,8 @@ def in_own_file(error: Exception) -> str:
 
 def _check(path: Path, module: ModuleType) -> None:
     """Refuse classes that could not be told apart later, or whose settings would not count."""
+    from rescind.core.own_code import check_written  # loads torch, as the classes did
+
     for name, cls in classes_in(module.__name__, FORGETS).items():
         check_name(cls)
         try:
