@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from rescind.experiments.significance import Difference, differences, markdown_differences, remark
-from rescind.experiments.tables import Entry, ResultTable, escaped, rows_as_markdown
+from rescind.experiments.table_forms import escaped, rows_as_markdown
+from rescind.experiments.tables import Entry, ResultTable
 from rescind_papers import verdicts
 from rescind_papers.index import Exhibit, Part, Shelf
 from rescind_papers.judging import Judge, Row, floors_of

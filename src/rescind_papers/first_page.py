@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rescind.errors import ConfigError
 from rescind.experiments.recipe import Column
-from rescind.experiments.tables import rows_as_markdown
+from rescind.experiments.table_forms import rows_as_markdown
 from rescind.reporting import charts
 from rescind_papers import costs, leaderboard
 from rescind_papers.index import Shelf, finding, looked_up

@@ -15,7 +15,8 @@ from rescind.core.settings import classes
 from rescind.errors import ConfigError, suggest
 from rescind.experiments.cell import NO_OP, Cell, DataSettings
 from rescind.experiments.recipe import Column
-from rescind.experiments.tables import cells_by_name, rows_as_markdown
+from rescind.experiments.table_forms import rows_as_markdown
+from rescind.experiments.tables import cells_by_name
 from rescind.storage.kinds import METHODS
 from rescind_papers import costs
 from rescind_papers.index import Shelf

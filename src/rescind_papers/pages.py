@@ -37,7 +37,8 @@ from rescind.errors import ConfigError, RescindError, suggest
 from rescind.experiments.recipe import Column, Recipe
 from rescind.experiments.recipe_file import RECIPES
 from rescind.experiments.significance import differences, markdown_differences, remark
-from rescind.experiments.tables import ResultTable, collect, lines, markdown, rows_as_markdown
+from rescind.experiments.table_forms import markdown, rows_as_markdown
+from rescind.experiments.tables import ResultTable, collect, lines
 from rescind_papers import departures, exhibits, figures, first_page, leaderboard, tally, verdicts
 from rescind_papers.index import MAP, Exhibit, Part, Shelf, chosen, finding
 from rescind_papers.index import shown as cells_that_fit

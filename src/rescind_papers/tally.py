@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rescind.experiments.tables import rows_as_markdown
+from rescind.experiments.table_forms import rows_as_markdown
 from rescind_papers import verdicts
 from rescind_papers.exhibits import rows
 from rescind_papers.index import Exhibit, Shelf, finding

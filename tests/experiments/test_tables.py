@@ -20,7 +20,8 @@ from rescind.experiments.significance import (
     remark,
 )
 from rescind.experiments.sweeps import draw, sweeps
-from rescind.experiments.tables import _floor_of_print, collect, markdown, remarks
+from rescind.experiments.table_forms import markdown
+from rescind.experiments.tables import _floor_of_print, collect, remarks
 
 RECIPE = """
 [axes]

@@ -22,7 +22,8 @@ from rescind.cli import main
 from rescind.errors import RescindError
 from rescind.experiments import recipe_file
 from rescind.experiments.recipe import read
-from rescind.experiments.tables import collect, markdown, remarks
+from rescind.experiments.table_forms import markdown
+from rescind.experiments.tables import collect, remarks
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*/*.toml"))
 Ask = Callable[..., tuple[int, str]]

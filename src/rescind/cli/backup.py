@@ -30,11 +30,11 @@ def backup(
 
     Example: rescind backup runs/service-demo ledger-monday.db
     """
-    from rescind.core.words import people_of
+    from rescind.core.words import count_of, people_of
     from rescind.ledger.backup import back_up
 
     rows = back_up(state, target, database)
-    log = "1 entry" if rows["leaf"] == 1 else f"{rows['leaf']:,} entries"
+    log = count_of(rows["leaf"], "entry", "entries")
     typer.echo(f"{target}: {people_of(rows['person'])}, {log} of the log.")
     typer.echo("keys.bin is not in it. Mirror it (rescind serve --keys-mirror); never archive it.")
     typer.echo(f"To go back: rescind restore {state} --from {target}{_more(database)}")

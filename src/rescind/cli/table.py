@@ -52,9 +52,9 @@ def command(
     _check_form(as_json, as_markdown, as_csv, as_latex, compares=against is not None)
     path = locate(recipe)
     check(path, (), against)
-    from rescind.experiments import tables
+    from rescind.experiments import table_forms
     from rescind.experiments.significance import differences
-    from rescind.experiments.tables import collect, markdown, remarks, without_values
+    from rescind.experiments.tables import collect, remarks, without_values
 
     found = _read(path)
     columns = tuple(Column(name) for name in metric or ())
@@ -69,13 +69,13 @@ def command(
         typer.echo(json.dumps(_plain(table, paired)))
         return
     if as_csv or as_latex:
-        typer.echo(tables.as_csv(table) if as_csv else tables.latex(table))
+        typer.echo(table_forms.as_csv(table) if as_csv else table_forms.latex(table))
         for remark in (*remarks(table), *filter(None, [without_values(table)])):
             typer.echo(remark, err=True)
         return
     shown = (lambda text: text) if as_markdown else _aligned
     typer.echo(found.title + (f" ({found.source})" if found.source else ""))
-    typer.echo(shown(markdown(table)))
+    typer.echo(shown(table_forms.markdown(table)))
     for remark in remarks(table):
         typer.echo(remark)
     remarked = table.other_code or table.other_settings

@@ -41,9 +41,8 @@ def make(
     from rescind.service.entrances import make_token, scopes_of
 
     scopes_of(scopes)  # before a served folder leads to advice that repeats a wrong one
-    instead = (
-        f"Start it again with --make-token {scopes}"  # no token makes tokens, so there is no --url
-    )
+    # No token makes tokens, so there is no --url.
+    instead = f"Start it again with --make-token {scopes}"
     with opened_alone(state, database, instead) as ledger:
         typer.echo(make_token(ledger, scopes, name, days))
 

@@ -11,7 +11,7 @@ from typer import Argument, Option
 
 from rescind.cli.given import check_kinds, key_given, read_receipt, signing_key_given
 from rescind.cli.options import Json
-from rescind.core.words import count_of
+from rescind.core.words import count_of, people_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -322,10 +322,9 @@ def _print(
     asked, done = receipt.asked, receipt.done
     bands = isinstance(asked.records, str) and not words.only_the_silo_counts(receipt)
     what = f"{asked.records} records" if bands else words.amount(receipt)
-    people = "1 person" if asked.people == 1 else f"{_number(asked.people)} people"
     typer.echo(
         f"It says, on {receipt.time}: {_shown(asked.kind)} of {_shown(what)} of "
-        f"{people}, by {_shown(done.unlearning)}.\n"
+        f"{_shown(people_of(asked.people))}, by {_shown(done.unlearning)}.\n"
         f"  level    {done.level}: {words.level_says(receipt)}\n"
         f"  verdict  {receipt.verdict}: {words.verdict_says(receipt)}"
     )
@@ -359,10 +358,6 @@ def _silos_named(claim: str) -> str:
     """Return the numbers of silos so that nobody takes them for counts: "silo 0, silo 2"."""
     parts = claim.split(", ")
     return ", ".join(f"silo {one}" for one in parts) if all(map(str.isdecimal, parts)) else claim
-
-
-def _number(value: int | str) -> str:
-    return _shown(value) if isinstance(value, str) else f"{value:,}"
 
 
 def _shown(text: str) -> str:

@@ -35,7 +35,11 @@ _ASKED = {"checked_sum": "client_train", "checked_train": "client_train"}
 def outside(method: object) -> bool:
     """Return whether a method, or its model, is defined outside rescind."""
     parts = (method, getattr(method, "model", method))
-    return any(not type(part).__module__.startswith("rescind.") for part in parts)
+    return any(not _ours(type(part)) for part in parts)
+
+
+def _ours(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] == "rescind"
 
 
 def check_written(cls: type) -> None:
@@ -45,7 +49,7 @@ def check_written(cls: type) -> None:
     called: the run would be of another method than its author believes.
     """
     for part in cls.__mro__:
-        if part.__module__.startswith(("rescind.", "builtins", "abc", "typing")):
+        if _ours(part):
             continue
         above = part.__mro__[1:]
         settings = {f.name for base in above if is_dataclass(base) for f in fields(base)}

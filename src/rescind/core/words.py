@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 
-def count_of(number: int | str, thing: str) -> str:
-    """Return "1 round", "1,500 rounds", or of a band "10-100 rounds". thing: in the singular"""
+def count_of(number: int | str, thing: str, things: str = "") -> str:
+    """Return "1 round", "1,500 rounds", or of a band "10-100 rounds".
+
+    thing: in the singular    things: in the plural, if that is not only an s
+    """
     shown = number if isinstance(number, str) else f"{number:,}"
-    return f"{shown} {thing}{'' if number == 1 else 's'}"
+    return f"{shown} {thing if number == 1 else things or f'{thing}s'}"
 
 
-def people_of(number: int) -> str:
+def people_of(number: int | str) -> str:
     """Return "1 person", "1,500 people"."""
-    return "1 person" if number == 1 else f"{number:,} people"
+    return count_of(number, "person", "people")

@@ -13,7 +13,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rescind.experiments.tables import ResultTable, cells_by_name, rows_as_markdown
+from rescind.experiments.table_forms import rows_as_markdown
+from rescind.experiments.tables import ResultTable, cells_by_name
 
 LEVEL = 0.05
 """A difference is significant if its adjusted p is below this level."""
