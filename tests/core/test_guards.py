@@ -331,7 +331,7 @@ def test_guards_can_be_an_axis(recipe):
         ("guards.epsilon=1", "guards.gaussian is not set"),
         ("guards.delta=0.1", "guards.gaussian is not set"),
         ("guards.clip=-1", "above 0"),
-        ("guards.clip=one", "must be of type float"),
+        ("guards.clip=one", "guards.clip must be a number"),
     ],
 )
 def test_a_wrong_table_of_guards_says_what_to_do(recipe, change, message):

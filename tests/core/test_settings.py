@@ -68,7 +68,7 @@ def test_an_unknown_key_is_refused_with_the_one_that_was_meant():
 @pytest.mark.parametrize(
     ("key", "value", "text"),
     [
-        ("degrees", "hot", "Oven.degrees must be of type int; got 'hot'"),
+        ("degrees", "hot", "Oven.degrees must be a whole number; got 'hot'"),
         ("degrees", 180.0, "type int; got 180.0"),
         ("degrees", True, "type int; got True"),
         ("hours", True, "type float; got True"),
@@ -82,7 +82,7 @@ def test_an_unknown_key_is_refused_with_the_one_that_was_meant():
         ("racks", 3, "must be a list; got 3"),
         ("racks", [1, "two"], "type int; got 'two'"),
         ("degrees", "none", "type int; got 'none'"),
-        ("steam", "much", "Oven.steam must be of type float, or one of 'auto'; got 'much'"),
+        ("steam", "much", "Oven.steam must be a number, or one of 'auto'; got 'much'"),
     ],
 )
 def test_a_value_of_the_wrong_kind_is_refused_by_name(key, value, text):

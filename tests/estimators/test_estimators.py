@@ -156,7 +156,7 @@ def test_scikit_learn_itself_clones_it():
 
 
 @LEARNERS
-@pytest.mark.parametrize(("ridge", "told"), [(-1.0, "above 0"), ("much", "of type float")])
+@pytest.mark.parametrize(("ridge", "told"), [(-1.0, "above 0"), ("much", "a number")])
 def test_wrong_settings_are_told_and_change_nothing(learner, ridge, told):
     model = learner().fit(RECORDS)
     before = model.digest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 import sys
 import tomllib
 from pathlib import Path
@@ -241,3 +242,31 @@ def test_pairs_that_are_counted_near_and_far_take_more_than_pairs():
     assert per_pair == {
         "Gram": needs.PAIR, "KernelGram": needs.NEAR_AND_FAR, "SeqGram": needs.ORDERED_PAIR,
     }  # fmt: skip
+
+
+def test_mean_and_spread_over_seeds_are_told(rescind, tmp_path):
+    sized = [f"--set={k}" for k in ("data.users=60", "data.items=50", "data.interactions=900")]
+    words = ["run", "--data", "synthetic", "--method", "Popularity", *sized, "--json"]
+    code, said = rescind(*words, "--seeds", "3")
+    assert code == 0, said
+    ran = json.loads(next(line for line in said.splitlines() if line.startswith('{"runs"')))
+    values = [one["metrics"]["NDCG@20"] for one in ran["runs"]]
+    told = f"NDCG@20 {statistics.fmean(values):.4f} ± {statistics.stdev(values):.4f}"
+    [line] = [line for line in said.splitlines() if "mean ± standard deviation" in line]
+    assert line.startswith("synthetic-Popularity, 3 seeds (mean")
+    assert told in line
+    code, said = rescind(*words, "--seeds", "1", "--out", str(tmp_path / "one"))
+    assert (code, "±" in said) == (0, False), "one seed has no spread"
+
+
+def test_a_run_that_is_not_there_is_told_with_those_that_are(rescind, tmp_path):
+    sized = [f"--set={k}" for k in ("data.users=60", "data.items=50", "data.interactions=900")]
+    code, said = rescind("recommend", "runs/synthetic", "--user", "1")
+    assert (code, "Give the folder of a finished run." in said) == (2, True), "there is none"
+    for method in ("Popularity", "Gram"):
+        assert rescind("run", "--data", "synthetic", "--method", method, *sized)[0] == 0
+    gram = next((tmp_path / "runs/data").glob("synthetic-Gram*")).relative_to(tmp_path)
+    for command in (["recommend", "--user", "1"], ["forget", "--withdraw", "1"]):
+        code, said = rescind(command[0], "runs/synthetic-gram", *command[1:])
+        assert code == 2
+        assert f"no folder runs/synthetic-gram. Finished runs in runs: {gram}, runs/data/" in said

@@ -269,7 +269,7 @@ def test_the_measure_follows_the_lengths_of_lists(tmp_path):
         ("run.measure=NDCG@0", "did you mean"),
         ("run.k=[]", r"such as k = \[10, 20\]"),
         ("run.k=0", r"such as k = \[10, 20\]"),
-        ("run.k=ten", "RunSettings.k must be of type int; got 'ten'"),
+        ("run.k=ten", "run.k must be a whole number; got 'ten'"),
     ],
 )
 def test_lengths_that_cannot_be_measured_are_refused_with_those_that_can(tmp_path, change, words):

@@ -196,7 +196,9 @@ def test_the_next_request_to_an_emptied_run_is_told_the_run_that_stands_now(run,
             f"there is no folder {run}-forgot-3. The newest of this run is {now}."
         )
         wrong = CliRunner().invoke(app, [words[0], f"{run}x", words[1], "9"])
-        assert f"there is no folder {run}x. Give the folder" in str(wrong.exception), "control"
+        assert f"there is no folder {run}x. Finished runs in {run.parent}: {now}" in str(
+            wrong.exception
+        ), "control"
     assert forget(now, "--withdraw", "9", "--audits", "none").exit_code == 0, "and that works"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 _SET = "Change a setting, e.g. run.rounds=20, method.negatives=4, seed=3."
 _SEED = {"seed", "run.seed"}
+_SHOWN = ("HR", "NDCG", "Recall", "accuracy", "ROC")
+"""What names of metrics begin with that are printed; run.json has all."""
 
 
 def command(
@@ -116,6 +119,7 @@ def command(
         typer.echo(f"{name}{_chosen(facts, chosen)} seed {seed}: {_summary(facts)} -> {folder}")
         _warn(facts)
     if finished:
+        _tell_means(finished)
         _next(found, finished, record)
     if as_json and finished:
         last: Any = {**finished[-1]["metrics"]} if len(finished) == 1 else {"runs": finished}
@@ -194,8 +198,7 @@ def _chosen(facts: dict[str, Any], cell: Cell) -> str:
 
 def _summary(facts: dict[str, Any]) -> str:
     test = facts["metrics"]["test"]
-    named = ("HR", "NDCG", "Recall", "accuracy", "ROC")
-    shown = ", ".join(f"{k} {v:.4f}" for k, v in test.items() if k.startswith(named))
+    shown = ", ".join(f"{k} {v:.4f}" for k, v in test.items() if k.startswith(_SHOWN))
     if users := facts.get("measured_users", {}).get("test"):
         shown += f" of {users:,} users"
     took = f"(round {facts['round']}, {facts['seconds']['wall']:.1f} s)"
@@ -204,6 +207,23 @@ def _summary(facts: dict[str, Any]) -> str:
         return f"{shown} {took}"
     verdict = forgot.get("verdict", "unaudited")
     return f"{verdict}, {shown}, {forgot['client_rounds']:,.0f} client-rounds {took}"
+
+
+def _tell_means(finished: Sequence[dict[str, Any]]) -> None:
+    """Print mean and spread of each cell that ran with several seeds."""
+    by_cell: dict[str, list[dict[str, Any]]] = {}
+    for one in finished:
+        by_cell.setdefault(one["cell"], []).append(one["metrics"])
+    for name, measured in by_cell.items():
+        if len(measured) < 2:
+            continue
+        shown = ", ".join(
+            f"{key} {statistics.fmean(values):.4f} ± {statistics.stdev(values):.4f}"
+            for key in measured[0]
+            if key.startswith(_SHOWN)
+            for values in [[test[key] for test in measured]]
+        )
+        typer.echo(f"{name}, {len(measured)} seeds (mean ± standard deviation): {shown}")
 
 
 def _warn(facts: dict[str, Any]) -> None:

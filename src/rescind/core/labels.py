@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, Protocol, overload
 
-from rescind.errors import ConfigError, ConsentError, DataError, suggest
+from rescind.errors import ConfigError, ConsentError, DataError, did_you_mean
 
 GONE = "(left "
 """Prefix that replaces the id of a user who left."""
@@ -229,10 +229,9 @@ def _find(name: str, known: dict[str, int], size: int, kind: str) -> int:
         )
     if left:  # a similar id must not be suggested for one that was deleted
         raise DataError(f"there is no {kind} '{name}' among {len(known) - left} {kind}s.{more}")
-    hint = suggest(name, known).split("? ")[0] + "? " if len(known) < 50_000 else ""
-    hint = hint if hint.startswith("did you") else ""
+    hint = did_you_mean(name, known) if len(known) < 50_000 else ""
     raise DataError(
-        f"there is no {kind} '{name}' among {len(known)} {kind}s. {hint}"
+        f"there is no {kind} '{name}' among {len(known)} {kind}s. {hint[:1].upper()}{hint[1:]}"
         f"Original ids are used here, such as {', '.join(list(known)[:5])}."
     )
 

@@ -256,13 +256,18 @@ def check_positive(where: str, value: float) -> None:
         raise ConfigError(f"{where} must be a finite number above 0, got {value}.")
 
 
+_PLAIN = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+"""The types of settings in words that recipes are read with."""
+
+
 def _allowed(kinds: Sequence[Any]) -> str:
     words = []
     for kind in kinds:
         if get_origin(kind) is Literal:
             words.append(f"one of {', '.join(map(repr, get_args(kind)))}")
         else:
-            words.append("a list" if get_origin(kind) is tuple else f"of type {kind.__name__}")
+            plain = _PLAIN.get(kind, f"of type {getattr(kind, '__name__', kind)}")
+            words.append("a list" if get_origin(kind) is tuple else plain)
     return ", or ".join(words)
 
 

@@ -373,13 +373,12 @@ def _forget(
 def _settings(cls: type, table: Mapping[str, Any]) -> Any:
     """Build settings from a table. Unlike in a method, "name" is a field here (of the dataset)."""
     known = fields_of(cls)
+    name = "guards" if cls is GuardSettings else cls.__name__.removesuffix("Settings").lower()
     if cls is Column and (not isinstance(table, Mapping) or "path" not in table):
         raise ConfigError(f'a column needs a path, such as path = "seconds.cpu"; got {table!r}.')
     for key in table:
         if key not in known:
-            name = cls.__name__.removesuffix("Settings").lower()
-            name = "guards" if cls is GuardSettings else name
             raise ConfigError(f"[{name}] has no field '{key}'; {suggest(key, known)}")
     if cls is PlotSettings and "x" not in table:
         raise ConfigError('[plot] needs x, the swept setting: x = "method.negatives".')
-    return cls(**{k: checked(v, known[k], f"{cls.__name__}.{k}") for k, v in table.items()})
+    return cls(**{k: checked(v, known[k], f"{name}.{k}") for k, v in table.items()})

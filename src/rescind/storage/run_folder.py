@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ def check_finished(run: Path) -> None:
         raise DataError(f"{run} was emptied. {answered}")
     give = "Give the folder that `rescind run` names after 'Written', or runs/demo."
     if not run.exists():
-        raise DataError(f"there is no folder {run}. {_newest_of_its_name(run) or give}")
+        raise DataError(f"there is no folder {run}. {_elsewhere(run) or give}")
     check_free(run)  # a run that is still learning is not finished either
     _check_not_interrupted(run)
     raise DataError(f"{run} holds no finished run. {_inside(run) or give}")
@@ -132,18 +133,37 @@ def _newest_of_its_name(run: Path) -> str:
     return ""
 
 
+def _elsewhere(run: Path) -> str:
+    """Return a hint to finished runs that a folder which is not there may mean; '' if none."""
+    if newest_run := _newest_of_its_name(run):
+        return newest_run
+    beside = run.parent if run.parent.name and run.parent.is_dir() else Path("runs")
+    # Of a folder elsewhere its neighbours alone: what is above it may be a whole disk.
+    found = _finished_in(beside, "*" if run.is_absolute() or ".." in run.parts else "**")
+    by_likeness = sorted(found, key=lambda one: (-_likeness(one, run), one))
+    return f"Finished runs in {beside}: {', '.join(by_likeness[:3])}." if by_likeness else ""
+
+
+def _likeness(one: str, run: Path) -> float:
+    return SequenceMatcher(None, one.lower(), str(run).lower()).ratio()
+
+
 def _inside(run: Path) -> str:
     """Return a hint to runs further down; '' if there are none."""
-    found = (path.parent for path in run.glob("**/run.json") if path.parent != run)
-    inside = sorted(str(one) for one in found if has_model(one))[:3]
+    inside = sorted(_finished_in(run))[:3]
     return f"Finished runs inside it: {', '.join(inside)}." if inside else ""
+
+
+def _finished_in(folder: Path, depth: str = "**") -> list[str]:
+    found = (path.parent for path in folder.glob(f"{depth}/run.json") if path.parent != folder)
+    return [str(one) for one in found if has_model(one)]
 
 
 def model_in(run: Path) -> Path:
     """Return where a federation was saved: RUN/model or the folder itself; raise if in neither."""
     folder = run / "model" if (run / "model").is_dir() else run
     if not folder.exists() and not _replaced_by(folder.parent):
-        hint = _newest_of_its_name(run) or "Give the folder of a finished run."
+        hint = _elsewhere(run) or "Give the folder of a finished run."
         raise DataError(f"there is no folder {run}. {hint}")
     if not (folder / HEAD).is_file():
         hint = _replaced_by(folder) or _replaced_by(folder.parent)
