@@ -37,7 +37,7 @@ class Commands(TyperGroup):
             ctx.fail(f"No such command '{args[0]}'. Use {told}; --help tells how.")
 
     def _doing(self, word: str) -> tuple[str, ...]:
-        """Return the commands for a word: by the list above, or commands of a group of that name."""
+        """Return the commands for a word: by the list, or those of a group that are called so."""
         below = (
             f"{name} {word}"
             for name, group in self.commands.items()
