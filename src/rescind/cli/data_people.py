@@ -131,7 +131,8 @@ def _beyond_requests(name: str, users: Sequence[str], rows: Dataset) -> list[str
         told.append(
             f"Careful: earlier requests of user '{user}' named {len(mine) - len(beyond):,} of "
             f"these rows. {len(beyond):,} more, which they did not name, will be deleted, too. To "
-            f"delete only what was asked for: rescind data erase {name} --user {shlex.quote(user)}{only}"
+            f"delete only what was asked for: rescind data erase {name} --user "
+            f"{shlex.quote(user)}{only}"
         )
     return told
 
