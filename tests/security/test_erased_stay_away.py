@@ -397,9 +397,9 @@ def test_another_run_is_named_by_what_it_still_has(
 
     film = items_of("mine", "person-7")[0]
     record = ("--user", "person-7", "--item", film)
-    assert f"Answer there, too, or delete it: {two}\n" in told(one, *record), (
-        "control: it has the record"
-    )
+    said = told(one, *record)
+    assert f"Answer there, too, or delete it: {two}\n" in said, "control: it has the record"
+    assert f"Looked for other runs in {tmp_path / 'runs'}, not elsewhere.\n" in said
     assert "Answer there" not in told(two, *record), "the first run knows the user, without it"
     one, two = (tmp_path / "runs" / f"{name}-forgot-1" for name in ("one", "two"))
     lent = tmp_path / "lent.csv"
