@@ -20,7 +20,7 @@ from rescind.core.federation import Federation
 from rescind.core.model import TakenRows, summed_rows
 from rescind.core.table import Table
 from rescind.core.tasks.metrics import InParts, Ranking, top_k
-from rescind.errors import BoundaryError
+from rescind.errors import BoundaryError, ConfigError
 from rescind.experiments.learning_run import measured_users
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.bag import Bag
@@ -242,3 +242,20 @@ def test_scores_that_are_not_finite_are_refused_and_minus_infinity_hides_an_item
         fed.recommend(user=3, k=2)
     with pytest.raises(BoundaryError, match=said.format(1, 20)):
         fed.recommend(history=[1, 2])
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("NDCG@10", r"Ask for lists of that length, evaluate\(k=10\)"),
+        ("ndcg@20", "Did you mean 'NDCG@20'"),
+        ("AUC", "was not measured. Measured: HR@20, NDCG@20"),
+    ],
+)
+def test_a_number_that_was_not_measured_is_answered_with_those_that_were(name, hint):
+    found = Federation.start(tiny_holdings(), FedAvg(model=LightGCN(dim=4)), seed=1).evaluate()
+    with pytest.raises(KeyError, match=hint) as told:
+        found[name]
+    assert isinstance(told.value, ConfigError)
+    assert name not in found
+    assert found.get(name) is None

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -91,6 +92,16 @@ def test_zero_rounds_change_nothing_and_a_run_leaves_the_old_value_alone(tiny_fe
     assert digests(tiny_fed) == before
     assert digests(after)[0] != before[0]
     assert digests(after)[1] != before[1]
+
+
+@pytest.mark.parametrize("rounds", [-3, 2.5, "4", None])
+def test_rounds_that_are_no_number_of_rounds_are_refused(tiny_fed, rounds):
+    with pytest.raises(ConfigError, match=rf"whole number of at least 0, got {rounds!r}"):
+        tiny_fed.run(rounds)
+
+
+def test_rounds_may_be_a_whole_number_of_another_library(tiny_fed):
+    assert digests(tiny_fed.run(np.int64(2))) == digests(tiny_fed.run(2))
 
 
 def test_the_same_seed_gives_the_same_bits_in_one_go_or_two(tiny):

@@ -127,6 +127,20 @@ def test_the_recipe_of_the_page_about_methods_compares_equal_effort(tmp_path, pa
     assert epochs["FedAvg"] == epochs["Anchored"] == 2
 
 
+def test_a_number_of_a_table_is_recomputed_as_the_page_about_recipes_says(tmp_path, patch, capsys):
+    every = blocks("docs/recipes.md")
+    at = next(n for n, b in enumerate(every) if b.language == "python")
+    again = every[at - 1 : at + 1]
+    patch.setattr("page_blocks.blocks", lambda _: again)
+    played = play(["docs/recipes.md"], tmp_path, patch)
+    said = again[1].text.partition("{recorded:.4f}")[2].partition("# ")[2].splitlines()[0]
+    assert f"{said}\n" in capsys.readouterr().out, "the page says what is printed"
+    assert played.names["mine"] == pytest.approx(played.names["recorded"], abs=1e-12)
+    line = json.loads((ROOT / "recipes/basics/floor.jsonl").read_text("utf-8").splitlines()[0])
+    assert (line["cell"], line["seed"]) == ("ml-100k/Popularity", 0), "control"
+    assert line["test"]["NDCG@20"] == pytest.approx(played.names["mine"], abs=1e-6)
+
+
 def test_a_page_that_does_not_do_what_it_says_fails(tmp_path, patch):
     wrong = [Block("bash", "", "rescind verify nothing.json\n")]
     patch.setattr("page_blocks.blocks", lambda _: wrong)

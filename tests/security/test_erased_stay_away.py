@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import stat
 import time
@@ -396,9 +397,9 @@ def test_another_run_is_named_by_what_it_still_has(
 
     film = items_of("mine", "person-7")[0]
     record = ("--user", "person-7", "--item", film)
-    assert f"Answer there, too, or delete it: {two}\n" in told(one, *record), (
-        "control: it has the record"
-    )
+    said = told(one, *record)
+    assert f"Answer there, too, or delete it: {two}\n" in said, "control: it has the record"
+    assert f"Looked for other runs in {tmp_path / 'runs'}, not elsewhere.\n" in said
     assert "Answer there" not in told(two, *record), "the first run knows the user, without it"
     one, two = (tmp_path / "runs" / f"{name}-forgot-1" for name in ("one", "two"))
     lent = tmp_path / "lent.csv"
@@ -649,6 +650,33 @@ def test_a_deletion_is_announced_and_on_a_terminal_it_asks(
     told = CliRunner().invoke(app, ["data", "erase", "mine", "--user", "person-4"])
     assert told.exit_code == 0, "a script is not asked"
     assert "rows will be deleted for good, of user 'person-4'" in told.output.splitlines()[0]
+
+
+def test_a_deletion_of_more_than_was_asked_for_is_told_and_needs_a_word(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_cell(CELL, tmp_path / "run")
+    answer(tmp_path / "run", "erase", NamedRecords(CANARY, (ONLY_THEIRS,)), audits="none")
+    words = ["data", "erase", "mine", "--user", CANARY]
+    only = f"rescind data erase mine --user {CANARY} --item {ONLY_THEIRS}"
+
+    refused = CliRunner().invoke(app, words)
+    assert isinstance(refused.exception, ConfigError)
+    assert "with --yes. Nothing was erased." in str(refused.exception)
+    assert "named 1 of these rows. 12 more, which they did not name," in refused.output
+    assert refused.output.splitlines()[1].endswith(only)
+    with monkeypatch.context() as terminal:
+        terminal.setattr("rescind.cli.data_people.sys", SimpleNamespace(stdin=Terminal()))
+        asked = CliRunner().invoke(app, words, input="n\n")
+        assert (asked.exit_code, "12 more" in asked.output) == (1, True)
+    assert held_of(CANARY) == 13, "nothing was deleted"
+    named = CliRunner().invoke(app, shlex.split(only)[1:])
+    assert (named.exit_code, "which they did not name" in named.output) == (0, False)
+    assert held_of(CANARY) == 12
+    rest = CliRunner().invoke(app, words)
+    assert (rest.exit_code, "which they did not name" in rest.output) == (0, False)
+    assert held_of(CANARY) == 0
 
 
 def test_forgetting_imported_data_names_the_user_and_asks_on_a_terminal(

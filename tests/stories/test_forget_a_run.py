@@ -248,6 +248,10 @@ def test_bad_requests_are_told_what_to_do(run, tmp_path):
         read_request(fed, "erase", "draw:0")
     with pytest.raises(DataError, match=r"several items.*--item A --item B"):
         read_request(fed, "erase", NamedRecords(CANARY, (f"film-1,{FILM}",)))
+    with pytest.raises(DataError, match=r"several users.*--withdraw A --withdraw B"):
+        read_request(fed, "withdraw", f"{CANARY},person-4")
+    with pytest.raises(DataError, match="there is no user 'no,body' among"):
+        read_request(fed, "withdraw", "no,body")
     done = answer(run, "withdraw", CANARY, audits="none")
     repeated = answer(run, "withdraw", CANARY, audits="none")
     assert repeated.evidence == replace(done.evidence, report=None), "one request, one receipt"

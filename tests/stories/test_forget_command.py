@@ -190,6 +190,8 @@ def test_the_next_request_to_an_emptied_run_is_told_the_run_that_stands_now(run,
     assert f"was emptied. A request was answered there: give the same command with {now}," in str(
         said.exception
     )
+    shown = CliRunner().invoke(app, ["data", "show", str(run), "--user", "9"])
+    assert str(shown.exception).startswith(f"{run} was emptied. A request was answered there:")
     for words in (["forget", "--withdraw"], ["recommend", "--user"]):
         wrong = CliRunner().invoke(app, [words[0], f"{run}-forgot-3", words[1], "9"])
         assert str(wrong.exception) == (

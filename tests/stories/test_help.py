@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from rescind import __version__
-from rescind.cli import _with_only, app, main
+from rescind.cli import _with_only, app, main, other_words
 from rescind.cli.help_text import DEPLOY, FORGET, LEARN, REPRODUCE, TRY, flow
 
 
@@ -158,6 +158,29 @@ def test_the_nearest_name_is_named_once(rescind):
         code, said = rescind(*words)
         assert code == 2
         assert said.lower().count(f"did you mean {near}") == 1, said
+
+
+@pytest.mark.parametrize(
+    ("word", "ours"),
+    [
+        ("erase", "'rescind forget' or 'rescind data erase'"),
+        ("Delete", "'rescind forget' or 'rescind data erase'"),
+        ("train", "'rescind run'"),
+        ("predict", "'rescind recommend'"),
+        ("evaluate", "'rescind run' or 'rescind table'"),
+        ("import", "'rescind data import'"),
+    ],
+)
+def test_a_word_of_another_project_is_answered_with_the_commands_that_do_it(rescind, word, ours):
+    code, said = rescind(word)
+    assert code == 2
+    assert f"No such command '{word}'. Use {ours};" in said
+    assert "release" not in said
+
+
+def test_every_command_that_is_named_for_another_word_is_there_and_no_word_is_a_command():
+    assert all(f"rescind {one}" in COMMANDS for ours in other_words.OURS.values() for one in ours)
+    assert not any(f"rescind {word}" in COMMANDS for word in other_words.OURS)
 
 
 def test_version_and_completion(rescind, monkeypatch):

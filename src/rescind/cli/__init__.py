@@ -50,6 +50,7 @@ from rescind.cli.help_text import (
     flow,
     keep_argument_help,
 )
+from rescind.cli.other_words import Commands
 from rescind.cli.stopping import INTERRUPTED, code_of, heeding_sigterm
 from rescind.errors import RescindError, how_to_install
 
@@ -57,6 +58,7 @@ EVERY_LINE = "RESCIND_TRACEBACK"
 """Set to show all lines of a traceback, where those of a user's own file are enough."""
 keep_argument_help()
 app = typer.Typer(
+    cls=Commands,
     name="rescind",
     help="Federated learning on data that people lend and can take back.",
     epilog="Start with: rescind demo. Help of a command, with examples: rescind run --help",

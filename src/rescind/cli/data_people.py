@@ -6,12 +6,15 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
 from rescind.core.words import count_of
+
+if TYPE_CHECKING:
+    from rescind.data.dataset import Dataset
 
 
 def erase_rows(
@@ -31,7 +34,12 @@ def erase_rows(
         str, Option(metavar="TEXT", help="Your number of the request, for the top of the page.")
     ] = "",
     yes: Annotated[
-        bool, Option("--yes", help="Do not ask (without a terminal it never asks).")
+        bool,
+        Option(
+            "--yes",
+            help="Do not ask (without a terminal it never asks). Needed there to delete more rows "
+            "of a user than their earlier requests named.",
+        ),
     ] = False,
 ) -> None:
     """Delete rows of users from imported data, for good; write a signed receipt and its page.
@@ -55,7 +63,7 @@ def erase_rows(
             f"Imported: {known}. For a run, use rescind forget RUN."
         )
     users, items = list(dict.fromkeys(user)), list(dict.fromkeys(item or ()))
-    _announce(name, users, items, ask=not yes and sys.stdin.isatty())
+    _announce(name, users, items, yes)
     from rescind.forgetting.data_erasure import erase
     from rescind.forgetting.receipt_check import REQUEST
     from rescind.forgetting.receipt_words import items_and_rows
@@ -75,13 +83,14 @@ def erase_rows(
     typer.echo(f"\nNext: rescind verify {path}\n{_about_runs(name, users, items)}")
 
 
-def _announce(name: str, users: Sequence[str], items: Sequence[str], ask: bool) -> None:
+def _announce(name: str, users: Sequence[str], items: Sequence[str], yes: bool) -> None:
     """Say what will be deleted, before it is; ask on a terminal.
 
-    Says nothing of rows that are not there: the deletion itself says why, or was interrupted.
+    More than what the users asked for earlier is deleted only if somebody says so. Rows that are
+    not there are not mentioned: the deletion itself says why, or was interrupted.
     """
     from rescind.data.erasing import choose
-    from rescind.errors import DataError
+    from rescind.errors import ConfigError, DataError
 
     try:
         chosen = choose(name, users, items)
@@ -90,9 +99,42 @@ def _announce(name: str, users: Sequence[str], items: Sequence[str], ask: bool) 
     rows, all_rows = len(chosen.rows), len(chosen.before)
     who = f"user '{users[0]}'" if len(users) == 1 else count_of(len(users), "user")
     typer.echo(f"{name}: {rows:,} of {all_rows:,} rows will be deleted for good, of {who}")
+    beyond = [] if items else _beyond_requests(name, users, chosen.rows)
+    for line in beyond:
+        typer.echo(line)
+    ask = not yes and sys.stdin.isatty()
+    if beyond and not (ask or yes):
+        raise ConfigError(
+            "these users did not ask for all of these rows so far, and without a terminal nobody "
+            "can be asked. Name the items with --item, or delete all rows with --yes. Nothing was "
+            "erased."
+        )
     if ask and not typer.confirm("Go on? This cannot be undone.", default=False):
         typer.echo("Nothing was erased.")
         raise typer.Exit(1)
+
+
+def _beyond_requests(name: str, users: Sequence[str], rows: Dataset) -> list[str]:
+    """Say of which users only a part of these rows was asked for, and how to delete that alone."""
+    from rescind.data.blocklist import Blocklist
+    from rescind.data.erasing import rows_of
+
+    asked_for, told = Blocklist.of_dataset(name), list[str]()
+    for user in users:
+        mine = rows_of(rows, [user])
+        beyond = asked_for.left_of(mine)
+        if not 0 < len(beyond) < len(mine):  # nobody asked before, or for everything
+            continue
+        kept = {*beyond.items[beyond.item].tolist()}
+        asked = [one for one in dict.fromkeys(mine.items[mine.item].tolist()) if one not in kept]
+        only = "".join(f" --item {shlex.quote(one)}" for one in asked)
+        told.append(
+            f"Careful: earlier requests of user '{user}' named {len(mine) - len(beyond):,} of "
+            f"these rows. {len(beyond):,} more, which they did not name, will be deleted, too. To "
+            f"delete only what was asked for: rescind data erase {name} --user "
+            f"{shlex.quote(user)}{only}"
+        )
+    return told
 
 
 def _about_runs(name: str, users: Sequence[str], items: Sequence[str]) -> str:

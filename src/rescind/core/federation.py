@@ -33,9 +33,10 @@ from rescind.core.records import (
 )
 from rescind.core.request import Request
 from rescind.core.run_state import EarlyStop, RoundResult, RunState
+from rescind.core.settings import whole
 from rescind.core.state import Private, ServerState
 from rescind.core.tasks import Metric, Question
-from rescind.core.tasks.metrics import Owners, top_k, without_items
+from rescind.core.tasks.metrics import Measured, Owners, top_k, without_items
 from rescind.core.update import Sum
 from rescind.core.world import Host, Sizes, World
 from rescind.errors import BoundaryError, ConfigError, ConsentError, DataError
@@ -200,11 +201,12 @@ class Federation:
     ) -> Federation:
         """Run rounds: sample, broadcast, train locally, aggregate, record.
 
+        rounds: 0 changes nothing
         until: return the best round, devices included    watch: called with each `RoundResult`
         """
         m, now, past, spent = method or self.method, self.now, self.past, self.spent
         sampled = self._sample_members(until.users if until else None)
-        for _ in range(rounds):
+        for _ in range(whole("rounds", rounds)):
             if until and until.done:
                 break
             clock = self.clock.at(now.state.round + 1)
@@ -351,10 +353,13 @@ class Federation:
         clients: Tensor | None = None,
         metric: Metric | None = None,
     ) -> dict[str, float]:
-        """Evaluate on held-out items with a full ranking, over all members or some clients."""
+        """Evaluate on held-out items with a full ranking, over all members or some clients.
+
+        k: the length of the lists, or several: `k=(10, 20)` gives NDCG@10 and NDCG@20
+        """
         lengths = (k,) if isinstance(k, int) else tuple(k)
         metric = metric or self.method.metric(split, lengths)
-        return self._measure(self.method, self.now, metric, clients)
+        return Measured(self._measure(self.method, self.now, metric, clients))
 
     def _measure(
         self, m: Method, now: RunState, metric: Metric, clients: Tensor | None

@@ -212,10 +212,14 @@ def _find(name: str, known: dict[str, int], size: int, kind: str) -> int:
         return int(later)
     if not known:
         raise DataError(f"there is no {kind} '{name}': {kind}s are numbered 0 to {size - 1} here.")
-    if kind == "item" and "," in name and any(one.strip() in known for one in name.split(",")):
+    if "," in name and any(one.strip() in known for one in name.split(",")):
+        how = {
+            "item": "with an --item for each (--item A --item B), in Python as a list",
+            "user": "each with its option (rescind forget RUN --withdraw A --withdraw B)",
+        }[kind]
         raise DataError(
-            f"there is no item '{name}': these are several items. Give them one by one, on the "
-            f"command line with an --item for each (--item A --item B), in Python as a list."
+            f"there is no {kind} '{name}': these are several {kind}s. Give them one by one, on the "
+            f"command line {how}."
         )
     left = sum(k.startswith(GONE) for k in known)
     # They left, or all their records were erased.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
+import operator
 import pkgutil
 import re
 import types
@@ -254,6 +255,17 @@ def check_positive(where: str, value: float) -> None:
     """Raise unless a number is finite and above 0."""
     if not (math.isfinite(value) and value > 0):
         raise ConfigError(f"{where} must be a finite number above 0, got {value}.")
+
+
+def whole(where: str, value: Any) -> int:
+    """Return a whole number of at least 0, of any library's type; raise for all else."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise ConfigError(f"{where} must be a whole number of at least 0, got {value!r}.")
+    return number
 
 
 _PLAIN = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}

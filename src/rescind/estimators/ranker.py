@@ -257,6 +257,7 @@ class Ranker(Settings, ABC):
     ) -> list[Recommended]:
         """Return the k best items that a user does not have, best first.
 
+        If nobody else has any of their items, all scores are 0, and the order says nothing.
         history: items of somebody who is not a user here, oldest first; unknown ones do not count
         """
         if (user is None) == (history is None):

@@ -44,19 +44,26 @@ def named_by(kind: Kind, source: Source) -> Named:
 def others_with(run: Path, named: Named, lent: bool = False) -> list[Path]:
     """Return runs in the same place that learnt from the same imported data and still have some.
 
-    A recipe puts its runs two folders below its own (RECIPE/METHOD/seed-0), a single run one. What
-    is not below the working directory may be anything: there the folder of the run alone counts.
     lent: only what is lent counts
     """
     if not named or not is_private(run):
         return []
+    near = _runs_below(looked_in(run), ("*", "*/*", "*/*/*"))
+    return _having(near, _data_of(run), named, lent, {run.resolve()})
+
+
+def looked_in(run: Path) -> Path:
+    """Return the folder in which, three folders deep, other runs are looked for.
+
+    A recipe puts its runs two folders below its own (RECIPE/METHOD/seed-0), a single run one. What
+    is not below the working directory may be anything: there the folder of the run alone counts.
+    """
     place = run.parent
     for above in list(run.parents)[1:3]:
         if Path.cwd() not in above.resolve().parents:
             break
         place = above
-    near = _runs_below(place, ("*", "*/*", "*/*/*"))
-    return _having(near, _data_of(run), named, lent, {run.resolve()})
+    return place
 
 
 def runs_near(data: str, named: Named) -> list[Path]:

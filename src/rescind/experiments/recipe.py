@@ -144,7 +144,8 @@ def of_table(
 ) -> Recipe:
     """Return the recipe of a table. path: of its file, which need not be there"""
     axes, shown = dict(table.get("axes", {})), table.get("table", {})
-    given = (recipe_file.change(axes, text) for text in changes)
+    methods = recipe_file.method_names(table)
+    given = (recipe_file.change(axes, text, methods) for text in changes)
     changed = recipe_file.in_order(one for one in given if one is not None)
     names, cells = _cells(path, table, axes, changed, only, look)
     return Recipe(

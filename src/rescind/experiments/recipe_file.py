@@ -10,7 +10,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
@@ -27,8 +27,11 @@ Change = tuple[list[str], Any]
 PACKAGE = Path(__file__).resolve().parents[1]
 RECIPES = Path("recipes")
 """The folder of recipes in the working directory."""
-_OF_METHODS = ("rate", "epochs", "negatives", "clients_per_round", "model")
-"""Fields that most methods have, whose names in other projects are known."""
+_OF_MOST = {
+    **{name: f"method.{name}" for name in ("rate", "epochs", "negatives", "clients_per_round")},
+    "dim": "method.model.dim",
+}
+"""Fields that most methods have, and where they stand."""
 _LONGEST_NAME = 48
 _DIGEST = "set"
 """What names changed settings: words of at most this length, or this word and a digest."""
@@ -181,9 +184,10 @@ def parsed(path: Path) -> Table:
 
 def check(path: Path, changes: Sequence[str], cell: str | None) -> None:
     """Check a file, changes and the name of a cell, without building anything."""
-    axes = dict(parsed(path).get("axes", {}))
+    table = parsed(path)
+    axes = dict(table.get("axes", {}))
     for text in changes:
-        change(axes, text)
+        change(axes, text, method_names(table))
     check_cell(path, cell, [name for name, _ in combinations(path, axes)])
 
 
@@ -193,10 +197,19 @@ def check_cell(path: Path, cell: str | None, names: Sequence[str]) -> None:
         raise ConfigError(f"{path.name} has no cell '{cell}'; {suggest(cell, names)}")
 
 
-def change(axes: Table, text: str) -> Change | None:
+def method_names(table: Table) -> list[str]:
+    """Return the names of the methods of a recipe, as far as its tables are in order."""
+    one, more = table.get("method"), table.get("axes", {}).get("method")
+    given = [one, *(more if isinstance(more, list) else ())]
+    names = [each.get("name") if isinstance(each, dict) else each for each in given]
+    return [name for name in names if isinstance(name, str)]
+
+
+def change(axes: Table, text: str, methods: Sequence[str] = ()) -> Change | None:
     """Parse one "key=value" into (path of keys, value); None for the seed, which is an axis.
 
     An axis of the same name ("data", "method", "model") is replaced.
+    methods: the recipe's, whose settings are suggested for one that is misspelt
     """
     key, value = setting(text, "run.rounds=20")
     if key in ("seed", "run.seed"):
@@ -210,11 +223,11 @@ def change(axes: Table, text: str) -> Change | None:
         key = "method.model" if key == "model" else f"{key}.name" if key in named else key
     parts = key.split(".")
     if parts[0] not in SETTINGS or len(parts) < 2:
-        raise ConfigError(f"--set cannot change '{key}'; {_meant(key)}")
+        raise ConfigError(f"--set cannot change '{key}'; {_meant(key, methods)}")
     return parts, value
 
 
-def _meant(key: str) -> str:
+def _meant(key: str, methods: Sequence[str]) -> str:
     """Return a hint to the setting that was meant: mostly a field without its table."""
     from rescind.experiments.cell import DataSettings, GuardSettings, RunSettings, SharingSettings
 
@@ -227,10 +240,36 @@ def _meant(key: str) -> str:
     known = {field: f"{name}.{field}" for name, cls in pairs for field in fields_of(cls)}
     known |= {axis: axis for axis in AXES}
     near = get_close_matches(key, known, n=1, cutoff=0.8)
-    ours = usual(key, _OF_METHODS)
-    field = near[0] if near else None if ours else usual(key, known)
-    meant = f"'{known[field]}'" if field else f"'method.{ours or key}', a field of the method"
-    return f"did you mean {meant}? Allowed: {', '.join(sorted(allowed))}."
+    of_methods = _settings_of(methods)
+    ours = key if key in of_methods else usual(key, of_methods or _OF_MOST)
+    field = near[0] if near else None if ours else usual(key, known.keys() - {"model"})
+    close = get_close_matches(key, of_methods, n=1, cutoff=0.8)
+    every = f"Allowed: {', '.join(sorted(allowed))}."
+    if field:
+        return f"did you mean '{known[field]}'? {every}"
+    if ours or close or not of_methods:  # of a method from a file nothing is known
+        name = ours or (close or [key])[0]
+        path = of_methods.get(name) or _OF_MOST.get(name, f"method.{name}")
+        return f"did you mean '{path}', a field of the method? {every}"
+    has = ", ".join(sorted(of_methods.values()))
+    return f"settings of {' and '.join(dict.fromkeys(methods))}: {has}. {every}"
+
+
+def _settings_of(methods: Sequence[str]) -> dict[str, str]:
+    """Return where methods and their usual models have each setting; empty if one is unknown."""
+    from rescind.experiments.described import find, knows
+    from rescind.storage.kinds import METHODS
+
+    found = dict[str, str]()
+    for method in methods:
+        if not knows(method):
+            return {}
+        cls = find(*METHODS, method)
+        model = getattr(cls(), "model", None)
+        if is_dataclass(model):
+            found |= {name: f"method.model.{name}" for name in fields_of(type(model))}
+        found |= {name: f"method.{name}" for name in fields_of(cls) if name != "model"}
+    return found
 
 
 def in_order(changes: Iterable[Change]) -> list[Change]:

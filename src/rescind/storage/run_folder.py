@@ -166,12 +166,12 @@ def model_in(run: Path) -> Path:
         hint = _elsewhere(run) or "Give the folder of a finished run."
         raise DataError(f"there is no folder {run}. {hint}")
     if not (folder / HEAD).is_file():
-        hint = _replaced_by(folder) or _replaced_by(folder.parent)
-        if not hint:
-            _check_not_interrupted(run)
+        if answered := _replaced_by(folder) or _replaced_by(folder.parent):
+            raise DataError(f"{run} was emptied. {answered}")
+        _check_not_interrupted(run)
         raise DataError(
             f"{folder} holds no saved federation ({HEAD} is missing). "
-            + (hint or _inside(run) or "Give the folder of a finished run.")
+            + (_inside(run) or "Give the folder of a finished run.")
         )
     return folder
 

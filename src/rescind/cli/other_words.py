@@ -1,0 +1,46 @@
+"""Answer a command that there is not with the command that does it: people try their own words."""
+
+from __future__ import annotations
+
+import click
+from typer.core import TyperGroup
+
+_FORGET = ("forget", "data erase")
+_MEASURE = ("run", "table")
+OURS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("erase", "delete", "remove"), _FORGET),
+    **dict.fromkeys(("unlearn", "unshare", "withdraw"), ("forget",)),
+    **dict.fromkeys(("train", "fit", "learn"), ("run",)),
+    **dict.fromkeys(("predict", "rank"), ("recommend",)),
+    **dict.fromkeys(("evaluate", "eval", "score", "metrics"), _MEASURE),
+    **dict.fromkeys(("compare", "results"), ("table",)),
+    **dict.fromkeys(("check", "validate"), ("verify", "audit")),
+    **dict.fromkeys(("load", "add"), ("data import", "data append")),
+    **dict.fromkeys(("download", "fetch"), ("data get",)),
+    **dict.fromkeys(("start", "server"), ("serve",)),
+}
+"""Words of other projects, and the commands that do it here."""
+
+
+class Commands(TyperGroup):
+    """All commands. One that there is not is answered with those that do what its name says."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError:
+            if not (found := self._doing(args[0])):
+                raise
+            told = " or ".join(f"'rescind {one}'" for one in found)
+            ctx.fail(f"No such command '{args[0]}'. Use {told}; --help tells how.")
+
+    def _doing(self, word: str) -> tuple[str, ...]:
+        """Return the commands for a word: by the list, or those of a group that are called so."""
+        below = (
+            f"{name} {word}"
+            for name, group in self.commands.items()
+            if word in getattr(group, "commands", {})
+        )
+        return OURS.get(word.lower()) or tuple(below)
