@@ -101,9 +101,7 @@ def test_an_import_begins_a_new_service(tmp_path: Path, mine: Path) -> None:
     brought(tmp_path / "state", mine)
     with pytest.raises(ConfigError, match="exists already"):
         users_of("mine", mine, print)
-    with pytest.raises(
-        ConfigError, match="has its data already .7 people.*Leave --import and --codes out"
-    ):
+    with pytest.raises(ConfigError, match=r"has its data already \(7 people\).*Leave --import"):
         brought(tmp_path / "state", mine.with_name("more.csv"))
     assert not mine.with_name("more.csv").exists()
     with pytest.raises(ConfigError, match="needs --codes"):

@@ -101,7 +101,8 @@ def bring(ledger: Ledger, users: People, codes: Path, say: Say = print) -> None:
         raise ConfigError(
             f"{ledger.state} has its data already ({people_told(there)}), and --import is for the "
             f"first start. Leave --import and --codes out; to add items, give --items FILE alone. "
-            f"If an import was interrupted, delete the folder and the file of codes, and begin again."
+            f"If an import was interrupted, delete the folder and the file of codes, and begin "
+            f"again."
         )
     users = _within(users, ledger.catalogue, f"The catalogue of {ledger.state}", "the import")
     handle = os.open(codes, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
