@@ -305,6 +305,8 @@ OPEN = {"status": "in_progress", "reason": None, "received_at": "2026-11-01T00:0
         ({}, "2026-10-31", 24, "urgent"),
         ({}, "2026-10-31", 30, "late"),
         ({}, "2026-11-02", 3, "stuck"),
+        ({"release": 2}, "2026-11-04", 3, "its receipt is being written"),
+        ({"release": 2}, "2026-11-02", 3, "stuck"),
         ({}, None, 3, "waiting"),
         ({"reason": "need_user_verification"}, "2026-11-02", 3, "waits for the person"),
         ({"reason": "It takes longer."}, "2026-11-02", 3, "stuck"),

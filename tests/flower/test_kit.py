@@ -171,3 +171,15 @@ def _error_of_join(kit: Path, place: str) -> str:
     done = CliRunner().invoke(app, ["join", "none.toml", "--silo", place, "--kit", str(kit)])
     assert isinstance(done.exception, ConfigError), done.exception
     return str(done.exception)
+
+
+def test_a_kit_that_lies_where_the_state_would_go_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (make_kit(tmp_path / "kit", 2, ["localhost"]) / "silo-0").rename("silo-0")
+    before = sorted(path.name for path in Path("silo-0").iterdir())
+    assert "its state would go into the same folder" in _error_of_join(tmp_path / "silo-0", "0/2")
+    assert sorted(path.name for path in Path("silo-0").iterdir()) == before
+    Path("silo-0").rename("kit-0")
+    assert "none.toml" in _error_of_join(Path("kit-0"), "0/2"), "control"

@@ -16,9 +16,10 @@ from sqlalchemy import select
 
 from ledgers import done, joined
 from rescind.audits.finding import Finding
-from rescind.core.claims import AFTER, ENTRY, PEOPLE, RELEASE
+from rescind.core.claims import AFTER, ENTRY, OPERATOR, PEOPLE, RELEASE, SOFTWARE
 from rescind.errors import DataError
 from rescind.forgetting import receipt as receipts
+from rescind.forgetting.receipt_html import page
 from rescind.forgetting.sealing import BOUND, band, fits, run_key, sealed
 from rescind.forgetting.verify import verify
 from rescind.ledger import fulfilment, tables
@@ -101,6 +102,32 @@ def test_a_receipt_states_release_people_and_entry_and_opens_with_the_persons_ke
     assert fits(issued.done.model_after, release.digest, run_key(KEY))
     with pytest.raises(DataError, match="another receipt"):
         receipts.opened(issued, bytes(32))
+
+
+@pytest.mark.parametrize("instant", [False, True])
+def test_receipts_state_the_operator_from_the_next_one_on(tmp_path: Path, instant: bool) -> None:
+    ledger = opened(tmp_path / "state", instant=instant)
+    who, where = "Büro für Filme, privacy@example.org", "https://example.org/" + 230 * "ü"
+    body = asked(ledger)
+    found = []
+    for told in ({OPERATOR: None, SOFTWARE: None}, {OPERATOR: who, SOFTWARE: where}):
+        for name, text in told.items():
+            if text:
+                keys.say_of_signer(name, text)
+        if instant:
+            done(ledger, ledger.releases.at_once(request_of(ledger, body["request_id"]).seq))
+        else:
+            ledger.releases.make()
+        row = request_of(ledger, body["request_id"])
+        issued = receipts.parse(bytes(row.receipt))
+        assert {name: issued.claims.get(name) for name in (OPERATOR, SOFTWARE)} == told
+        assert band(len(row.receipt)) == fulfilment.RECEIPT_BYTES
+        found.append((bytes(row.receipt), issued.public_key))
+        body = done(ledger, TakeBack(joined(ledger, 1, 2, 3), "unshare", (1, 2), KEY)).body
+    assert all(verify(one, {key: "operator"}, key=KEY).valid for one, key in found)
+    text = page(receipts.parse(found[1][0]))
+    assert (who in text, where in text) == (True, True)
+    ledger.close()
 
 
 @pytest.mark.parametrize("kind", ["unshare", "leave"])

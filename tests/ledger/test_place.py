@@ -302,3 +302,22 @@ def test_a_database_beside_a_ledger_in_the_folder_is_told_with_the_way_there(
         compared_with_note(tmp_path, None),
     ):
         raise older
+
+
+def test_libpqs_short_name_is_the_same_database() -> None:
+    short = ADDRESS.replace("postgresql://", "postgres://")
+    assert shown(short) == shown(ADDRESS)
+    with pytest.raises(ConfigError, match="'postgre' is not a database"):
+        shown(ADDRESS.replace("postgresql", "postgre"))
+
+
+def test_a_refused_start_leaves_no_folder(tmp_path: Path) -> None:
+    state, away = tmp_path / "new" / "state", "postgresql://postgres@127.0.0.1:1/none"
+    items = tmp_path / "items.csv"
+    items.write_text("id,title\n1,One\n")
+    start = ["serve", "--state", state, "--port", 0, "--items", items, "--database", away]
+    for there in (tmp_path, state):
+        assert "127.0.0.1:1/none" in str(invoked(*start).exception)
+        assert state.is_dir() is (there == state), "what was there before stays"
+        assert (tmp_path / "new").exists() is (there == state)
+        state.mkdir(parents=True, exist_ok=True)

@@ -38,6 +38,17 @@ def test_the_folder_is_the_users_own_unless_named(tmp_path, monkeypatch):
     assert keys.folder() == tmp_path / "other"
 
 
+def test_who_has_no_folder_of_keys_says_nothing_about_the_signer(home, monkeypatch):
+    keys.say_of_signer("operator", "Example Ltd")
+    assert keys.about_signer() == {"operator": "Example Ltd"}
+
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(keys, "folder", homeless)
+    assert keys.about_signer() == {}
+
+
 def test_the_signing_key_is_made_once_and_for_its_owner_only(home):
     before = os.umask(0)  # the modes must not depend on the user's umask
     try:

@@ -18,7 +18,7 @@ from rescind.errors import ConfigError, DataError
 from rescind.ledger.book import Ledger
 from rescind.ledger.options import Options
 from rescind.service import recovery
-from rescind.service.bringing import bring, users_of
+from rescind.service.bringing import bring, items_of, users_of
 from rescind.service.running import Doorway, Wanted, run
 
 ROWS = [(f"c{u}", f"p{(u + k) % 9}") for u in range(7) for k in range(6)]
@@ -101,11 +101,37 @@ def test_an_import_begins_a_new_service(tmp_path: Path, mine: Path) -> None:
     brought(tmp_path / "state", mine)
     with pytest.raises(ConfigError, match="exists already"):
         users_of("mine", mine, print)
-    with pytest.raises(ConfigError, match="has people already"):
+    with pytest.raises(ConfigError, match=r"has its data already \(7 people\).*Leave --import"):
         brought(tmp_path / "state", mine.with_name("more.csv"))
     assert not mine.with_name("more.csv").exists()
     with pytest.raises(ConfigError, match="needs --codes"):
         users_of("mine", None, print)
+
+
+def test_a_second_start_with_an_import_says_that_the_data_is_there(
+    tmp_path: Path, mine: Path
+) -> None:
+    state, codes = tmp_path / "state", tmp_path / "more.csv"
+    brought(state, mine, table_of_items(tmp_path, 12))
+    for items in (None, table_of_items(tmp_path, 12)):
+        again = Wanted(users="mine", codes=codes, items=items)
+        with pytest.raises(ConfigError, match="has its data already"):
+            run(state, Doorway(port=0), again, Options(), say=lambda text: None)
+    assert not codes.exists()
+
+
+def test_users_come_into_a_service_that_has_items_and_nobody_yet(
+    tmp_path: Path, mine: Path
+) -> None:
+    wide = items_of(table_of_items(tmp_path, 12))
+    Ledger.open(tmp_path / "state", catalogue=wide).close()
+    ledger = Ledger.open(tmp_path / "state")
+    bring(ledger, users_of("mine", mine, print), mine, print)
+    ledger.close()
+    with opened(tmp_path / "state", items=0) as house:
+        _, browser = claim(house, code_of(mine, "c3"))
+        lent = {one["id"] for one in browser.get("/v1/me/loans").json()["items"]}
+        assert lent == {item for user, item in ROWS if user == "c3"}
 
 
 def table_of_items(folder: Path, count: int) -> Path:

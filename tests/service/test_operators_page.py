@@ -39,6 +39,20 @@ def test_only_open_requests_are_listed_if_asked(house: House) -> None:
     assert [one["status"] for one in waiting] == ["in_progress"]
 
 
+def test_the_list_has_the_level_that_the_person_was_told_and_none_before_the_erasure(
+    house: House, monkeypatch
+) -> None:
+    operator, person = house.operator(), house.person((1, 2, 3))
+    monkeypatch.setattr(house.ledger.writer, "_write_dates", lambda driver: None)
+    told = person.post("/v1/me/requests", {"kind": "unshare", "items": ["item-1"]}).json()
+    dates = {told["request_id"]: (house.clock(), house.clock())}
+    for known, level in ((dates, told["level"]), ({}, None)):
+        monkeypatch.setattr(house.ledger.reading, "_dates", known)
+        (shown,) = operator.get("/v1/operator/requests").json()["requests"]
+        assert shown["level"] == level
+    assert told["level"] == "L1"
+
+
 def test_a_release_is_asked_for_and_looked_at(house: House, monkeypatch) -> None:
     operator, begin = house.operator(), threading.Event()
     real = house.ledger.releases.make

@@ -12,10 +12,12 @@ from doors import Agent, House, opened
 from rescind.forgetting.receipt import opened as exactly
 from rescind.forgetting.receipt import parse
 from rescind.forgetting.verify import verify
+from rescind.ledger.fulfilment import Issue
 from rescind.ledger.options import Options
 from rescind.proof.log_folder import RECEIPT, entry_of
 from rescind.proof.notes import LOG, Key, Proof
-from rescind.service import chores, learning
+from rescind.service import chores, learning, receipts, statuses
+from rescind.service.problems import Problem
 
 
 def crowd(house: House, people: int = 15) -> None:
@@ -33,6 +35,43 @@ def check(house: House, told: dict, receipt: bytes, proof: str) -> None:
     assert (exact.asked.records, exact.done.level) == (told["n"], "L3")
     log = Key.parse(pinned["log"], LOG)
     Proof.parse(proof).check(entry_of(RECEIPT, receipt), log)
+
+
+@pytest.mark.parametrize("instant", [False, True])
+def test_while_receipts_are_written_a_request_says_so(tmp_path, monkeypatch, instant: bool) -> None:
+    found, real = [], Issue.carry_out
+    with opened(tmp_path, Options(instant=instant)) as house:
+        service, person = house.service, house.person((1, 4, 7))
+
+        def look() -> tuple[dict, dict, str]:
+            (row,) = house.ledger.reading.requests(person.id)
+            with pytest.raises(Problem) as missing:
+                receipts.receipt(service, row)
+            seen = statuses.for_person(service, row), statuses.for_operator(service, row)
+            return *seen, str(missing.value.__dict__)
+
+        def written(self, batch):
+            if house.ledger.reading.requests(person.id):
+                found.append(look())
+            return real(self, batch)
+
+        monkeypatch.setattr(Issue, "carry_out", written)
+        told = person.post("/v1/me/requests", {"kind": "erase", "items": ["item-7"]}).json()
+        if not instant:
+            before, listed, missing = look()
+            assert "Served without it from the next release on" in before["processing_details"]
+            assert "when the next release is due" in missing
+            assert (before["release"], listed["release"], listed["level"]) == (None, None, "L1")
+            house.ledger.releases.make()
+        ((during, listed, missing),) = found
+        assert (during["status"], during["receipt"]) == ("in_progress", False)
+        assert during["processing_details"] == statuses.WRITING
+        assert "is being written" in missing
+        number = None if instant else 1
+        assert (during["release"], listed["release"]) == (number, number)
+        assert ("served" in during["steps"]) is not instant
+        after = person.get(f"/v1/me/requests/{told['request_id']}").json()
+        assert (after["status"], after["receipt"]) == ("fulfilled", True)
 
 
 def test_from_lending_to_a_receipt_with_proof(house: House) -> None:

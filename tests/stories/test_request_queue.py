@@ -181,6 +181,18 @@ def test_rows_of_the_same_request_are_told_by_the_first_answer(shop):
     assert (folder / "answered" / "anna" / "receipt-shop.json").is_file()
 
 
+def test_rows_that_were_deleted_by_hand_are_not_said_to_have_no_receipt(shop):
+    folder, run = shop
+    answer(run, "withdraw", "c3", audits="none")  # rescind forget, then rescind data erase
+    data_erasure.erase("shop", ["c3"], items_of("shop", "c3"), run.with_name("rows.json"))
+    ask(folder, "anna", withdraw="c3")
+    done = work_through(folder, run, "none")
+    assert done.before == {"anna": ""}
+    assert run.with_name("rows.json").is_file()
+    assert "no receipt about it" not in done.rows["anna"]
+    assert "if they were deleted before, the receipt of then is about it" in done.rows["anna"]
+
+
 def test_the_same_request_with_another_receipt_is_not_told_as_the_first(queue):
     folder, run = queue
     ask(folder, "anna", withdraw="3")

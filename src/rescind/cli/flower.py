@@ -14,6 +14,7 @@ from rescind.cli import witness as witnesses
 from rescind.cli.flower_given import (
     LOOPBACK,
     check_installed,
+    check_own_folder,
     deployment,
     place_of,
     requests_named,
@@ -157,14 +158,15 @@ def join(
     from rescind.flower.silo.storage import Store
     from rescind.flower.silo.upgrade import upgrade
 
+    folder = store or Path(f"silo-{number}")
     if kit is not None:
         check_place(kit, number, count)
+        check_own_folder(folder, kit)
     if lines and (secure or kit is None):
         raise ConfigError("--lines needs this silo's --kit, to sign them, and no --secure.")
     people = None if own is None else OwnPeople(own, number, count)
     data = RecipeData(recipe, cell, tuple(change or ()), people)
     data.check_own()
-    folder = store or Path(f"silo-{number}")
     make_folder(folder)
     near = deploy.Link(port=port or 9094 + number)
     with locked(folder):  # two processes would write the same files

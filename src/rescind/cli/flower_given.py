@@ -54,6 +54,19 @@ def place_of(text: str) -> tuple[int, int]:
     return int(number), int(count)
 
 
+def check_own_folder(store: Path, kit: Path | None) -> None:
+    """Refuse to keep the state of a silo among the keys of its kit, which is copied as silo-0."""
+    from rescind.errors import ConfigError
+
+    if kit is not None and store.resolve() == kit.resolve():
+        raise ConfigError(
+            f"{kit} is this silo's part of the kit, and its state would go into the same folder. "
+            f"Move the kit into a folder of its own (kit/{kit.name}) and give that with --kit, or "
+            f"name another folder with --store. If this silo has joined from here before, move "
+            f"ca.pem, node.key and silos.pub alone."
+        )
+
+
 def check_installed() -> None:
     """Raise an error that says how to install Flower, if it is missing."""
     from rescind.errors import ConfigError, how_to_install

@@ -47,7 +47,8 @@ def operator(
 ) -> None:
     """Say who you are and where your copy of rescind is: receipts state it from now on.
 
-    Without --software, the page of a receipt tells the requester to ask you for a copy.
+    Those of runs and data, and of a service that this user runs. Without --software, the page of a
+    receipt tells the requester to ask you for a copy.
 
     Example: rescind keys operator "Example Ltd, privacy@example.org"
     --software https://example.org/privacy
@@ -62,7 +63,7 @@ def operator(
         raise ConfigError("nothing was said. Give your name and contact, --software TEXT, or both.")
     for name, line in lines.items():
         keys.say_of_signer(name, line)
-        typer.echo(f"receipts of rescind forget and data erase now state the {name}: {line}")
+        typer.echo(f"receipts that are signed from now on state the {name}: {line}")
 
 
 @app.command()

@@ -336,7 +336,10 @@ def _delete_rows(receipt: Path, name: str, one: Asked, same: str) -> str:
         ) from None
     if receipt.is_file():
         return f"deleted from '{name}'; its receipt: {receipt.name}"
-    why = f"see the answer to {same}" if same else "so there is no receipt about it"
+    # Whoever deleted them had a receipt written: an answer of this folder that is named otherwise,
+    # or rescind data erase. Notes have no ids, so it cannot be found here.
+    where = "no new receipt is needed: if they were deleted before, the receipt of then is about it"
+    why = f"see the answer to {same}" if same else where
     return f"'{name}' had none of them any more, {why}"
 
 

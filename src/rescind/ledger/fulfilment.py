@@ -26,6 +26,7 @@ from rescind.ledger.batch import Answer, Batch
 from rescind.ledger.keyslots import about
 from rescind.ledger.lending import LEFT
 from rescind.methods.additive._live_release import Form
+from rescind.privacy.keys import about_signer
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -105,6 +106,8 @@ class Issue:
     sum_now: Callable[[], str] | None = field(default=None, repr=False)
     """In the instant form: returns the digest of the sum, which no release states."""
     person: bytes | None = None
+    about_signer: Mapping[str, str] = field(default_factory=about_signer)
+    """Who runs the service and where its program is, as `rescind keys operator` was told."""
 
     def carry_out(self, batch: Batch) -> Answer:
         table = tables.request
@@ -174,7 +177,7 @@ class Issue:
             kept,
             served.findings or (Finding("audit", "UNAUDITED", note="Nothing was measured."),),
             not_covered=NOT_COVERED,
-            claims={**served.claims, ENTRY: str(row.leaf)},
+            claims={**served.claims, ENTRY: str(row.leaf), **self.about_signer},
             bound_claims={AFTER: served.sum_digest},
             previous=previous,
             signer=self.signer,

@@ -32,6 +32,8 @@ def url_of(state: Path, database: str | None) -> URL:
         url = make_url(database)
     except (ArgumentError, ValueError):  # it is not repeated: it may have a password in it
         raise ConfigError(f"--database is no address that can be read. {how}") from None
+    if url.drivername == "postgres":  # libpq knows both names
+        url = url.set(drivername="postgresql")
     if url.get_backend_name() != "postgresql":
         raise ConfigError(f"'{url.drivername}' is not a database for a ledger. {how}")
     return url.set(drivername="postgresql+psycopg")

@@ -103,9 +103,15 @@ class Reading:
 
     def open_requests(self) -> list[SimpleNamespace]:
         """Return the requests that are not ended, by when they are due."""
+        return self.requests_due(waiting=True)
+
+    def requests_due(
+        self, waiting: bool, first: int = 0, most: int | None = None
+    ) -> list[SimpleNamespace]:
+        """Return requests by when they are due. waiting: only those that are not ended"""
         table = tables.request
-        is_open = table.c.status.in_(OPEN)
-        return self._requests(select(table).where(is_open).order_by(table.c.expected_by))
+        chosen = select(table).order_by(table.c.expected_by).offset(first).limit(most)
+        return self._requests(chosen.where(table.c.status.in_(OPEN)) if waiting else chosen)
 
     def events(self, person: bytes | None = None, after: int = 0, most: int = 100) -> list[Row]:
         """Return the history after a seq: of a person, or of everybody."""

@@ -285,6 +285,15 @@ class Releasing:
         served = Served(0, seq, self._parts.clock(), 1, 1, "", "", self.form)
         return Issue(served, self._signer, self._parts.live.digest)
 
+    def fulfils(self, seq: int | None) -> bool:
+        """Return whether what is served is without a request of this `seq`: its receipt is issued.
+
+        Or it is being written: that takes some seconds after a release that mixes many people.
+        """
+        if seq is None or self._parts.options.instant:
+            return seq is not None
+        return self._release is not None and seq <= self._release.seq
+
     # -- serving -----------------------------------------------------------------------------------
 
     @property

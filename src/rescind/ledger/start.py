@@ -13,8 +13,8 @@ from __future__ import annotations
 import ctypes
 import json
 import resource
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -103,8 +103,7 @@ def prepared(
 ) -> tuple[Parts, Report, int, int]:
     """Do all this; return the parts of a ledger, a report, and the last seq and batch."""
     forbid_dumps()
-    make_folder(state)
-    with ExitStack() as undo:
+    with _folder_of(state), ExitStack() as undo:
         undo.enter_context(locked(state))
         keys_mirror = mirror_of(state, keys_mirror)
         check_files(state / KEYS, keys_mirror)
@@ -134,6 +133,20 @@ def prepared(
             batch = last_batch(connection)
         parts.resources = undo.pop_all()
     return parts, report, int(seq or 0), batch
+
+
+@contextmanager
+def _folder_of(state: Path) -> Iterator[None]:
+    """Make the state folder; take it away again if the start is refused and left nothing in it."""
+    new = [path for path in (state, *state.parents) if not path.is_dir()]
+    make_folder(state)
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # something is in it
+            for path in new:
+                path.rmdir()
+        raise
 
 
 def _head(state: Path, mirror: Path | None) -> Head:

@@ -60,12 +60,15 @@ def signing_key() -> Ed25519PrivateKey:
 
 
 def about_signer() -> dict[str, str]:
-    """Return what receipts that are signed here state of the signer, as far as it was said."""
+    """Return what receipts that are signed here state of the signer, as far as it was said.
+
+    A folder that cannot be entered says nothing: the user of a service may have no home.
+    """
     found = dict[str, str]()
     for name in (OPERATOR, SOFTWARE):
-        place = folder() / f"{name}.txt"
-        if place.is_file() and (text := place.read_text(encoding="utf-8").strip()):
-            found[name] = text
+        with suppress(OSError, RuntimeError):  # the latter: of a user who has no home
+            if text := (folder() / f"{name}.txt").read_text("utf-8", errors="replace").strip():
+                found[name] = text
     return found
 
 

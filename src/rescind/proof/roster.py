@@ -205,7 +205,7 @@ def check(
         raise DataError(f"it states to be roster {stated.number}; the log has {len(rosters)}.")
     if stated.lines != len(lines):
         raise DataError(f"the release states {stated.lines} lines, the roster has {len(lines)}.")
-    told.append(f"the {len(lines):,} lines are exactly those that the log added and not revoked")
+    told.append(f"the {len(lines):,} lines are those that the log has added and has not revoked")
     if len(public.total) != BYTES or stated.sum != digest(public.total):
         raise DataError(f"{SUM} is not the sum that the release states.")
     if added_up(public.lines) != public.total:

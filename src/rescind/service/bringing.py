@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rescind.core.words import people_of as people_told
 from rescind.data.import_facts import listed_items
 from rescind.data.import_tables import open_table
 from rescind.data.importing import imported_names
@@ -87,6 +88,8 @@ def _within(users: People, catalogue: Catalogue, file: str, name: str) -> People
             f"{file} lacks {len(missing):,} of the {len(had):,} items that users of '{name}' have, "
             f"such as {missing[0]!r}. Add them: it must list every item that people may lend."
         )
+    if catalogue.ids == had:
+        return users
     place = np.array([catalogue.index_of(one) for one in had], np.int64)
     loans = tuple(np.sort(place[one]) for one in users.loans)
     return People(catalogue, loans, users.names)
@@ -94,11 +97,14 @@ def _within(users: People, catalogue: Catalogue, file: str, name: str) -> People
 
 def bring(ledger: Ledger, users: People, codes: Path, say: Say = print) -> None:
     """Let everybody join and lend, write their codes, and make the first release."""
-    if ledger.reading.overview()["people"]:
+    if there := ledger.reading.overview()["people"]:
         raise ConfigError(
-            f"{ledger.state} has people already. Leave --import out; or, if an import was "
-            f"interrupted, delete the folder and the file of codes, and begin again."
+            f"{ledger.state} has its data already ({people_told(there)}), and --import is for the "
+            f"first start. Leave --import and --codes out; to add items, give --items FILE alone. "
+            f"If an import was interrupted, delete the folder and the file of codes, and begin "
+            f"again."
         )
+    users = _within(users, ledger.catalogue, f"The catalogue of {ledger.state}", "the import")
     handle = os.open(codes, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "w", newline="", encoding="utf-8") as file:
         table = csv.writer(file, lineterminator="\n")  # for loops in a shell

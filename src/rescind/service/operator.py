@@ -16,7 +16,6 @@ from rescind.ledger import accounts, agency, fulfilment, tables
 from rescind.ledger.jobs import job_row
 from rescind.ledger.noted import Note, Scanned, last_scan
 from rescind.ledger.quarantine import Quarantine
-from rescind.ledger.reading import OPEN
 from rescind.service import bodies, learning, recommending, statuses
 from rescind.service.answers import moment, reply, told
 from rescind.service.context import Service
@@ -78,10 +77,10 @@ def requests(
     waiting: bodies.OpenOnly = False,
 ) -> Response:
     """List requests, the most urgent first; with `open` only those that are not done yet."""
-    table = tables.request
-    chosen = select(table).where(table.c.status.in_(OPEN)) if waiting else table
-    rows, more = _page(service, chosen, table.c.expected_by, cursor, size)
-    return reply({"requests": [statuses.for_operator(row) for row in rows], "next": more})
+    first = place(cursor)
+    rows = service.ledger.reading.requests_due(waiting, first, size + 1)
+    shown = [statuses.for_operator(service, row) for row in rows[:size]]
+    return reply({"requests": shown, "next": str(first + size) if len(rows) > size else None})
 
 
 @router.at("GET /v1/operator/releases", bodies.Page)

@@ -273,7 +273,7 @@ def one_request(name: bodies.RequestId, service: TheService, caller: TheCaller) 
 @router.at("GET /v1/me/requests/{id}/receipt", bodies.Anything)
 def receipt(name: bodies.RequestId, service: TheService, caller: TheCaller) -> Response:
     """Hand over the receipt, byte for byte as it was signed."""
-    return receipts.receipt(_own(service, caller, name))
+    return receipts.receipt(service, _own(service, caller, name))
 
 
 @router.at("GET /v1/me/requests/{id}/proof", media="text/plain")
@@ -382,7 +382,7 @@ def by_link(link: str, request: Request, service: TheService) -> Response:
 @router.at("GET /r/{link}/receipt", bodies.Anything)
 def receipt_by_link(link: str, service: TheService) -> Response:
     """Hand over the receipt."""
-    return receipts.receipt(statuses.linked(service, link))
+    return receipts.receipt(service, statuses.linked(service, link))
 
 
 @router.at("GET /r/{link}/proof", media="text/plain")

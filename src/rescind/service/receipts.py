@@ -2,37 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Row
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from rescind.service.problems import Problem
+from rescind.service.statuses import being_written
 from rescind.service.witnesses import covering
 
 if TYPE_CHECKING:
     from rescind.service.context import Service
 
 
-def receipt(row: Row) -> Response:
+def receipt(service: Service, row: Any) -> Response:
     """Return a receipt, byte for byte as it was signed."""
     if row.receipt is None:
-        raise _not_yet(row)
+        raise _not_yet(service, row)
     return Response(bytes(row.receipt), media_type="application/json")
 
 
-async def proof(service: Service, row: Row) -> Response:
+async def proof(service: Service, row: Any) -> Response:
     """Return the proof that the log holds the receipt, and say how many witnesses signed it."""
     if row.receipt is None or row.receipt_leaf is None:
-        raise _not_yet(row)
+        raise _not_yet(service, row)
     under = await covering(service, row.receipt_leaf)
     headers = {"Rescind-Cosigned": f"{len(under.signed)} of {under.of}"}
     text = await run_in_threadpool(service.log.proof, row.receipt_leaf, under)
     return Response(text, headers=headers, media_type="text/plain; charset=utf-8")
 
 
-def _not_yet(row: Row) -> Problem:
+def _not_yet(service: Service, row: Any) -> Problem:
+    if being_written(service, row):
+        return Problem(404, "Its receipt is being written.", "Ask in a moment.", kind="not-yet")
     return Problem(
         404,
         f"This request is {row.status}: its receipt is not issued yet.",

@@ -205,9 +205,11 @@ def run(
     people = _people(wanted, say)
     listening = door.listening()
     try:
-        catalogue = (
-            people.catalogue if people else _catalogue(state, wanted.items, keys_mirror, say)
-        )
+        if people is None:
+            catalogue = _catalogue(state, wanted.items, keys_mirror, say)
+        else:  # a service that has items keeps them, also if it refuses the people
+            kept = wanted.users and not wanted.items and (state / CATALOGUE).exists()
+            catalogue = None if kept else people.catalogue
         ledger = Ledger.open(
             state,
             catalogue=catalogue,

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from rescind.ledger import agency
 from rescind.ledger.batch import Answer
-from rescind.service import problems
+from rescind.service import problems, recommending
 from rescind.service.answers import moment
 
 if TYPE_CHECKING:
     from rescind.service.context import Service
 
 STEPS = ("hidden", "erased", "summed", "served", "issued")
+WRITING = "What is served is made without it. Its receipt is being written: look again in a moment."
 _DETAILS = {
     agency.OPEN: "It has arrived and will be looked at now.",
     agency.FULFILLED: "Done: what is served is made without it.",
@@ -35,6 +36,8 @@ def details(service: Service, row: Any) -> str:
         return "The link leads to everything that is lent."
     if row.status != agency.IN_PROGRESS:
         return _DETAILS[row.status]
+    if being_written(service, row):
+        return WRITING
     text = f"Unreadable here and out of the sum. {next_release(service)}"
     return f"{text} It takes longer: {row.reason}" if row.reason else text
 
@@ -85,11 +88,22 @@ def for_person(service: Service, row: Any) -> dict[str, Any]:
         "kind": row.kind,
         "n": row.n,
         "level": row.level,
-        "steps": _steps(row),
+        **_served(service, row),
         "leaf": row.leaf,
-        "release": row.release,
         "receipt": row.receipt is not None,
     }
+
+
+def _served(service: Service, row: Any) -> dict[str, Any]:
+    """Return the steps that are done and the release without it, also while its receipt is made."""
+    if being_written(service, row) and (now := recommending.served(service)) is not None:
+        return {"steps": {**_steps(row), "served": moment(now.at)}, "release": now.number}
+    return {"steps": _steps(row), "release": row.release}
+
+
+def being_written(service: Service, row: Any) -> bool:
+    """Return whether a request is in what is served, and only its receipt is missing."""
+    return row.status == agency.IN_PROGRESS and service.ledger.releases.fulfils(row.seq)
 
 
 def _steps(row: Any) -> dict[str, str]:
@@ -123,6 +137,7 @@ def _answered(answer: Answer) -> Any:
     return SimpleNamespace(
         **{f"{name}_at": at and datetime.fromisoformat(at) for name, at in steps.items()},
         id=body["request_id"],
+        seq=None,  # no release has it yet
         status=body["status"],
         reason=None,
         kind=body["kind"],
@@ -132,19 +147,19 @@ def _answered(answer: Answer) -> Any:
     )
 
 
-def for_operator(row: Any) -> dict[str, Any]:
-    """Return counts and times: what an operator sees of a request."""
+def for_operator(service: Service, row: Any) -> dict[str, Any]:
+    """Return counts and times: what an operator sees of a request. No level before the erasure."""
     return {
         "request_id": row.id,
         "kind": row.kind,
         "n": row.n,
         "status": row.status,
         "reason": row.reason,
-        "level": row.level,
+        "level": row.level if row.erased_at else None,
         "received_at": moment(row.received_at),
         "expected_by": moment(row.expected_by),
         "by_agent": row.agent is not None,
-        "release": row.release,
+        "release": _served(service, row)["release"],
     }
 
 

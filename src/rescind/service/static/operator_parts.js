@@ -66,7 +66,7 @@ export function Requests ({ overview, rows, extend }) {
       html`<code>${name}</code>`, html`<${Badge} ...${standing(row, release.current)} />`,
       left < 0 ? `${span(left)} over` : `in ${span(left)}`,
       html`<button type="button" onClick=${() => extend(row)} aria-label=${`Extend request ${name}`}>Extend</button>`,
-      ago(row.received_at), KINDS[row.kind] ?? row.kind, row.n, row.level
+      ago(row.received_at), KINDS[row.kind] ?? row.kind, row.n, row.level ?? '–'
     ]
   }
   const stuck = rows.filter(row => standing(row, release.current).tone === 'bad').length

@@ -7,6 +7,8 @@ const MOVING = ['overview', 'requests', 'releases', 'jobs', 'audits']
 const ASKED = { requests: '?open=true&limit=50', releases: '?limit=5', jobs: '?limit=20', audits: '?limit=10' }
 const SOON = 1500
 const EVERY = 60_000
+/** Receipts of a release of many people take some seconds; what takes longer is stuck. */
+const WRITING = 60_000
 
 /** Read some parts. @param {string[]} [names] */
 export async function read (names = PARTS) {
@@ -81,6 +83,7 @@ export function standing (row, current, now = Date.now()) {
   const used = 1 - until(row.expected_by, now) / whole
   if (used >= 1) return { word: 'late', tone: 'bad' }
   if (row.reason === 'need_user_verification') return { word: 'waits for the person', tone: '' }
+  if (row.release && now - Date.parse(current.made_at) < WRITING) return { word: 'its receipt is being written', tone: '' }
   if (current && Date.parse(current.made_at) > Date.parse(row.received_at)) {
     return { word: 'stuck', tone: 'bad' } // a release was made since, and it is not in it
   }

@@ -22,6 +22,7 @@ export function Taken ({ model }) {
 export function Request ({ request, due, mine, device, path, catalogue }) {
   const [checked, setChecked] = useState(null)
   const [busy, setBusy] = useState(false)
+  const { steps } = request
   const known = mine?.items.length === 1 ? catalogue.title(mine.items[0]) : counted(request.n, 'record')
   const what = request.kind === 'leave' ? 'everything, and left' : known
   const take = (file, name, type) => async () => save(name, await bytes(`${path}/${file}`), type)
@@ -38,6 +39,7 @@ export function Request ({ request, due, mine, device, path, catalogue }) {
     <div class="row">
       ${mine?.acknowledgement && html`<button onClick=${() => save(`acknowledgement-${request.request_id.slice(0, 8)}.json`,
         JSON.stringify({ ...mine.acknowledgement, items: mine.items }, null, 1), 'application/json')}>acknowledgement ↓</button>`}
+      ${request.status === 'in_progress' && steps.served && html`<span class="quiet">The receipt is being written: look again in a moment.</span>`}
       ${request.receipt && html`
         <button onClick=${take('receipt', `${name}.json`, 'application/json')}>receipt ↓</button>
         <button onClick=${take('proof', `${name}.tlog-proof`)}>proof ↓</button>
