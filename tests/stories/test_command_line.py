@@ -364,7 +364,7 @@ def test_updates_that_were_all_refused_are_told(rescind, recipe):
 BAD = {
     ("run", "nowhere"): "no recipe",
     ("run", "{recipe}", "--set", "method.negativs=2"): "did you mean 'negatives'",
-    ("run", "{recipe}", "--set", "run.rounds=many"): "type int",
+    ("run", "{recipe}", "--set", "run.rounds=many"): "run.rounds must be a whole number",
     ("run", "{recipe}", "--set", "run.rounds=0"): "at least 1",
     ("run", "{recipe}", "--set", "rounds"): "key=value",
     ("run", "{recipe}", "--set", "negativs=3"): "mean 'method.negatives', a field of the method?",
