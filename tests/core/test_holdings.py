@@ -142,7 +142,7 @@ def test_erasing_removes_every_copy_lent_or_not(few):
 def test_a_request_for_what_is_not_held_says_what_is_and_changes_nothing(few, event, verb):
     before = few.digest()
     text = (
-        rf"client 1 does not hold item 3, so it cannot be {verb} \(records held: 1\)\. "
+        rf"client 1 does not hold item 3, so it cannot be {verb}\. "
         r"Nothing was changed\."
     )
     with pytest.raises(ConsentError, match=text):
@@ -152,7 +152,7 @@ def test_a_request_for_what_is_not_held_says_what_is_and_changes_nothing(few, ev
 
 def test_unsharing_what_was_never_lent_says_what_is(few):
     lent = few.apply(Share(ask((0, 3))))
-    text = r"client 0 does not share item 1.*\(items shared: 1\)\."
+    text = r"client 0 does not share item 1, so it cannot be unshared: it was never shared"
     with pytest.raises(ConsentError, match=text):
         lent.apply(Unshare(ask((0, 3), (0, 1))))
 

@@ -336,10 +336,16 @@ def test_a_wrong_id_is_told_before_any_training(deployed: Deployment) -> None:
 def test_a_request_that_cannot_be_answered_does_not_block_the_others(deployed: Deployment) -> None:
     deployed.run()
     own = first_items("customer 9")
-    not_hers = next(f"product {n}" for n in range(20) if f"product {n}" not in own)
-    facts = deployed.run(erase=[f"customer 9:{not_hers}"], withdraw=["customer 8"])
+    two = [f"product {n}" for n in range(20) if f"product {n}" not in own][:2]
+    asked = f"customer 9:{min(own)},{','.join(two)}"
+    facts = deployed.run(erase=[asked], withdraw=["customer 8"])
     assert [one["event"] for one in facts["forgot"]] == ["Withdraw"]
-    assert [one["event"] for one in facts["refused_requests"]] == ["Erase"]
+    (refused,) = facts["refused_requests"]
+    assert refused == {
+        "event": "Erase",
+        "why": f"user 'customer 9' does not hold item '{two[0]}', item '{two[1]}', so they cannot "
+        f"be erased. Nothing was changed.",
+    }, "by original ids, all that are wrong at once, and not how much she has"
     assert not deployed.held("customer 8")
 
 

@@ -9,18 +9,18 @@ from rescind.core.lots import TEST, TRAIN
 from rescind.core.records import EraseEdges, Records
 from rescind.errors import ConsentError, DataError
 
-_NOT_HELD = (
-    "client {client} does not hold item {item}, so it cannot be {verb} (records held: "
-    "{count}). Nothing was changed."
-)
+_NOT_HELD = "client {client} does not hold {items}, so {it} cannot be {verb}. Nothing was changed."
 _HELD_OUT = (
-    "item {item} of client {client} is held out for evaluation, so it cannot be shared. Share "
+    "{items} of client {client} {is_} held out for evaluation, so {it} cannot be shared. Share "
     "training records only. Nothing was changed."
 )
 _NOT_SHARED = (
-    "client {client} does not share item {item}, so it cannot be unshared: it was never shared, or "
-    "is unshared already (items shared: {count}). Nothing was changed."
+    "client {client} does not share {items}, so {it} cannot be unshared: {it} {was} never shared, "
+    "or {is_} unshared already. Nothing was changed."
 )
+_MOST_NAMED = 20
+_ONE = {"it": "it", "is_": "is", "was": "was"}
+_SEVERAL = {"it": "they", "is_": "are", "was": "were"}
 
 
 def check_held(wanted: Records, held: Records, verb: str) -> None:
@@ -42,11 +42,16 @@ def _check_among(wanted: Records, known: Records, message: str, verb: str = "") 
     """Raise `ConsentError` if the (client, item) of a wanted record is not among the known."""
     missing = ~wanted.to(known.client.device).among(known)
     if bool(missing.any()):
-        client, item = (int(c.to(missing.device)[missing][0]) for c in (wanted.client, wanted.item))
-        # Which items they have is not told: the error may go to a server, or to somebody else.
-        count = int((known.client == client).sum())
-        text = message.format(client=client, item=item, verb=verb, count=count)
-        raise ConsentError(text, client=client, item=item)
+        clients, items = (c.to(missing.device)[missing] for c in (wanted.client, wanted.item))
+        client = int(clients[0])
+        named = list(dict.fromkeys(items[clients == client].tolist()))
+        # What else they have, and how much, is not told: the error may go to a server.
+        told = ", ".join(f"item {item}" for item in named[:_MOST_NAMED])
+        if len(named) > _MOST_NAMED:
+            told += f" and {len(named) - _MOST_NAMED:,} more of those named"
+        words = _ONE if len(named) == 1 else _SEVERAL
+        text = message.format(client=client, items=told, verb=verb, **words)
+        raise ConsentError(text, client=client, item=named[0])
 
 
 def check_edges(event: EraseEdges, graph: Graph | None) -> None:

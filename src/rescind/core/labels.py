@@ -171,15 +171,27 @@ class Labels:
 
     def named(self, error: ConsentError) -> ConsentError:
         """Return the error with original ids instead of indices, where there are any."""
-        ids = {}
-        if error.client is not None and self.users:
-            ids[f"client {error.client}"] = f"user '{self.user_id(error.client)}'"
-        if error.item is not None and self.items:
-            ids[f"item {error.item}"] = f"item '{self.item_id(error.item)}'"
-        if not ids:
+        by_kind = {}
+        if error.client is not None and self._knows_users:
+            by_kind["client"] = lambda number: f"user '{self.user_id(number)}'"
+        if error.item is not None and self._knows_items:
+            by_kind["item"] = lambda number: f"item '{self.item_id(number)}'"
+        if not by_kind:
             return error
-        text = re.sub(rf"\b({'|'.join(ids)})\b", lambda found: ids[found[0]], str(error))
+        text = re.sub(  # in one go: an id may look like "item 7" itself
+            rf"\b({'|'.join(by_kind)}) (\d+)\b",
+            lambda one: by_kind[one[1]](int(one[2])),
+            str(error),
+        )
         return ConsentError(text, error.client, error.item)
+
+    @property
+    def _knows_users(self) -> bool:
+        return bool(self.users)
+
+    @property
+    def _knows_items(self) -> bool:
+        return bool(self.items)
 
     def title(self, item: int) -> str:
         """Return the title of an item, '' if there is none."""

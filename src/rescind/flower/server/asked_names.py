@@ -31,6 +31,14 @@ class AskedNames(Labels):
         """Return the original id of an item."""
         return self.named_items.get(item, f"#{item}")
 
+    @property
+    def _knows_users(self) -> bool:
+        return bool(self.named_users)
+
+    @property
+    def _knows_items(self) -> bool:
+        return bool(self.named_items)
+
     def also(self, one: NamedRequest, known: Numbers) -> AskedNames:
         """Return the names with those of a request."""
         client, items = known.of(one)

@@ -229,8 +229,9 @@ def _open(forgot: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _without_next(progress: ForgetProgress, error: ConsentError) -> ForgetProgress:
     """Return the progress without a request that cannot be answered, and why, for run.json."""
-    log.warning("a request was refused: %s", error)
-    facts = _with_refused(progress.facts, type(progress.events[0]).__name__, error)
+    log.warning("a request was refused: see run.json")
+    named = progress.names.named(error)
+    facts = _with_refused(progress.facts, type(progress.events[0]).__name__, named)
     return replace(progress, facts=facts, events=progress.events[1:], asked=progress.asked[1:])
 
 

@@ -46,6 +46,8 @@ class Numbers:
     items: Answers
     hint: str
     """Why an id may be unknown."""
+    away: tuple[int, ...] = ()
+    """Silos that did not answer."""
 
     def of(self, one: NamedRequest) -> tuple[int, list[int]]:
         """Return the numbers of the user and the items of a request.
@@ -87,6 +89,12 @@ class Numbers:
 
     def _only(self, kind: str, name: str, numbers: set[int]) -> int:
         if not numbers:
+            if self.away:
+                raise UnknownError(
+                    f"{silo_names(self.away)} did not answer and may know {kind} '{name}'; no "
+                    f"other silo does. Give the request again when all have joined.{self.hint} "
+                    f"{NOTHING}"
+                )
             raise UnknownError(
                 f"no silo knows {kind} '{name}'. Original ids are used here, as in the "
                 f"data.{self.hint} {NOTHING}"
@@ -118,12 +126,9 @@ def numbers(
     if missing and not replies:
         raise DataError(f"no silo could look up who is meant: {why[missing[0]]}")
     late = " What was added later is not in this run." if fed else ""
-    away = f" Silos {missing} did not answer and may know it." if missing else ""
     said = {silo: reply.facts for silo, reply in replies.items()}
-    return Numbers(
-        executor.line.silos,
-        _by_name(users, "found_users", said), _by_name(items, "found_items", said), late + away,
-    )  # fmt: skip
+    by_name = _by_name(users, "found_users", said), _by_name(items, "found_items", said)
+    return Numbers(executor.line.silos, *by_name, late, tuple(missing))
 
 
 def _by_name(names: Sequence[str], place: str, said: Mapping[int, Facts]) -> Answers:
