@@ -20,7 +20,7 @@ from flower.deployments import RECIPE, free_port
 from rescind.cli.flower import app
 from rescind.core.files import locked, write_atomically
 from rescind.errors import DataError
-from rescind.flower import waiting
+from rescind.flower import deploy, waiting
 from rescind.flower.deploy import Link, NotFoundError, Operator
 from rescind.flower.silo.storage import Store
 from rescind.flower.supernode import Connection
@@ -168,7 +168,7 @@ def test_a_run_that_fails_leaves_the_result_of_the_one_before(
     assert "measured without silo 1" in open_one.output
 
 
-def test_a_silo_says_once_that_it_lost_its_server_and_once_that_it_is_back(
+def test_a_silo_says_once_that_its_server_is_there_that_it_is_lost_and_that_it_is_back(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from flwr.supernode import fleet_http_connection as fleet
@@ -179,8 +179,9 @@ def test_a_silo_says_once_that_it_lost_its_server_and_once_that_it_is_back(
     flwr_private.watch_connection(connection.lost, connection.reached)
     invoker = getattr(fleet, name)()
     invoker.wait_function = lambda seconds: None
-    assert invoker.invoke(lambda: "yes") == "yes"
-    assert capsys.readouterr().err == "", "the control: nothing is said of a server that answers"
+    for said in ("the server at server.example:8000 answers.\n", ""):
+        assert invoker.invoke(lambda: "yes") == "yes"
+        assert capsys.readouterr().err == said, "once, and nothing of a server that goes on"
     refusals = [httpx.ConnectError("refused"), httpx.ConnectError("refused")]
 
     def ask() -> str:
@@ -193,6 +194,15 @@ def test_a_silo_says_once_that_it_lost_its_server_and_once_that_it_is_back(
     assert len(lines) == 2, lines
     assert "tries again at least every 20 s" in lines[0]
     assert "answers again" in lines[1]
+
+
+def test_flowers_own_lines_are_left_out_unless_somebody_asks_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FLWR_LOG_LEVEL", raising=False)
+    assert deploy.environment(tmp_path)["FLWR_LOG_LEVEL"] == "ERROR"
+    monkeypatch.setenv("FLWR_LOG_LEVEL", "INFO")
+    assert deploy.environment(tmp_path)["FLWR_LOG_LEVEL"] == "INFO"
 
 
 def test_a_port_that_is_taken_is_told_before_anything_is_started(

@@ -77,7 +77,12 @@ def environment(folder: Path) -> dict[str, str]:
     home = folder / "flwr"
     home.mkdir(parents=True, exist_ok=True)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    return {**os.environ, **QUIET, "FLWR_HOME": str(home.resolve()), "PATH": path}
+    # Flower tells each message in ten lines, among which nobody would find what to do next.
+    level = os.environ.get("FLWR_LOG_LEVEL", "ERROR")
+    return {
+        **os.environ, **QUIET,
+        "FLWR_HOME": str(home.resolve()), "PATH": path, "FLWR_LOG_LEVEL": level,
+    }  # fmt: skip
 
 
 @contextmanager

@@ -57,10 +57,11 @@ def refusing(pull: Pull) -> Pull:
 
 @dataclass
 class Connection:
-    """Says in a line that the server is lost, and in another one that it is back."""
+    """Says in a line that the server is there, or lost, and in another one that it is back."""
 
     server: str
-    is_lost: bool = False
+    is_lost: bool | None = None
+    """None until it was asked for the first time."""
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def lost(self) -> None:
@@ -74,7 +75,8 @@ class Connection:
 
     def reached(self) -> None:
         """The server answered a request."""
-        self._change(False, f"the server at {self.server} answers again.")
+        again = "" if self.is_lost is None else " again"
+        self._change(False, f"the server at {self.server} answers{again}.")
 
     def _change(self, is_lost: bool, line: str) -> None:
         with self._lock:  # several threads send requests
