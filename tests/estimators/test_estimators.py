@@ -75,6 +75,12 @@ def test_held_out_items_that_nobody_has_count_as_missed():
         model.evaluate([("stranger", best)])
 
 
+@pytest.mark.parametrize("k", [0, -1, "3", 2.5, None])
+def test_a_list_has_at_least_one_item(k):
+    with pytest.raises(ConfigError, match=r"k must be .*(1|at least 0)"):
+        rs.Gram().fit(RECORDS).recommend("bob", k=k)
+
+
 @LEARNERS
 def test_held_out_records_that_were_fitted_are_told(learner):
     model = learner().fit(RECORDS)

@@ -405,7 +405,7 @@ class Federation:
         history: original ids of items from first to last, instead of a user: of somebody who is
         not a client, or of a session
         """
-        if k < 1:
+        if whole("k", k) < 1:
             raise ConfigError(f"k must be at least 1, got {k}.")
         if (user is None) == (history is None):
             raise ConfigError("recommend needs a user, or a history of items; give one of them.")

@@ -23,6 +23,7 @@ from torch import Tensor
 from rescind.core import params
 from rescind.core.cohort import Cohort, Lot
 from rescind.core.files import write_atomically
+from rescind.core.settings import whole
 from rescind.core.tasks.metrics import Ranking, top_k
 from rescind.core.update import Sum
 from rescind.errors import ConfigError, DataError
@@ -262,7 +263,7 @@ class Ranker(Settings, ABC):
         """
         if (user is None) == (history is None):
             raise ConfigError("give a user or a history: recommend('ann'), recommend(history=...).")
-        if k < 1:
+        if whole("k", k) < 1:
             raise ConfigError(f"k must be 1 or more; got {k}.")
         book = self._ledger
         if user is not None:
