@@ -255,6 +255,9 @@ def test_mean_and_spread_over_seeds_are_told(rescind, tmp_path):
     [line] = [line for line in said.splitlines() if "mean ± standard deviation" in line]
     assert line.startswith("synthetic-Popularity, 3 seeds (mean")
     assert told in line
+    folders = {Path(one["out"]) for one in ran["runs"]}
+    assert len({folder.parent for folder in folders}) == 1, "side by side: none is below another"
+    assert sorted(folder.name[-7:] for folder in folders) == ["-seed-0", "-seed-1", "-seed-2"]
     code, said = rescind(*words, "--seeds", "1", "--out", str(tmp_path / "one"))
     assert (code, "±" in said) == (0, False), "one seed has no spread"
 

@@ -611,6 +611,28 @@ def test_who_asked_for_some_items_is_not_taken_out_of_the_runs(
     assert ("who did not withdraw" in told.output) == ("--item" not in asked)
 
 
+def test_a_run_below_another_one_stays_and_is_named_however_deep(
+    table: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    single, below = Path("runs/data/mine-Gram"), Path("runs/data/mine-Gram/trials/a/seed-1")
+    for folder in (single, below):
+        run_cell(CELL, folder)
+    (single / "audits").mkdir()
+    (single / "audits" / "trace").write_text(CANARY)
+    words = ["forget", str(single), "--withdraw", CANARY, "--audits", "none", "--request", "none"]
+    said = CliRunner().invoke(app, words)
+    assert said.exit_code == 0, said.output
+    assert f"Answer there, too, or delete it: {below}\n" in said.output
+    assert (below / "model").is_dir(), "it is answered by itself"
+    assert not (single / "model").exists()
+    assert not (single / "audits").exists(), "the control: what is no run goes"
+    deleted = CliRunner().invoke(app, ["data", "erase", "mine", "--user", CANARY])
+    assert f"Runs that still have some of it: {below}." in deleted.output, (
+        "three folders below runs"
+    )
+
+
 def test_a_deletion_names_the_runs_that_still_have_some_of_it(
     table: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

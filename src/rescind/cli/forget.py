@@ -284,7 +284,7 @@ def few_people(event: Event) -> bool:
 def _print(done: Answer, named: Named) -> str:
     """Print what was done, found and written; return the verdict."""
     from rescind.audits.finding import SAID_IN_WORDS, legend, question
-    from rescind.experiments.other_runs import looked_in, others_told, others_with
+    from rescind.experiments.other_runs import others_told, others_with, told_where
     from rescind.forgetting.forget import IN_BATCHES, TOO_FEW
     from rescind.forgetting.receipt_words import amount, said_of
     from rescind.forgetting.sealing import shown
@@ -338,8 +338,7 @@ def _print(done: Answer, named: Named) -> str:
     if others := others_with(done.folder, named, lent=unshared):
         typer.echo(others_told(others))
     if named and is_private(done.folder):
-        place = looked_in(done.folder)
-        typer.echo(f"Looked for other runs in {place.resolve()}, not elsewhere.")
+        typer.echo(told_where(done.folder))
     _tell_proof(done.folder / RECEIPT)
     return receipt.verdict
 

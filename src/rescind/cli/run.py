@@ -95,13 +95,14 @@ def command(
     _tell_more_rounds(cells)
     several = len(cells) > 1 or len(found.names) > 1 or len(found.cells) > 1
     home = out or _home(found, None if several or not changed & _SEED else cells[0].run.seed)
+    below = out is not None or found.path.is_file()  # else the folder above is of a single run
     cache = _cache(home, resume, workers)
     finished: list[dict[str, Any]] = []
     failed: dict[str, list[str]] = {}  # by reason
     for number, chosen in enumerate(cells, 1):
         name, seed, folder = chosen.name, chosen.run.seed, home
         if several:
-            folder = home / folder_name(name, seed)
+            folder = home / folder_name(name, seed) if below else _home(found, seed)
         place = f"[{number}/{len(cells)}] " if len(cells) > 1 else ""
         try:
             facts = _one(chosen, folder, resume, f"{place}{name} seed {seed}", cache)
@@ -119,7 +120,6 @@ def command(
         typer.echo(f"{name}{_chosen(facts, chosen)} seed {seed}: {_summary(facts)} -> {folder}")
         _warn(facts)
     if finished:
-        _tell_means(finished)
         _next(found, finished, record)
     if as_json and finished:
         last: Any = {**finished[-1]["metrics"]} if len(finished) == 1 else {"runs": finished}
@@ -133,7 +133,7 @@ def command(
 
 
 def _home(recipe: Recipe, seed: int | None) -> Path:
-    """Return where the runs of a recipe go by themselves. seed: a changed one that no folder has"""
+    """Return where the runs of a recipe go by themselves. seed: one that no other folder states"""
     home = Path("runs") / recipe.place
     return home if seed is None else home.with_name(f"{home.name}-seed-{seed}")
 
@@ -359,6 +359,7 @@ def _how_to_record(recipe: Recipe) -> str:
 def _next(recipe: Recipe, finished: list[dict[str, Any]], recorded: bool) -> None:
     from rescind.experiments.recipe_file import packaged
 
+    _tell_means(finished)
     where = finished[-1]["out"]
     trial = recipe.cells[-1].forget is not None
     typer.echo(f"\nWritten: {where}/run.json" + ("" if trial else f" and {where}/model/"))

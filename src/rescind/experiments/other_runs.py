@@ -48,22 +48,36 @@ def others_with(run: Path, named: Named, lent: bool = False) -> list[Path]:
     """
     if not named or not is_private(run):
         return []
-    near = _runs_below(looked_in(run), ("*", "*/*", "*/*/*"))
+    place = looked_in(run)
+    near = _runs_below(place, ("**",) if _is_ours(place) else ("*", "*/*", "*/*/*", "runs/**"))
     return _having(near, _data_of(run), named, lent, {run.resolve()})
 
 
 def looked_in(run: Path) -> Path:
-    """Return the folder in which, three folders deep, other runs are looked for.
+    """Return the folder below which other runs are looked for.
 
     A recipe puts its runs two folders below its own (RECIPE/METHOD/seed-0), a single run one. What
-    is not below the working directory may be anything: there the folder of the run alone counts.
+    is not below the working directory may be anything: there the folder of the run alone counts,
+    three folders deep.
     """
     place = run.parent
     for above in list(run.parents)[1:3]:
-        if Path.cwd() not in above.resolve().parents:
+        if not _is_ours(above):
             break
         place = above
     return place
+
+
+def told_where(run: Path) -> str:
+    """Return a line that says where other runs were looked for."""
+    place = looked_in(run)
+    deep = "" if _is_ours(place) else ", three folders deep"
+    return f"Looked for other runs in {place.resolve()}{deep}, not elsewhere."
+
+
+def _is_ours(place: Path) -> bool:
+    """Return whether a folder is below the working directory."""
+    return Path.cwd() in place.resolve().parents
 
 
 def runs_near(data: str, named: Named) -> list[Path]:
@@ -71,7 +85,7 @@ def runs_near(data: str, named: Named) -> list[Path]:
 
     They are looked for where commands put them: there, or in its folder `runs`.
     """
-    near = _runs_below(Path(), ("*", "*/*", "runs/*/*", "runs/*/*/*"))
+    near = _runs_below(Path(), ("*", "*/*", "runs/**"))
     return _having([one for one in near if is_private(one)], data, named)
 
 

@@ -288,7 +288,12 @@ def _leave_out(run: Path, new: Path) -> None:
 
 
 def _clear(folder: Path) -> None:
-    """Delete a folder with everything in it but receipts, which are evidence of other requests."""
+    """Delete a folder with everything in it but receipts, which are evidence of other requests.
+
+    A finished run that somebody put below this one stays: it is answered by itself, as others are.
+    """
+    if (folder / "run.json").is_file() and has_model(folder):
+        return
     for path in folder.iterdir():
         if path.is_dir() and not path.is_symlink():
             _clear(path)
