@@ -386,3 +386,27 @@ def test_four_times_as_large_it_still_fits(enter, place) -> None:
     take_back(place, min(place.people()))
     _, page = enter(viewport={"width": 320, "height": 256})  # 1280 px at 400 %
     assert page.evaluate("document.documentElement.scrollWidth") <= 320
+
+
+def cut(page: Any) -> list[str]:
+    """Return the tables that one must move sideways to read."""
+    found = page.evaluate(
+        "[...document.querySelectorAll('.scroll')].filter(one => one.scrollWidth > one.clientWidth)"
+        ".map(one => one.getAttribute('aria-label'))"
+    )
+    return list(found)
+
+
+def test_tables_are_stacked_on_a_phone_and_nothing_is_cut(enter, place) -> None:
+    take_back(place, min(place.people()), days_ago=16)
+    controls = {"no-op": 0.93, "retrain": 0.5}
+    judged = Finding("audit", "PASS", 0.51, (0.45, 0.57), 0.5, 0.1, controls, n=240)
+    made(place.ledger, list(place.ledger.live.loans), judged)
+    _, page = enter(**PHONE)
+    for one in page.locator("details").all():
+        one.evaluate("element => { element.open = true }")
+    assert cut(page) == []
+    named = "getComputedStyle(document.querySelector('.stacked td'), '::before').content"
+    assert page.evaluate(named) == '"request"', "each cell names its column"
+    page.evaluate("document.querySelectorAll('.stacked').forEach(e => e.className = '')")
+    assert "Open requests" in cut(page), "control"

@@ -96,6 +96,21 @@ def test_tables_of_a_receipt_are_stacked_on_a_phone_and_nothing_is_cut(chrome, r
     page.close()
 
 
+def test_commands_are_wrapped_on_a_phone(chrome, receipt) -> None:
+    page = chrome.new_page(viewport={"width": 375, "height": 800})
+    page.goto(receipt.as_uri())
+    unfold(page)
+    wide = (
+        "[...document.querySelectorAll('pre')].filter(one => one.scrollWidth > one.clientWidth)"
+        ".map(one => one.textContent)"
+    )
+    assert page.locator("pre").count() > 0
+    assert page.evaluate(wide) == []
+    page.add_style_tag(content="pre { white-space: pre !important; }")
+    assert page.evaluate(wide) != [], "control"
+    page.close()
+
+
 def test_a_wide_page_would_be_noticed(chrome, tmp_path) -> None:
     """The control: without the box that scrolls, the same table is wider than a phone."""
     html = Page("t").table([f"column {n}" for n in range(20)], [list(range(20))]).html()

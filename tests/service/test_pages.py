@@ -111,6 +111,7 @@ def test_the_checker_is_one_file_with_the_keys_of_this_service(house: House) -> 
     assert html.escape(stated["log"]) in answer.text
     assert re.findall(r"<(?:script|link)[^>]*(?:src|href)=|\nexport |\nimport ", answer.text) == []
     assert "async function check (" in answer.text
+    assert "are signed with other keys than those of this service" in answer.text
 
 
 def test_a_browser_can_ask_who_it_is_without_an_error(house: House) -> None:

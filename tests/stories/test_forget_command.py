@@ -181,6 +181,56 @@ def test_nobody_is_forgotten_if_one_of_them_is_unknown(run, tmp_path):
     assert not (tmp_path / "run-forgot-1").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--withdraw", "nobody"), "there is no user 'nobody'"),
+        (("--withdraw", "7", "--withdraw", "nobody"), "there is no user 'nobody'"),
+        (("--user", "7", "--item", "nothing"), "there is no item 'nothing'"),
+        (("--erase", "asked.csv"), "asked.csv, line 3: there is no user 'nobody'"),
+        (("--erase", "none.csv"), "there is no file none.csv"),
+    ],
+)
+def test_a_refusal_says_once_that_nothing_was_forgotten(run, tmp_path, monkeypatch, words, why):
+    monkeypatch.chdir(tmp_path)
+    Path("asked.csv").write_text("user\n7\nnobody\n")
+    said = forget(run, *words, "--audits", "none")
+    assert isinstance(said.exception, DataError)
+    assert str(said.exception).startswith(why)
+    assert str(said.exception).endswith(". Nothing was forgotten.")
+    assert str(said.exception).count("Nothing was ") == 1
+    assert not (tmp_path / "run-forgot-1").exists()
+
+
+def test_it_is_not_said_if_another_request_of_the_command_was_answered(run, tmp_path, monkeypatch):
+    real = forgetting.forget
+    asked: list[object] = []
+
+    def second_fails(*given, **more):
+        asked.append(given)
+        if len(asked) == 2:
+            raise DataError("the disk is full.")
+        return real(*given, **more)
+
+    monkeypatch.setattr("rescind.experiments.forget_run.forget", second_fails)
+    said = forget(run, "--withdraw", "7", "--withdraw", "8", "--audits", "none")
+    assert str(said.exception) == "the disk is full."
+    assert (tmp_path / "run-forgot-1" / "receipt.json").is_file(), "control: 7 was forgotten"
+
+
+def test_who_has_left_is_told_so_where_own_lines_are_written(run, tmp_path):
+    assert forget(run, "--withdraw", "7", "--audits", "none").exit_code == 0
+    out = str(tmp_path / "mine.json")
+
+    def refused(user: str) -> str:
+        words = ["roster", "mine", f"{run}-forgot-1", "--user", user, "--out", out]
+        return str(CliRunner().invoke(app, words).exception)
+
+    assert "user '7' has left this run, or had everything erased, after an earlier" in refused("7")
+    never = refused("nobody")
+    assert "there is no user 'nobody' among 29 users. 1 other has left this run since, or" in never
+
+
 def test_the_next_request_to_an_emptied_run_is_told_the_run_that_stands_now(run, tmp_path):
     for user, at in (("7", run), ("8", tmp_path / "run-forgot-1")):
         forget(at, "--withdraw", user, "--audits", "none")

@@ -267,6 +267,10 @@ def test_the_commands(mine, monkeypatch, capsys, tmp_path):
     keys.signing_key()
     told = CliRunner().invoke(app, ["keys", "rotate"], input="n\n")
     assert "the old one destroyed.\nGo on? This cannot be undone. [y/N]" in told.output
+    assert told.output.endswith("Nothing was changed.\n")
+    for closed in ("", "\n"):  # as from /dev/null, and an empty line, which is a no
+        told = CliRunner().invoke(app, ["keys", "rotate"], input=closed)
+        assert ("or give --yes" in str(told.exception)) is (closed == "")
     assert not [*keys.folder().glob("rotated-*.json")], "who says no keeps the key"
     rescind("keys", "rotate", "--yes")
     (statement,) = keys.folder().glob("rotated-*.json")

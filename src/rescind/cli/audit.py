@@ -40,7 +40,11 @@ def command(
     edges: Edges = None,
     labels: NodeLabels = None,
     method: Annotated[
-        str | None, Option(help="The unlearner to audit, or 'nothing'. Default: exact retraining.")
+        str | None,
+        Option(
+            help="The unlearner to audit, or 'nothing'. Default: as the run's method forgets by "
+            "itself: Gram subtracts, most train again without the records."
+        ),
     ] = None,
     change: ChangeUnlearner = None,
     full: Annotated[bool, Option("--full", help="Also run the slow checks.")] = False,

@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
+from rescind.cli.asking import ask_to_go_on
+
 State = Annotated[Path, Argument(help="The state folder of a service.")]
 Database = Annotated[
     str | None, Option(metavar="URL", help="PostgreSQL of the service; default: ledger.db.")
@@ -65,8 +67,7 @@ def restore(
     from rescind.ledger import backup as copies
 
     typer.echo(str(copies.plan(state, source, keys_mirror, database)))
-    if not yes and not typer.confirm("Go on? This cannot be undone.", default=False):
-        typer.echo("Nothing was changed.")
-        raise typer.Exit(1)
+    if not yes:
+        ask_to_go_on("Nothing was changed.")
     copies.restore(state, source, keys_mirror, database)
     typer.echo(f"Done. Start the service: rescind serve --state {state}{_more(database)}")

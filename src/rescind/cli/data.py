@@ -34,14 +34,14 @@ Name = Annotated[str, Argument(help="A name from `rescind data list`.")]
 
 @app.command("list")
 def list_datasets(json: Json = False) -> None:
-    """List the datasets.
+    """List the datasets: your own, then the public ones.
 
     Example: rescind data list
     """
     from rescind.data import describe, names
     from rescind.errors import DataError
 
-    rows = [describe(name) for name in names()]
+    rows = sorted((describe(name) for name in names()), key=lambda row: row["kind"] != "imported")
     for row in rows:
         with suppress(DataError):  # a broken one is told where it is loaded
             row.update(left_out_of(row["name"]) if row["kind"] == "imported" else {})
@@ -327,7 +327,7 @@ def append_rows(
     }
     done = _with_status(f"reading {file.name}", lambda _: append_file(name, file, **settings))
     if json:
-        counts = {"added": done.rows, "withheld": done.withheld}
+        counts = {"added": done.rows, "withheld": done.withheld, "repeated": done.repeated}
         _print_json({"name": name, **counts, **done.dataset.size})
         return
     told = f"{done.rows:,} row{'' if done.rows == 1 else 's'} added"
@@ -336,6 +336,8 @@ def append_rows(
     elif not done.rows:
         told = "this file was added before"
     typer.echo(f"{name}: {told}; now {_size(done.dataset.size)}")
+    if done.repeated:
+        typer.echo(f"  of these, {_repeats(done.repeated)}")
     if counts := left_out_of(name):
         typer.echo(f"  {left_out_told(name, counts)}")
     typer.echo(f"\nNext: rescind run --data {name}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
+from rescind.cli.asking import ask_to_go_on
 from rescind.core.words import count_of
 
 if TYPE_CHECKING:
@@ -109,9 +110,8 @@ def _announce(name: str, users: Sequence[str], items: Sequence[str], yes: bool) 
             "can be asked. Name the items with --item, or delete all rows with --yes. Nothing was "
             "erased."
         )
-    if ask and not typer.confirm("Go on? This cannot be undone.", default=False):
-        typer.echo("Nothing was erased.")
-        raise typer.Exit(1)
+    if ask:
+        ask_to_go_on("Nothing was erased.")
 
 
 def _beyond_requests(name: str, users: Sequence[str], rows: Dataset) -> list[str]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Option
 
+from rescind.cli.asking import ask_to_go_on
 from rescind.cli.forget_papers import (
     NONE,
     check_papers,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from rescind.experiments.read_request import Kind, NamedRecords, Source
 
 FOR_ONE = "for the requester only"
+NOTHING = "Nothing was forgotten."
 FEW_PEOPLE = 10
 """Up to so many users mostly change less than chance does, so an audit cannot tell."""
 
@@ -74,7 +77,9 @@ def command(
     method: Annotated[
         str | None,
         Option(
-            metavar="NAME|FILE.py", help="An unlearner, or your own. Default: exact retraining."
+            metavar="NAME|FILE.py",
+            help="An unlearner, or your own. Default: as the run's method forgets by itself: Gram "
+            "subtracts, most train again without the records.",
         ),
     ] = None,
     change: ChangeUnlearner = None,
@@ -158,8 +163,9 @@ def command(
     how = unlearner(method, change or ())
     from rescind.experiments.forget_run import check_requests
 
-    check_requests(run, kind, sources)
-    verdicts = []
+    with _refused_whole():
+        check_requests(run, kind, sources)
+    verdicts = list[str]()
     for source in sources:  # the next request is to the run that the last one left
         done, named = _answer(
             run,
@@ -174,6 +180,7 @@ def command(
             parts,
             everywhere,
             case or "",
+            later=bool(verdicts),
             ask=not yes and sys.stdin.isatty(),
         )
         verdicts.append(_print(done, named))
@@ -185,11 +192,12 @@ def command(
 def _answer(
     run: Path, kind: Kind, source: Source, how: Unlearner | None, audits: str, out: Path | None,
     workers: int, away: Sequence[str], request: Path | None, parts: Path | None,
-    everywhere: bool | None, case: str, ask: bool,
+    everywhere: bool | None, case: str, later: bool, ask: bool,
 ) -> tuple[Answer, Named]:  # fmt: skip
     """Answer one request, with a bar; return what it names, too.
 
-    request, parts: where to write them for the requesters    ask: before imported data is forgotten
+    request, parts: where to write them for the requesters    later: this command has answered
+    another one    ask: before imported data is forgotten
     """
     from contextlib import ExitStack
 
@@ -210,7 +218,7 @@ def _answer(
     count = Countdown("retrained models to compare with (audit)")
     asked: list[tuple[Event, Labels]] = []
     kept, go_on = "Nothing is half forgotten.", "To have it answered, give the same command."
-    with interruptible(kept, go_on), ExitStack() as stack:
+    with interruptible(kept, go_on), _refused_whole(lambda: asked or later), ExitStack() as stack:
 
         def on_start(fed: Federation, event: Event, count: int) -> None:
             users = users_of(event, fed.labels)
@@ -223,13 +231,8 @@ def _answer(
             who = f"user '{users[0]}'" if len(users) == 1 else count_of(len(users), "user")
             of = "" if kind in ("nodes", "edges", "labels") else f" of {who}"
             typer.echo(f"{kind}{of}: {_amount(fed, event, count)}. {emptied}")
-            if (
-                ask
-                and private
-                and not typer.confirm("Go on? This cannot be undone.", default=False)
-            ):
-                typer.echo("Nothing was forgotten.")
-                raise typer.Exit(1)
+            if ask and private:
+                ask_to_go_on(NOTHING)
             audited = audits != "none" and count >= FEWEST
             if audited and few_people(event):
                 typer.echo(
@@ -264,6 +267,19 @@ def _answer(
         whose = "for nobody: it lists the records of all" if len(named) > 1 else FOR_ONE
         typer.echo(f"Written: the exact request, {file} ({whose})")
     return done, {} if drawn else named  # nobody asked for what is drawn
+
+
+@contextmanager
+def _refused_whole(begun: Callable[[], object] = lambda: False) -> Iterator[None]:
+    """Add to a refusal that nothing was forgotten, unless something was begun by then."""
+    from rescind.errors import ConfigError, ConsentError, DataError
+
+    try:
+        yield
+    except (ConfigError, ConsentError, DataError) as error:
+        if not begun() and "Nothing was " not in str(error):
+            error.args = (f"{error} {NOTHING}", *error.args[1:])
+        raise
 
 
 def _amount(fed: Federation, event: Event, rows: int) -> str:

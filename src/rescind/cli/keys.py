@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
+from rescind.cli.asking import ask_to_go_on
+
 app = typer.Typer(
     help="Show the key that signs receipts, say whose it is, replace it, check a replacement.",
     no_args_is_help=True, add_completion=False, suggest_commands=False,
@@ -84,7 +86,7 @@ def rotate(
 
     if not yes:
         typer.echo("The key that signs receipts is replaced, and the old one destroyed.")
-        typer.confirm("Go on? This cannot be undone.", abort=True)
+        ask_to_go_on("Nothing was changed.")
     statement = keys.rotate_signing_key(f"{datetime.now(UTC):%Y-%m-%d}")
     typer.echo(f"new key: {keys.own_public_key()}")
     typer.echo(f"Written: {statement}")

@@ -101,7 +101,7 @@ def show_open(folder: Folder, as_json: Json = False) -> None:
     from datetime import UTC, datetime
 
     from rescind.experiments.left_in_others import left_in_others
-    from rescind.experiments.request_states import open_requests
+    from rescind.experiments.request_states import notes_of_another_key, open_requests
 
     now = datetime.now(UTC)
     found = open_requests(folder, now)
@@ -117,6 +117,16 @@ def show_open(folder: Folder, as_json: Json = False) -> None:
         _print_open(rows, now)
     else:
         typer.echo(f"no open requests in {folder}.")
+    if notes := notes_of_another_key(folder):
+        were, they = (
+            ("note of a refusal was", "it") if notes == 1 else ("notes of refusals were", "they")
+        )
+        typer.echo(
+            f"{notes} {were} written with another erasure.key than that of this account, so {they} "
+            f"cannot be matched with the files: a request that is listed as waiting may be "
+            f"refused. Give this command as whoever gives rescind requests run.",
+            err=True,
+        )
 
 
 @dataclass(frozen=True)

@@ -162,10 +162,11 @@ def mine(
     from rescind.errors import DataError
     from rescind.experiments.counterfactual import open_run
     from rescind.forgetting import roster
+    from rescind.forgetting.asked_before import AskedBefore
     from rescind.forgetting.receipt_log import open_log
 
     fed = open_run(run, repeatable=False)
-    client = fed.labels.client(user, fed.world.sizes.clients)
+    client = AskedBefore.read(run).client(user, fed.labels, fed.world.sizes.clients)
     lines = roster.lines_of(fed, client, roster.Seeds.of(open_log(log)))
     if not lines:
         raise DataError(f"user '{user}' has no line. Publish first: rescind roster publish {run}.")

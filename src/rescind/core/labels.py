@@ -234,8 +234,8 @@ def _find(name: str, known: dict[str, int], size: int, kind: str) -> int:
             f"command line {how}."
         )
     left = sum(k.startswith(GONE) for k in known)
-    # They left, or all their records were erased.
-    more = f" {left} more {'was' if left == 1 else 'were'} here, without an id now." if left else ""
+    gone = "1 other has" if left == 1 else f"{left:,} others have"
+    more = f" {gone} left this run since, or had everything erased." if left else ""
     if kind == "user":  # who else is here is nobody's business, so no near id is named
         raise DataError(
             f"there is no user '{name}' among {len(known) - left} users.{more} "

@@ -213,7 +213,8 @@ def append_file(name: str, path: str | Path, **settings: Any) -> Appended:
         both = joined(old, admitted)
         stored = store(name, both, about["file"], (*about["appended"], mark), before)
     _tell_erased_elsewhere(admitted, settings.get("tell", log.warning))
-    return Appended(stored, len(admitted), len(new) - len(admitted))
+    repeated = both.repeats - old.repeats
+    return Appended(stored, len(admitted), len(new) - len(admitted), repeated)
 
 
 class Appended(NamedTuple):
@@ -224,6 +225,8 @@ class Appended(NamedTuple):
     """Rows of the file that were added; 0 if it was added before."""
     withheld: int = 0
     """Rows of the file that stay out: erased before, or of users who left."""
+    repeated: int = 0
+    """Rows added whose (user, item) pair was there already: learning counts it once."""
 
 
 def _mark(path: Path) -> str:

@@ -6,7 +6,7 @@ import json
 from calendar import monthrange
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,8 @@ _SUFFIX = ".json"
 _KEYS = ("withdraw", "erase", "received", "due")
 _EXAMPLE = '{"withdraw": "7"} or {"erase": {"user": "7", "items": ["50"]}}'
 _CURLY = "\u201c\u201d\u201e\u00ab\u00bb"
-LONGEST = timedelta(days=93)
-"""No answer may take longer: one month, and two more where requests are complex or many."""
+LONGEST = 3
+"""Months: no answer may take longer: one month, and two more where requests are complex or many."""
 Times = tuple[datetime, datetime]
 """When a request came, and when it is due."""
 
@@ -156,9 +156,10 @@ def _times(path: Path, table: dict[str, Any], now: datetime) -> Times:
         of_file = f"the day of the file, {since:%Y-%m-%d}"
         came = of_file if received is None else f"received '{table['received']}'"
         raise DataError(
-            f"{path}: due '{table['due']}' is more than three months after {came}. Write an "
-            f"earlier day (the year?), or leave due out: one month after received. The law gives "
-            f"three months at most (GDPR Art. 12(3))."
+            f"{path}: due '{table['due']}' is more than three months after {came}. Write "
+            f"{months_after(since.astimezone(UTC), LONGEST):%Y-%m-%d} or an earlier day (is the "
+            f"year right?), or leave due out: one month after received. The law gives three months "
+            f"at most (GDPR Art. 12(3))."
         )
     return since, until
 
@@ -199,7 +200,7 @@ def _check_words(path: Path, given: dict[str, Any], allowed: tuple[str, ...]) ->
 def _deadline(path: Path, received: datetime | None, due: datetime | None) -> Times:
     """Return when a request came and is due; without words of its own, by the file's time."""
     since = received or datetime.fromtimestamp(path.stat().st_mtime, UTC)
-    return since, due or _end_of(month_after(since.astimezone(UTC)))
+    return since, due or _end_of(months_after(since.astimezone(UTC), 1))
 
 
 def _times_of(path: Path, table: Any, now: datetime) -> tuple[datetime, datetime, tuple[str, ...]]:
@@ -222,7 +223,8 @@ def _times_of(path: Path, table: Any, now: datetime) -> tuple[datetime, datetime
 
 
 def _is_too_late(received: datetime, due: datetime) -> bool:
-    return due.astimezone(UTC).date() - received.astimezone(UTC).date() > LONGEST
+    last = months_after(received.astimezone(UTC), LONGEST)
+    return due.astimezone(UTC).date() > last.date()
 
 
 def _received(path: Path, table: dict[str, Any], now: datetime) -> datetime | None:
@@ -251,13 +253,13 @@ def _end_of(day: date) -> datetime:
     return datetime.combine(day, time.max, UTC)
 
 
-def month_after(received: datetime) -> datetime:
-    """Return when a request is due that does not say: one month later, GDPR Art. 12(3).
+def months_after(received: datetime, months: int) -> datetime:
+    """Return the same day some months later, or the last of that month, as GDPR Art. 12(3) counts.
 
-    The same day of the next month, or its last day: 30 days would be too late in February.
+    Days would not do: 30 of them are too late in February, and 93 are more than three months.
     """
-    years, month = divmod(received.month, 12)
-    year, month = received.year + years, month + 1
+    years, before = divmod(received.month - 1 + months, 12)
+    year, month = received.year + years, before + 1
     day = min(received.day, monthrange(year, month)[1])
     return received.replace(year=year, month=month, day=day)
 
@@ -268,5 +270,7 @@ def _date(path: Path, text: Any) -> datetime | None:
     try:
         found = datetime.fromisoformat(str(text))
     except ValueError:
-        raise DataError(f"{path}: '{text}' is not a date. Write 2026-11-30.") from None
+        raise DataError(
+            f"{path}: '{text}' is not a date. Write year-month-day, such as 2026-11-30."
+        ) from None
     return found if found.tzinfo else found.replace(tzinfo=UTC)

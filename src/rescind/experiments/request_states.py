@@ -16,8 +16,10 @@ from rescind.errors import DataError
 from rescind.experiments.request_files import (
     ABOUT,
     ANSWERED,
+    REFUSED,
     Asked,
     Waiting,
+    has_file,
     note_about,
     read_all,
 )
@@ -108,7 +110,7 @@ def refuse(folder: Path, request: Waiting, why: str) -> str:
     known = read_table(note) if note.is_file() else {}
     due = request.due.isoformat(timespec="seconds")
     told: dict[str, Any] = {"request": name, "due": due, "why": why}
-    told["file"] = _content(request.path)
+    told["file"], told["key"] = _content(request.path), _mark_of_key()
     if request.guessed:
         told["by_file_date"] = [*request.guessed]
     if told != known:
@@ -123,6 +125,19 @@ def _noted(folder: Path, path: Path) -> str:
     note = note_about(folder, path)
     known = read_table(note) if note.is_file() else {}
     return str(known["why"]) if known and known.get("file") == _content(path) else ""
+
+
+def notes_of_another_key(folder: Path) -> int:
+    """Return how many refusals were noted with another erasure key, and may stand or not."""
+    notes = [
+        read_table(note) for note in (folder / REFUSED).glob("*.json") if has_file(folder, note)
+    ]
+    return sum(note.get("key", _mark_of_key()) != _mark_of_key() for note in notes)
+
+
+def _mark_of_key() -> str:
+    """Return a digest by which the erasure key is known again."""
+    return blake2b(b"note of a refusal", key=erasure_key(), digest_size=8).hexdigest()
 
 
 def _content(path: Path) -> str:

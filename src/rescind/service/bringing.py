@@ -46,7 +46,22 @@ def items_of(path: Path) -> Catalogue:
         )
     if "" in ids:
         raise DataError(f"{path}: an item has no id. Give each one, or delete its line.")
+    _check_once(path, ids)
     return Catalogue(ids, [title or one for one, title in zip(ids, titles, strict=True)])
+
+
+def _check_once(path: Path, ids: list[str]) -> None:
+    """Raise `DataError` with the lines of the first id that is listed twice."""
+    first = dict[str, int]()
+    for place, one in enumerate(ids):
+        if (before := first.setdefault(one, place)) != place:
+            table = open_table(path)  # a table is read once
+            lines = [line for numbers, _ in table.batches((0,)) for line in numbers]
+            raise DataError(
+                f"{path}: the id '{one}' is in {table.unit} {lines[before]} and again in "
+                f"{table.unit} {lines[place]}. An item has one id and one title: delete one of the "
+                f"lines, or give it another id."
+            )
 
 
 def users_of(name: str, codes: Path | None, say: Say, items: Path | None = None) -> People:

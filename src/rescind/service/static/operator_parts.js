@@ -31,8 +31,8 @@ export const Figures = ({ of }) => html`<ul class="figures">${Object.entries(of)
 export function Table ({ label, head, rows, empty }) {
   if (!rows.length) return html`<p class="quiet">${empty}</p>`
   const right = rows[0].map(value => typeof value === 'number' ? 'number' : '')
-  const cell = (value, n) => html`<td class=${right[n]}>${right[n] ? count(value) : value}</td>`
-  return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}><table>
+  const cell = (value, n) => html`<td class=${right[n]} data-name=${head[n]}>${right[n] ? count(value) : value}</td>`
+  return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}><table class="stacked">
     <thead><tr>${head.map((name, n) => html`<th scope="col" class=${right[n]}>${name}</th>`)}</tr></thead>
     <tbody>${rows.map(row => html`<tr>${row.map(cell)}</tr>`)}</tbody>
   </table></div>`

@@ -82,5 +82,5 @@ function Checked ({ found }) {
 
 export function Papers () {
   return html`<p class="note">Anybody can check without us that a receipt is signed, unchanged and in the log, though not that what it says is true:
-    <a href="/check.html" download="check.html">save the checker</a>, one file that works offline, or run <code>rescind verify</code>.</p>`
+    ${' '}<a href="/check.html" download="check.html">save the checker</a>, one file that works offline, or run <code>rescind verify</code>.</p>`
 }
