@@ -14,7 +14,7 @@ from rescind.audits.durability import CHECKS
 from rescind.audits.finding import VERDICTS, Finding, question
 from rescind.cli import main as entry
 from rescind.cli import progress
-from rescind.cli.forget import unlearner
+from rescind.cli.forget_given import unlearner
 from rescind.core import doing
 from rescind.core.records import Erase
 from rescind.errors import ConfigError

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from rescind.cli.forget import few_people, named_records, requests_of, unlearner
+from rescind.cli.forget import few_people
+from rescind.cli.forget_given import named_records, requests_of, unlearner
 from rescind.cli.options import ChangeUnlearner, Edges, NodeLabels, Nodes, Run
 from rescind.cli.progress import Countdown, working
 from rescind.cli.stopping import interruptible
