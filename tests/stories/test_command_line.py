@@ -389,7 +389,6 @@ BAD = {
     ("life", "ml-100k"): "rescind life --data ml-100k",
     ("tune", "synthetic", "--data", "synthetic"): "name one dataset",
     ("table", "{recipe}", "--csv", "--latex"): "give one of",
-    ("table", "{recipe}", "--csv", "--against", "FedAvg"): "--against has no CSV",
     ("run", "{recipe}", "--set", "metod=FedAvg"): "did you mean 'method'",
     ("run", "{recipe}", "--set", "method.loss=hinge"): "'bpr', 'bce'",
     ("run", "{recipe}", "--cell", "FedAvgg"): "did you mean 'FedAvg'",
