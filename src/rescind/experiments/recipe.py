@@ -245,7 +245,7 @@ def _cells(
         for parts, value in changes:  # the command line overrides the file
             before = deepcopy(tables)
             _write(tables, parts, value)
-            if tables != before:
+            if tables != before and only in (None, name):
                 changed.add(".".join(parts))
         if only in (None, name):
             cells += [_cell(path, name, tables, seed, labels, look) for seed in seeds]
