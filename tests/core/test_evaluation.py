@@ -219,6 +219,14 @@ def test_scores_of_another_shape_are_refused_before_they_are_ranked(shape, wrong
             fed.recommend(user=3, k=2)
 
 
+def test_recommend_takes_one_user_at_a_time():
+    fed = Federation.start(tiny_holdings(12, 20), FedAvg(model=Bag(dim=4)), seed=0)
+    for several in ([3], ["3", "4"], torch.tensor([3, 4])):
+        with pytest.raises(ConfigError, match="recommend takes one user at a time; got"):
+            fed.recommend(user=several)
+    assert fed.recommend(user="3", k=2) == fed.recommend(user=3, k=2)
+
+
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 def test_scores_that_are_not_finite_are_refused_and_minus_infinity_hides_an_item(value):
     @dataclass(frozen=True, kw_only=True)

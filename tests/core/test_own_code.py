@@ -204,7 +204,7 @@ def with_rows(**changes):
     [
         (lambda u, p: u, r"Sketch\.client_train returned Update; expected \(Update, Private\)"),
         (lambda u, p: (p, u), r"returned \(Private, Update\); expected \(Update, Private\)"),
-        (lambda u, p: None, r"returned NoneType; expected .*: return Update\(\.\.\.\), private\."),
+        (lambda u, p: None, r"returned None; expected .*: return Update\(\.\.\.\), private\."),
         (with_rows(value=lambda r: r.value[:12]), r"'item' has an owner of \[\d+\], an index of "
          r"\[\d+\] and a value of \[12, 4\]; expected \[n\], \[n\] and .* not per client"),
         (with_rows(index=lambda r: r.index[1:]), r"an index of \[\d+\] and a value of"),

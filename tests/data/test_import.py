@@ -200,6 +200,29 @@ def test_whatever_rating_is_imported_can_be_run(save):
         rs.from_frame({"user": [1, 2], "item": [1, 2], "rating": [1e10, 1.0]})
 
 
+def test_a_column_that_is_named_by_itself_is_told_where_names_go():
+    frame = {"listener": [1, 2, 1], "item": [1, 2, 2]}
+    with pytest.raises(ConfigError, match=r"no setting 'user'.*columns=\{'user': 'listener'\}"):
+        rs.from_frame(frame, user="listener")
+    assert rs.from_frame(frame, columns={"user": "listener"}).users.tolist() == ["1", "2"]
+
+
+def test_rows_in_another_order_are_another_dataset_with_the_same_sums():
+    frame = rs.load("synthetic", users=60, items=30, interactions=900).to_frame()[["user", "item"]]
+    one, other = (rs.from_frame(rows) for rows in (frame, frame[::-1]))
+    assert one.digest != other.digest
+    assert set(one.users) == set(other.users)
+
+    def measured(method):
+        feds = [rs.Federation.start(data, method).run(2) for data in (one, other)]
+        return [fed.evaluate()["NDCG@20"] for fed in feds]
+
+    first, second = measured(rs.methods.Gram())
+    assert first == pytest.approx(second, abs=1e-9)
+    first, second = measured(rs.methods.FedAvg())
+    assert first != pytest.approx(second, abs=1e-3)
+
+
 def test_bad_parquet_files(save, tmp_path, own_cache):
     cases = {
         "row 2, column 1 ('user')": {"user": [1, None], "item": [1, 2]},

@@ -46,6 +46,13 @@ def test_the_reference_shows_every_public_name():
     assert missing([USE], {"Nowhere": "rescind.core"}) == {"Nowhere"}
 
 
+def test_the_way_from_a_federation_to_the_tables_of_its_model_is_shown():
+    page = (ROOT / "docs" / "reference-fields.md").read_text("utf-8")
+    for name, field in (("Federation", "now"), ("RunState", "state"), ("ServerState", "public")):
+        section = page.split(f"## {name}\n")[1].split("\n## ")[0]
+        assert f"| `{field}` |" in section
+
+
 def test_the_reference_shows_every_method_and_model():
     hooks = script("site_hooks")
     page = hooks.on_page_markdown((ROOT / "docs/reference-methods.md").read_text("utf-8"))

@@ -99,6 +99,9 @@ def test_a_sparse_matrix_has_numbers_as_ids(kind):
     assert {type(each) for each in (*model.users, *model.items)} == {int}
     assert model.digest() == rs.Gram().fit([(0, 1), (0, 2), (2, 0), (2, 2)]).digest()
     assert model.recommend(np.int64(0))[0].item == 0
+    for several in ([0, 2], np.array([0, 2]), (0, 2)):
+        with pytest.raises(ConfigError, match=r"takes one user at a time; got \w+ of 2\."):
+            model.recommend(several)
 
 
 def test_text_and_numbers_are_different_ids():

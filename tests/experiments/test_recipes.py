@@ -139,6 +139,22 @@ def test_the_order_of_changes_neither_matters_to_the_name_nor_to_the_cell(tmp_pa
     assert read(path).place == Path("basics/one")
 
 
+def test_a_change_to_what_the_recipe_says_is_no_change(tmp_path):
+    path = tmp_path / "basics" / "one.toml"
+    path.parent.mkdir()
+    given = '[data]\nname = "ml-100k"\n[method]\nname = "FedAvg"\nnegatives = 4\n'
+    path.write_text(given)
+    same = ["data=ml-100k", "method.negatives=4"]
+    assert read(path, same).changed == {}
+    assert read(path, same).place == Path("basics/one")
+    assert read(path, [*same, "run.rounds=3"]).changed == {"run.rounds": 3}
+    assert read(path, ["data=ml-1m"]).changed == {"data.name": "ml-1m"}
+    assert read(path, ["method=FedAvg"]).changed, "it drops the method's fields"
+    path.write_text(given + '[axes]\ndata = ["ml-1m", { name = "ml-100k", core = 5 }]\n')
+    assert read(path, ["data=ml-100k"]).changed == {"data.name": "ml-100k"}, "in place of an axis"
+    assert read(path, ["data.core=5"]).changed == {"data.core": 5}, "one of two cells changes"
+
+
 def test_recipes_of_a_checkout_are_not_those_of_an_installed_package():
     assert packaged() == RECIPES
     assert not in_package(RECIPES / "basics" / "floor.toml")

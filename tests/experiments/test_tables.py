@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import tomllib
@@ -408,10 +409,12 @@ def test_results_of_other_settings_are_named_with_what_changed(tmp_path):
         line["settings"] = {**line["settings"], "method": {**line["settings"]["method"], "rate": 7}}
     (said,) = collect(_kept(recipe, lines)).other_settings
     assert said.startswith("OTHER SETTINGS: FedAvg seeds 0, 1 (rate 7, now ")
-    assert said.endswith(f"rescind run {recipe.path} --resume --record")
+    now = f"with those of now: rescind run {recipe.path} --resume --record"
+    assert said.endswith(f" are left out. Run them {now}")
     newer = {**lines[0], "settings": recipe.cells[0].settings}
     (said,) = collect(_kept(recipe, [*lines, newer])).other_settings
     assert said.startswith("OTHER SETTINGS: FedAvg seed 1 (rate 7"), "seed 0 was run since"
+    assert said.endswith(f" is left out. Run it {now}")
 
 
 def test_a_table_of_ones_own_has_no_columns_of_a_paper(tmp_path):
@@ -429,6 +432,41 @@ def test_few_seeds_are_told(tmp_path):
     assert "'no' means: not shown, by 2 seeds" in said
     enough = Difference("a", "HR@20", (0.1,) * ENOUGH)
     assert on_few_seeds([enough]) == ""
+    alone = on_few_seeds([Difference("a", "HR@20", (0.1,))])
+    assert alone.startswith("With fewer than 5 seeds"), "the row says 'one seed', none says 'no'"
+    assert alone.endswith("Run more: --seeds 5 --resume --record.")
+
+
+def test_differences_are_written_as_csv_and_latex(tmp_path, capsys):
+    from rescind.cli import table as door
+
+    axes = '[axes]\nmethod = ["FedAvg", "EASE"]\nseed = [0, 1, 2]\n'
+    recipe = written(tmp_path, axes, {
+        "FedAvg": {s: (0.5 + s / 10, 0.1) for s in range(3)},
+        "EASE": {s: (0.5 + s / 5, 0.2 + s / 1e4) for s in range(3)}})  # fmt: skip
+    found = differences(collect(recipe), "FedAvg")
+    door.command(str(recipe.path), against="FedAvg", as_csv=True)
+    out, err = capsys.readouterr()
+    rows = list(csv.DictReader(out.splitlines()))
+    assert [(r["cell"], r["against"], r["pairs"]) for r in rows] == [("EASE", "FedAvg", "3")] * 2
+    assert [float(r["mean"]) for r in rows] == pytest.approx([d.mean for d in found], rel=1e-5)
+    assert [float(r["p"]) for r in rows] == pytest.approx([d.p for d in found], rel=1e-5)
+    assert [r["differs"] for r in rows] == ["no", "higher"]
+    assert "2 comparisons" in err
+    assert "'no' means" in err
+    door.command(str(recipe.path), against="FedAvg", as_latex=True)
+    out, _ = capsys.readouterr()
+    assert out.startswith(
+        "\\begin{tabular}{lrrrrrrrr}\n\\hline\ncell & metric & pairs & less FedAvg &"
+    )
+    assert "\\textbf{+0.1001} & 0.0001 & " in out
+    assert "& $<$0.001 & $<$0.001 & higher \\\\" in out
+    assert "**" not in out
+    empty = written(tmp_path, axes, {"EASE": {0: (0.1, 0.1)}})
+    door.command(str(empty.path), against="FedAvg", as_csv=True)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "No cell shares a seed with 'FedAvg'" in err
 
 
 def test_a_table_shows_what_its_cells_measure(tmp_path, capsys):

@@ -200,6 +200,7 @@ def test_a_checkpoint_of_other_settings_is_refused_and_kept(nurse, whole, book, 
     ended = nurse.run(*other, "--resume", "--set", "method.negatives=2")
     assert ended.code == 2
     assert "another run" in ended.err
+    assert "Give the command without --resume" in ended.err
     assert "Traceback" not in ended.said
     assert files(cut) == before
     assert nurse.run(*WORDS, "--resume").code == 0

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from rescind.cli import app
 from rescind.data.importing import import_file
 from rescind.errors import RescindError
+from rescind.experiments import prepared_data
 from rescind.experiments.cell import Cell, DataSettings, RunSettings
 from rescind.experiments.forget_run import answer
 from rescind.experiments.learning_run import run_cell
@@ -134,6 +135,25 @@ def test_who_asked_before_is_told_from_who_never_was_there(shop: Path) -> None:
         for said in of_every_command(run, "K-77"):
             assert said.startswith("there is no user 'K-77' among 10"), "control: nobody"
             assert "after an earlier request" not in said
+
+
+def test_a_run_says_how_many_rows_it_leaves_out(
+    shop: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def told(folder: str) -> list[str]:
+        caplog.clear()
+        prepared_data._TOLD.clear()  # as in another process
+        run_cell(CELL, shop / folder)
+        return [one for one in caplog.messages if "users erased rows of 'shop'" in one]
+
+    assert told("run") == [], "control: nobody asked"
+    answer(shop / "run", "withdraw", "K-03", audits="none")
+    answer(shop / "run-forgot-1", "erase", NamedRecords("K-04", ("art12",)), audits="none")
+    (said,) = told("later")
+    assert "on this machine: 13 rows of 2 users are left out here (the list: " in said
+    for words in (["--user", "K-03"], ["--user", "K-04", "--item", "art12"]):
+        assert CliRunner().invoke(app, ["data", "erase", "shop", *words]).exit_code == 0
+    assert all("none of them is stored any more" in one for one in told("last"))
 
 
 def test_rows_that_are_stored_and_left_out_are_counted_until_they_are_deleted(shop: Path) -> None:

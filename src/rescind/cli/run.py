@@ -164,11 +164,12 @@ def _from_file(name: str, change: list[str], cell: str | None, record: bool) -> 
 
     path = locate(name)
     check(path, change, cell)  # before torch is loaded: an error answers at once
-    if record:
-        check_record(path, change)
     from rescind.experiments.recipe import read
 
-    return read(path, change, cell)
+    found = read(path, change, cell)
+    if record:
+        check_record(path, change, found.changed)
+    return found
 
 
 def _own(data: str | None, method: str | None, change: list[str], record: bool) -> Recipe:

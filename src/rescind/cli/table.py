@@ -30,7 +30,11 @@ def command(
     ] = None,
     against: Annotated[
         str | None,
-        Option(metavar="CELL", help="Also print the difference of each cell to this one."),
+        Option(
+            metavar="CELL",
+            help="Also print the difference of each cell to this one. "
+            "--csv and --latex then have the differences alone.",
+        ),
     ] = None,
     plot: Annotated[
         Path | None,
@@ -49,7 +53,7 @@ def command(
     """
     from rescind.experiments.recipe_file import Column, check, locate
 
-    _check_form(as_json, as_markdown, as_csv, as_latex, compares=against is not None)
+    _check_form(as_json, as_markdown, as_csv, as_latex)
     path = locate(recipe)
     check(path, (), against)
     from rescind.experiments import table_forms
@@ -69,7 +73,10 @@ def command(
         typer.echo(json.dumps(_plain(table, paired)))
         return
     if as_csv or as_latex:
-        typer.echo(table_forms.as_csv(table) if as_csv else table_forms.latex(table))
+        if against is not None:
+            _write_compared(paired, against, as_csv)
+        else:
+            typer.echo(table_forms.as_csv(table) if as_csv else table_forms.latex(table))
         for remark in (*remarks(table), *filter(None, [without_values(table)])):
             typer.echo(remark, err=True)
         return
@@ -90,14 +97,12 @@ def command(
         typer.echo(f"No results are recorded yet. Next: rescind run {recipe} --record")
 
 
-def _check_form(*forms: bool, compares: bool) -> None:
-    """Refuse two forms at once, and comparisons in CSV and LaTeX, the last two."""
+def _check_form(*forms: bool) -> None:
+    """Refuse two forms at once."""
     from rescind.errors import ConfigError
 
     if sum(forms) > 1:
         raise ConfigError("give one of --json, --markdown, --csv and --latex.")
-    if compares and any(forms[2:]):
-        raise ConfigError("--against has no CSV and no LaTeX. Give --markdown or --json.")
 
 
 def _check_columns(recipe: CellsOfRecipe, columns: Sequence[Column]) -> None:
@@ -128,12 +133,29 @@ def _read(path: Path) -> CellsOfRecipe:
         return read(path)
 
 
+def _write_compared(paired: tuple[Difference, ...], against: str, as_csv: bool) -> None:
+    """Print paired differences for another program, and what to know about them as errors."""
+    from rescind.experiments import significance
+
+    if not paired:
+        typer.echo(_not_paired(against), err=True)
+        return
+    form = significance.csv_differences if as_csv else significance.latex_differences
+    typer.echo(form(paired, against))
+    for said in filter(None, [significance.remark(paired), significance.on_few_seeds(paired)]):
+        typer.echo(said, err=True)
+
+
+def _not_paired(against: str) -> str:
+    return f"No cell shares a seed with '{against}' on the same rows yet."
+
+
 def _compare(paired: tuple[Difference, ...], against: str, shown: Callable[[str], str]) -> None:
     """Print paired differences and their number: some of many are significant by chance."""
     from rescind.experiments.significance import markdown_differences, on_few_seeds, remark
 
     if not paired:
-        typer.echo(f"\nNo cell shares a seed with '{against}' on the same rows yet.")
+        typer.echo(f"\n{_not_paired(against)}")
         return
     typer.echo(f"\nDifferences to '{against}', paired by seed (the same seed is the same split)")
     typer.echo(shown(markdown_differences(paired, against)))

@@ -14,7 +14,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "rescind.core.claims": ("Claims",),
     "rescind.core.clock": ("Clock",),
     "rescind.core.cohort": ("Cohort", "Graph", "Lot", "Mail"),
-    "rescind.core.executor": ("Executor",),
+    "rescind.core.executor": ("Executor", "Vault"),
     "rescind.core.federation": ("Federation",),
     "rescind.core.gradient": ("GradientMethod", "RankingMethod"),
     "rescind.core.holdings": ("Holdings",),
@@ -25,6 +25,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "rescind.core.plan": ("Batch", "Plan", "Work"),
     "rescind.core.records": ("Arrive", "Event", "Records"),
     "rescind.core.request": ("Request",),
+    "rescind.core.run_state": ("RunState",),
     "rescind.core.state": ("Memory", "Private", "ServerState"),
     "rescind.core.update": ("Rows", "Sum", "Update"),
     "rescind.core.world": ("Host", "World"),
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from rescind.core.claims import Claims
     from rescind.core.clock import Clock
     from rescind.core.cohort import Cohort, Graph, Lot, Mail
-    from rescind.core.executor import Executor
+    from rescind.core.executor import Executor, Vault
     from rescind.core.federation import Federation
     from rescind.core.gradient import GradientMethod, RankingMethod
     from rescind.core.holdings import Holdings
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from rescind.core.plan import Batch, Plan, Work
     from rescind.core.records import Arrive, Event, Records
     from rescind.core.request import Request
+    from rescind.core.run_state import RunState
     from rescind.core.state import Memory, Private, ServerState
     from rescind.core.update import Rows, Sum, Update
     from rescind.core.world import Host, World
@@ -55,7 +57,8 @@ __all__ = [
     "Arrive", "Batch", "Claims", "Clock", "Cohort", "Event", "Executor", "Federation",
     "GradientMethod", "Graph", "Holdings", "Host", "Lot", "Mail", "Memory", "Method", "Model",
     "Params", "Plan", "Private", "RankingMethod", "RankingModel", "Records", "Request", "Rows",
-    "ServerState", "Step", "Sum", "Unlearner", "Update", "Work", "World", "jagged",
+    "RunState", "ServerState", "Step", "Sum", "Unlearner", "Update", "Vault", "Work", "World",
+    "jagged",
 ]  # fmt: skip
 
 

@@ -198,7 +198,7 @@ class InProcess:
             summed, private = ask(public, before, cohort, clock)
             if sound(summed, public, self.limit * method.unit, cohort.weight):
                 return replace(summed, who=cohort.ids), _only_changed(before, private), {}
-        train = repeatable(method, method.checked_train, first)
+        train = repeatable(method, method.client_train, first)
         update, private = train(public, before, cohort, clock)
         own = () if method.only_averages else tuple(update.entries)  # not broadcast
         update, kept, refused = gate(update, self.limit * method.unit, public, cohort.weight, own)

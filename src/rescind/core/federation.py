@@ -17,7 +17,7 @@ from rescind.core.cohort import Cohort, Lot
 from rescind.core.executor import Executor, InProcess, Vault
 from rescind.core.history import History
 from rescind.core.holdings import Holdings
-from rescind.core.labels import Labels, Recommendation, check_list
+from rescind.core.labels import Labels, Recommendation, check_list, check_one_user
 from rescind.core.method import Method
 from rescind.core.named import Named
 from rescind.core.own_code import check_written, repeatable
@@ -412,6 +412,7 @@ class Federation:
         if history is not None:
             check_list(history, "history={}")
             return self._best(self._score_history(history), k, self.method.because)
+        check_one_user(user)
         assert user is not None
         client = self.labels.client(user, self.world.sizes.clients)
         if not bool(self.world.members[client]):

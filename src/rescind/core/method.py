@@ -22,10 +22,11 @@ from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort, Mail
 from rescind.core.model import Model
 from rescind.core.named import Named
-from rescind.core.own_code import check_pair, check_totals, check_update, repeatable
+from rescind.core.own_code import check_totals, check_update, repeatable
 from rescind.core.params import Params
 from rescind.core.records import Event, Records
 from rescind.core.request import Request
+from rescind.core.returns import hold_to_answers
 from rescind.core.state import Private, ServerState
 from rescind.core.tasks import Metric, Question, Task, named
 from rescind.core.update import Rows, Sum, Update
@@ -74,6 +75,10 @@ class Unlearner(ABC):
                 f"{cls.__name__} has no setting '{name}'{f'; {meant}' if meant else '. '}{has}"
             )
         return super().__new__(cls)
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        super().__init_subclass__(**given)
+        hold_to_answers(cls)
 
     def unlearn(self, fed: Federation, request: Request | Event | Named) -> Federation:
         """Forget a request, given as such or as its event. Subclasses implement `forget`."""
@@ -259,24 +264,15 @@ class Method(Unlearner):
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Sum, Private]:
         """Return the fold of `client_train`. Overridden by fused forms without single updates."""
-        update, private = self.checked_train(public, private, cohort, clock)
+        update, private = self.client_train(public, private, cohort, clock)
         check_update(update, self, cohort)
         return update.fold(cohort.weight), private
-
-    def checked_train(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Update, Private]:
-        """Return `client_train`, checked for what is returned, not yet for its shapes."""
-        made = self.client_train(public, private, cohort, clock)
-        check_pair(made, self, "client_train", Update)
-        return made
 
     def checked_sum(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Sum, Private]:
         """Return `client_sum`, checked: another shape would fail far from where it was made."""
         made = self.client_sum(public, private, cohort, clock)
-        check_pair(made, self, "client_sum", Sum)
         check_totals(made[0], self, public)
         return made
 

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from rescind.core.cohort import Cohort
 from rescind.core.params import Params
-from rescind.core.state import Private
 from rescind.core.update import Rows, Sum, Update
 from rescind.errors import BoundaryError, ConfigError
 
@@ -28,7 +27,7 @@ T = TypeVar("T")
 ROUNDING = 1e-3
 """Of the largest value: two sums on a GPU differ by less, because it adds in any order."""
 
-_ASKED = {"checked_sum": "client_train", "checked_train": "client_train"}
+_ASKED = {"checked_sum": "client_train"}
 """What an author has written of a function that is asked with checks."""
 
 
@@ -45,8 +44,8 @@ def _ours(cls: type) -> bool:
 def check_written(cls: type) -> None:
     """Refuse a class from outside in which something that its author wrote would not count.
 
-    A setting without a type keeps the value of the class above, and a misspelt function is never
-    called: the run would be of another method than its author believes.
+    A setting without a type keeps the value of the class above, or nobody can set it, and a
+    misspelt function is never called: the run would be of another method than its author believes.
     """
     for part in cls.__mro__:
         if _ours(part):
@@ -63,6 +62,19 @@ def check_written(cls: type) -> None:
                     f"{part.__name__} sets {name} without a type, so it would not count. Write "
                     f"{name}: {type(value).__name__} = ... in the class."
                 )
+            elif name not in typed and _new_value(name, value, above):
+                raise ConfigError(
+                    f"{part.__name__} sets {name} without a type, so nobody could set it. For a "
+                    f"setting write {name}: {type(value).__name__} = ... in the class, for a "
+                    f"constant {name}: ClassVar = ..., or a name in capitals."
+                )
+
+
+def _new_value(name: str, value: Any, above: tuple[type, ...]) -> bool:
+    """Return whether an attribute is a plain value with a name that no class above knows."""
+    if name[0] == "_" or name != name.lower() or callable(value) or hasattr(value, "__get__"):
+        return False
+    return not any(hasattr(base, name) for base in above)
 
 
 def _check_spelling(cls: type, name: str, known: set[str]) -> None:
@@ -142,20 +154,6 @@ def _same_values(one: Tensor, two: Tensor) -> bool:
 
 
 # -- shapes ---------------------------------------------------------------------------------------
-
-
-def check_pair(made: object, method: object, function: str, kind: type[Update | Sum]) -> None:
-    """Refuse what is not a pair of an update (or a sum) and private values."""
-    pair = isinstance(made, tuple | list) and len(made) == 2
-    if pair and isinstance(made[0], kind) and isinstance(made[1], Private):  # type: ignore[index]
-        return
-    came = type(made).__name__
-    if isinstance(made, tuple):
-        came = f"({', '.join(type(part).__name__ for part in made)})"
-    raise BoundaryError(
-        f"{type(method).__name__}.{function} returned {came}; expected ({kind.__name__}, Private). "
-        f"Change that function: return {kind.__name__}(...), private."
-    )
 
 
 def check_update(update: Update, method: object, cohort: Cohort) -> None:

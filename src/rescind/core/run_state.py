@@ -20,7 +20,9 @@ class RunState:
     """The state of a run on server and devices: what a checkpoint holds."""
 
     state: ServerState
+    """The server's side: `fed.now.state.public["item"]` is a table of the model."""
     vault: Vault
+    """The devices' side: their data, and `vault.private` by name, [clients, ...]."""
     hosted: tuple[Vault, ...] = ()
     """The private side of clients that the server hosts, in the order of the world."""
 

@@ -140,10 +140,12 @@ def left_out(name: str) -> dict[str, int]:
 
     A request was answered where they were learnt, and they have not been deleted here yet.
     """
-    listed = Blocklist.of_dataset(name)
-    if not listed:
-        return {}
-    dataset = load_imported(name)
+    return rows_left_out(load_imported(name)) if Blocklist.of_dataset(name) else {}
+
+
+def rows_left_out(dataset: Dataset) -> dict[str, int]:
+    """Return the same of a dataset that was loaded with its erased rows."""
+    listed = Blocklist.of_dataset(dataset.name)
     stored, used = (
         np.bincount(of.user, minlength=len(dataset.users))
         for of in (dataset, listed.left_of(dataset))

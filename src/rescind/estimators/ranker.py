@@ -23,6 +23,7 @@ from torch import Tensor
 from rescind.core import params
 from rescind.core.cohort import Cohort, Lot
 from rescind.core.files import write_atomically
+from rescind.core.labels import check_one_user
 from rescind.core.settings import whole
 from rescind.core.tasks.metrics import Ranking, top_k
 from rescind.core.update import Sum
@@ -267,6 +268,7 @@ class Ranker(Settings, ABC):
             raise ConfigError(f"k must be 1 or more; got {k}.")
         book = self._ledger
         if user is not None:
+            check_one_user(user)
             user = plain_id(user, "user")
             if not len(self):
                 raise DataError(

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 
+from rescind.core.words import count_of
 from rescind.data import Dataset, GraphDataset, k_core, load, min_user
 from rescind.data.arrays import Ints
 from rescind.data.blocklist import Blocklist, place
+from rescind.data.erasing import rows_left_out
 from rescind.data.partition import louvain
 from rescind.data.sequences import in_order, next_item
 from rescind.errors import BoundaryError
 from rescind.experiments.recipe import Cell, DataSettings
 
 log = logging.getLogger(__name__)
+_TOLD: set[Path] = set()
+"""Lists of erased rows that this process has spoken of."""
 
 AnyData = Dataset | GraphDataset
 
@@ -82,7 +85,7 @@ def withheld_from(dataset: AnyData, folder: Path | None = None) -> Blocklist:
     """Return what must not be learnt from a dataset, by its own list and that of a run's folder."""
     found = _listed(dataset, folder)
     if found != _listed_by(folder):
-        _tell_left_out(dataset.name, place(dataset.name))
+        _tell_left_out(dataset)
     if answered_alone(dataset, folder):
         log.warning(
             "a request was answered in %s and nowhere else: what it removed is left out here. To "
@@ -97,11 +100,20 @@ def answered_alone(dataset: AnyData, folder: Path | None) -> bool:
     return bool(mine) and not _listed(dataset, None).covers(mine)
 
 
-@cache
-def _tell_left_out(name: str, listed: Path) -> None:
-    """Say it once, not for every cell of a recipe."""
+def _tell_left_out(dataset: AnyData) -> None:
+    """Say it once, not for every cell of a recipe: to count them, all rows are read."""
+    listed = place(dataset.name)
+    if listed in _TOLD:
+        return
+    _TOLD.add(listed)
+    what = "they are left out"
+    if isinstance(dataset, Dataset):
+        of_user = rows_left_out(dataset)
+        rows, users = count_of(sum(of_user.values()), "row"), count_of(len(of_user), "user")
+        what = f"{rows} of {users} {'is' if rows == '1 row' else 'are'} left out here"
+        what = what if of_user else "none of them is stored any more"
     log.warning(
-        "users erased rows of '%s' on this machine: they are left out (the list: %s)", name, listed
+        "users erased rows of '%s' on this machine: %s (the list: %s)", dataset.name, what, listed
     )
 
 

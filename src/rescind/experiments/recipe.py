@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -145,9 +146,10 @@ def of_table(
     """Return the recipe of a table. path: of its file, which need not be there"""
     axes, shown = dict(table.get("axes", {})), table.get("table", {})
     methods = recipe_file.method_names(table)
-    given = (recipe_file.change(axes, text, methods) for text in changes)
-    changed = recipe_file.in_order(one for one in given if one is not None)
-    names, cells = _cells(path, table, axes, changed, only, look)
+    given = [recipe_file.change(axes, text, methods) for text in changes]
+    asked = recipe_file.in_order(one for one in given if one is not None)
+    names, cells, changed = _cells(path, table, axes, asked, only, look)
+    replaced = {axis for axis in table.get("axes", {}) if axis not in axes}
     return Recipe(
         path=path,
         title=str(table.get("title", path.stem)),
@@ -158,7 +160,11 @@ def of_table(
         plot=_settings(PlotSettings, table["plot"]) if "plot" in table else None,
         columns=_columns(path, shown["columns"]) if "columns" in shown else None,
         also=_also(path, shown),
-        changed={".".join(keys): value for keys, value in changed},
+        changed={
+            ".".join(keys): value
+            for keys, value in asked
+            if ".".join(keys) in changed or replaced & {keys[0], keys[-1]}
+        },
     )
 
 
@@ -219,12 +225,15 @@ def _cells(
     changes: list[recipe_file.Change],
     only: str | None,
     look: Find,
-) -> tuple[list[str], list[Cell]]:
-    """Return the names of all cells, and the cells (or the one asked for) at every seed."""
+) -> tuple[list[str], list[Cell], set[str]]:
+    """Return the names of all cells, and the cells (or the one asked for) at every seed.
+
+    And the keys of those changes that changed something: the recipe may say the same.
+    """
     seeds = axes.get("seed", [table.get("run", {}).get("seed", 0)])
     if len({*map(str, seeds)}) < len(seeds):
         raise ConfigError(f"{path}: [axes] seed = {seeds} has a seed twice. Give each once.")
-    names, cells = [], []
+    names, cells, changed = [], [], set()
     for name, along in recipe_file.combinations(path, axes):
         tables: Table = json.loads(json.dumps({k: table.get(k, {}) for k in SETTINGS}))
         if "sharing" not in table:
@@ -234,10 +243,13 @@ def _cells(
         labels = {axis: recipe_file.label(value) for axis, value in along.items()}
         names.append(name)
         for parts, value in changes:  # the command line overrides the file
+            before = deepcopy(tables)
             _write(tables, parts, value)
+            if tables != before and only in (None, name):
+                changed.add(".".join(parts))
         if only in (None, name):
             cells += [_cell(path, name, tables, seed, labels, look) for seed in seeds]
-    return names, cells
+    return names, cells, changed
 
 
 def _place(tables: Table, axis: str, value: Any) -> None:

@@ -9,7 +9,7 @@ import itertools
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches
 from hashlib import sha256
@@ -151,12 +151,16 @@ def _datasets() -> list[str]:
     return names()
 
 
-def check_record(path: Path, changes: Sequence[str]) -> None:
-    """Raise an error if results of this recipe, with these changes, cannot be recorded."""
-    changed = [text for text in changes if change({}, text) is not None]
-    if changed:
+def check_record(path: Path, changes: Sequence[str], changed: Collection[str]) -> None:
+    """Raise an error if results of this recipe, with these changes, cannot be recorded.
+
+    changed: keys of the changes to another value than the recipe has
+    """
+    parts = {text: change({}, text) for text in changes}
+    others = [text for text, one in parts.items() if one and ".".join(one[0]) in changed]
+    if others:
         raise ConfigError(
-            f"--record adds results of the recipe as it is written, and --set {changed[0]} changes "
+            f"--record adds results of the recipe as it is written, and --set {others[0]} changes "
             f"it. Leave out --record, or change the setting in a recipe of your own."
         )
     if in_package(path):

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rescind.experiments.table_forms import rows_as_markdown
+from rescind.experiments.table_forms import rows_as_csv, rows_as_latex, rows_as_markdown
 from rescind.experiments.tables import ResultTable, cells_by_name
 
 LEVEL = 0.05
@@ -128,6 +128,39 @@ def verdict(found: Difference, adjusted: float | None) -> str:
 
 def markdown_differences(found: Sequence[Difference], against: str) -> str:
     """Format differences in Markdown: a row per comparison, bold if significant."""
+    return rows_as_markdown(_rows(found, against))
+
+
+def latex_differences(found: Sequence[Difference], against: str) -> str:
+    """Return the same table as a plain tabular of LaTeX."""
+    return rows_as_latex(_rows(found, against))
+
+
+def csv_differences(found: Sequence[Difference], against: str) -> str:
+    """Return the numbers as CSV, a line per comparison, by the names of --json."""
+    rows: list[list[object]] = [
+        [
+            "cell",
+            "against",
+            "metric",
+            "pairs",
+            "mean",
+            "error",
+            "effect",
+            "p",
+            "adjusted",
+            "differs",
+        ]
+    ]
+    for d, adjusted in zip(found, holm([d.p for d in found]), strict=True):
+        found_here = (d.mean, d.error, d.effect, d.p, adjusted)
+        word = verdict(d, adjusted)
+        rows.append([d.cell, against, d.metric, len(d.values), *found_here, word])
+    return rows_as_csv(rows)
+
+
+def _rows(found: Sequence[Difference], against: str) -> list[list[str]]:
+    """Return the rows of a printed table, the heading first."""
     head = ["cell", "metric", "pairs", f"less {against}", "s.e.", "effect", "p", "Holm", "differs"]
     rows = [head]
     for one, adjusted in zip(found, holm([d.p for d in found]), strict=True):
@@ -140,7 +173,7 @@ def markdown_differences(found: Sequence[Difference], against: str) -> str:
             *(_chance(p) for p in (one.p, adjusted)),
             word,
         ])  # fmt: skip
-    return rows_as_markdown(rows)
+    return rows
 
 
 def _chance(p: float | None) -> str:
@@ -155,9 +188,9 @@ def on_few_seeds(found: Sequence[Difference]) -> str:
     """Return a warning if the test has so few pairs that "no" says little; '' otherwise."""
     fewest = min((len(one.values) for one in found), default=ENOUGH)
     adjusted = holm([one.p for one in found])
-    words = (verdict(one, p) for one, p in zip(found, adjusted, strict=True))
+    words = {verdict(one, p) for one, p in zip(found, adjusted, strict=True)}
     apart = any(one.apart for one in found)
-    if fewest >= ENOUGH or not (apart or {*words} - {"higher", "lower"}):
+    if fewest >= ENOUGH or not (apart or words - {"higher", "lower"}):
         return ""
     more = f"Run more: --seeds {ENOUGH} --resume --record."
     if apart:  # with --resume, those on other rows would stay
@@ -165,9 +198,10 @@ def on_few_seeds(found: Sequence[Difference]) -> str:
             f"Do what MIXED DATA says above; then run all again: --seeds {ENOUGH} --record, "
             f"without --resume."
         )
+    no = f"'no' means: not shown, by {fewest} seed{'s' * (fewest != 1)}. " if "no" in words else ""
     return (
-        f"'no' means: not shown, by {fewest} seed{'s' * (fewest != 1)}. With fewer than {ENOUGH} "
-        f"the corrected test finds only large and steady differences. {more}"
+        f"{no}With fewer than {ENOUGH} seeds the corrected test finds only large and steady "
+        f"differences. {more}"
     )
 
 

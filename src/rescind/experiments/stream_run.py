@@ -158,8 +158,8 @@ class StreamCheckpointFiles(StreamCheckpoints):
                 if facts["key"] != self.key:
                     raise ConfigError(
                         f"{place} belongs to another run: its configuration, its data or the file "
-                        f"of its method differ. Choose another --out, or remove {self.folder} to "
-                        f"start again."
+                        f"of its method differ. Give the command without --resume to start from "
+                        f"the beginning, which removes it, or choose another --out."
                     )
                 fed = self.load(place)
             except (OSError, ValueError, DataError) as error:

@@ -7,7 +7,7 @@ import io
 
 from rescind.experiments.tables import ResultTable
 
-_LATEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "±": r"$\pm$", "$": r"\$"}
+_LATEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "±": r"$\pm$", "$": r"\$", "<": "$<$"}
 
 
 def markdown(table: ResultTable) -> str:
@@ -17,21 +17,36 @@ def markdown(table: ResultTable) -> str:
 
 def latex(table: ResultTable) -> str:
     """Return the same table as a plain tabular of LaTeX."""
-    head, *rows = [" & ".join(map(escaped, row)) + r" \\" for row in _rows(table)]
+    return rows_as_latex(_rows(table))
+
+
+def rows_as_latex(rows: list[list[str]]) -> str:
+    """Return rows as a tabular. The first row is the heading; **bold** stays bold."""
+    head, *rest = [" & ".join(map(_bold, row)) + r" \\" for row in rows]
     begin = rf"\begin{{tabular}}{{l{'r' * head.count(' & ')}}}"
-    return "\n".join([begin, r"\hline", head, r"\hline", *rows, r"\hline", r"\end{tabular}"])
+    return "\n".join([begin, r"\hline", head, r"\hline", *rest, r"\hline", r"\end{tabular}"])
 
 
 def as_csv(table: ResultTable) -> str:
     """Return the numbers as CSV, a line per cell and metric."""
+    rows: list[list[object]] = [["cell", "metric", "mean", "spread", "seeds", "paper", "words"]]
+    for e in table.entries:
+        seeds = len(e.values or e.words)
+        rows.append([e.cell, e.metric, e.mean, e.spread, seeds, e.paper, "; ".join(e.words)])
+    return rows_as_csv(rows)
+
+
+def rows_as_csv(rows: list[list[object]]) -> str:
+    """Return rows as CSV: numbers with six digits, None as an empty cell."""
     out = io.StringIO()
     write = csv.writer(out, lineterminator="\n")
-    write.writerow(["cell", "metric", "mean", "spread", "seeds", "paper", "words"])
-    for e in table.entries:
-        numbers = ["" if n is None else f"{n:.6g}" for n in (e.mean, e.spread, e.paper)]
-        seeds = len(e.values or e.words)
-        write.writerow([e.cell, e.metric, *numbers[:2], seeds, numbers[2], "; ".join(e.words)])
+    write.writerows([f"{c:.6g}" if isinstance(c, float) else c for c in row] for row in rows)
     return out.getvalue().rstrip("\n")
+
+
+def _bold(text: str) -> str:
+    inside = text.removeprefix("**").removesuffix("**")
+    return escaped(text) if inside == text else rf"\textbf{{{escaped(inside)}}}"
 
 
 def escaped(text: str) -> str:

@@ -281,10 +281,12 @@ def other_settings(recipe: Recipe, cells: Mapping[str, Cell], newest: Newest) ->
             for key, value in table.items()
             if now.get(part, {}).get(key, value) != value
         ]
-        of = f"{name} seed{'s' * (len(seeds[name]) > 1)} {_named([*map(str, sorted(seeds[name]))])}"
+        many = len(seeds[name]) > 1
+        of = f"{name} seed{'s' * many} {_named([*map(str, sorted(seeds[name]))])}"
+        left_out = "are left out. Run them" if many else "is left out. Run it"
         why = f" ({_named(changed)})" if changed else ""
         said.append(
-            f"OTHER SETTINGS: {of}{why} is left out. Run it with those of now: rescind run "
+            f"OTHER SETTINGS: {of}{why} {left_out} with those of now: rescind run "
             f"{recipe.path} --resume --record"
         )
     return tuple(said)

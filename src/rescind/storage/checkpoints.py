@@ -111,8 +111,8 @@ def resume(
         if facts["key"] != key:
             raise ConfigError(
                 f"{path} is a checkpoint of another run: its configuration, its data or the file "
-                f"of its method differ. Choose another --out, or remove {folder} to start from the "
-                f"beginning."
+                f"of its method differ. Give the command without --resume to start from the "
+                f"beginning, which removes it, or choose another --out."
             )
         now = packing.unpack_now(drawer("now", tensors), facts["now"], fed)
         if until is not None and "until" in facts:

@@ -1,0 +1,129 @@
+"""A method from elsewhere that returns another kind of value is told so, by class and function."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+from rescind.core.federation import Federation
+from rescind.core.method import Method, Unlearner
+from rescind.core.records import Arrive, Records, Withdraw
+from rescind.core.returns import ANSWERS
+from rescind.core.state import Private, ServerState
+from rescind.errors import BoundaryError
+from rescind.methods import FedAvg, Gram, Popularity
+from rescind.models.mf import MF
+from worlds import tiny_holdings
+
+NUMPY = np.zeros(3)
+WRONG = {
+    "None": (None, "None"),
+    "dict": ({"item": NUMPY}, "{'item': a numpy array}"),
+    "numpy": (NUMPY, "a numpy array"),
+}
+
+
+def whole_life(method):
+    """Let a federation call every function of its method."""
+    fed = Federation.start(tiny_holdings(12, 20), method, seed=0).run(1)
+    fed.evaluate()
+    fed.query(fed.now.vault.holdings.records[:3])
+    fed = fed.apply(Arrive(Records.none(), torch.zeros(0), 13, 21))
+    return method.unlearn(fed, Withdraw(3))
+
+
+def answering(name, given, base=FedAvg):
+    """Return a class in which one function gives this."""
+    body = {name: lambda self, *_, **named: given, "logs": name == "client_log"}
+    return type("Sketch", (base,), body)
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("name", ANSWERS)
+def test_another_kind_of_answer_is_told_by_class_and_function(name, wrong):
+    given, told = WRONG[wrong]
+    method = answering(name, given)(model=MF(dim=4))
+    if (name, wrong) == ("server_mail", "None"):
+        whole_life(method)
+        return
+    with pytest.raises(BoundaryError) as refused:
+        whole_life(method)
+    expected = f"expected {ANSWERS[name].words}. Change that function: return "
+    assert str(refused.value).startswith(f"Sketch.{name} returned {told}; {expected}")
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_an_unlearner_is_held_to_a_federation(wrong):
+    given = WRONG[wrong][0]
+    fed = Federation.start(tiny_holdings(12, 20), Popularity(), seed=0).run(1)
+    with pytest.raises(BoundaryError, match=r"Sketch\.forget returned .*; expected Federation\."):
+        answering("forget", given, Unlearner)().unlearn(fed, Withdraw(3))
+
+
+def test_tables_inside_a_state_must_be_tensors():
+    @dataclass(frozen=True, kw_only=True)
+    class Arrays(Popularity):
+        where: str = "server_step"
+
+        def server_step(self, state, sums, world, clock):
+            after = super().server_step(state, sums, world, clock)
+            if self.where != "server_step":
+                return after
+            return replace(after, public={"item": after.public["item"].numpy()})
+
+        def client_init(self, ids, clock):
+            first = super().client_init(ids, clock)
+            return first if self.where != "client_init" else Private([1])
+
+        def server_init(self, world, clock):
+            first = super().server_init(world, clock)
+            return first if self.where != "server_init" else ServerState(first.public["item"])
+
+    for where, told in (
+        ("server_step", r"ServerState\(\{'item': a numpy array\}\)"),
+        ("server_init", r"ServerState\(Tensor\)"),
+        ("client_init", r"Private\(list\)"),
+    ):
+        with pytest.raises(BoundaryError, match=rf"Arrays\.{where} returned {told}; expected a "):
+            whole_life(Arrays(where=where))
+    whole_life(Arrays(where=""))
+
+
+def test_a_function_of_a_class_beside_is_held_too_and_the_class_that_wrote_it_is_named():
+    class Beside:
+        def server_step(self, state, sums, world, clock):
+            pass
+
+    class First(Popularity):
+        def client_scores(self, public, private, cohort):
+            super().client_scores(public, private, cohort)
+
+    class Second(First):
+        def client_scores(self, public, private, cohort):
+            return super().client_scores(public, private, cohort)
+
+    class Mixed(Beside, Popularity):
+        pass
+
+    with pytest.raises(BoundaryError, match=r"Mixed\.server_step returned None"):
+        whole_life(Mixed())
+    with pytest.raises(BoundaryError, match=r"First\.client_scores returned None"):
+        whole_life(Second())
+
+
+def test_functions_of_rescind_are_not_wrapped_and_those_of_others_keep_their_signature():
+    class Mine(Popularity):
+        also: ClassVar[int] = 1
+
+        def server_step(self, state, sums, world, clock):
+            """Mine."""
+            return super().server_step(state, sums, world, clock)
+
+    for cls in (Method, FedAvg, Popularity, Gram):
+        assert not any(hasattr(getattr(cls, name, None), "held_to") for name in ANSWERS)
+    assert [n for n in ANSWERS if hasattr(getattr(Mine, n, None), "held_to")] == ["server_step"]
+    assert Mine.server_step.__doc__ == "Mine."
