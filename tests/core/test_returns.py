@@ -56,6 +56,80 @@ def test_another_kind_of_answer_is_told_by_class_and_function(name, wrong):
     assert str(refused.value).startswith(f"Sketch.{name} returned {told}; {expected}")
 
 
+ROWS = torch.zeros(5, 4)
+OTHER_SIZES = {
+    "no table": (
+        "server_init",
+        lambda *_: ServerState({"items": ROWS}),
+        "'items'; expected 'item'",
+    ),
+    "few rows": ("server_init", lambda *_: ServerState({"item": ROWS}), "'item' as [5, 4]"),
+    "lost": ("server_step", lambda _, state, *__: state.next({}), "nothing; expected 'item', too"),
+    "cut": ("server_step", lambda _, state, *__: state.next({"item": ROWS}), "'item' as [5, 4]"),
+    "no round": ("server_step", lambda _, state, *__: state, "a state after round 0; expected one"),
+    "twice": ("server_sample", lambda *_: torch.tensor([3, 3]), "ids out of order, or one of"),
+    "unsorted": ("server_sample", lambda *_: torch.tensor([3, 1]), "ids out of order, or one of"),
+    "below 0": ("server_sample", lambda *_: torch.tensor([-1, 1]), "ids from -1 to 1; expected 0"),
+    "too far": ("server_sample", lambda *_: torch.tensor([1, 99]), "ids from 1 to 99; expected 0"),
+    "a mask": ("server_sample", lambda *_: torch.ones(12).bool(), "[12] of torch.bool; expected"),
+    "few ids": ("client_init", lambda *_: Private({"user": ROWS}), "'user' as [5, 4]; expected"),
+    "other name": (
+        "client_init",
+        lambda _, ids, __: Private({"me": torch.zeros(len(ids), 4)}),
+        "'me'; expected 'user', too, which MF reads",
+    ),
+    "one weight": ("client_weight", lambda *_: torch.tensor(2.0), "[]; expected [11]"),
+    "few weights": ("client_weight", lambda *_: torch.ones(10), "[10]; expected [11]"),
+    "a column": ("client_weight", lambda *_: torch.ones(11, 1), "[11, 1]; expected [11]"),
+    "one answer": ("client_answer", lambda *_: torch.zeros(()), "[]; expected [3]"),
+}
+"""What compiled code would read past the end of, or what would count for nobody, or twice.
+
+11 of the 12 clients train."""
+
+
+@pytest.mark.parametrize("case", OTHER_SIZES)
+def test_an_answer_of_another_size_is_told(case):
+    name, function, told = OTHER_SIZES[case]
+    method = type("Sketch", (FedAvg,), {name: function})(model=MF(dim=4))
+    with pytest.raises(BoundaryError) as refused:
+        whole_life(method)
+    assert str(refused.value).startswith(f"Sketch.{name} returned {told}")
+
+
+def test_a_method_of_its_own_tables_needs_none_of_a_model():
+    def counted(self, state, sums, world, clock):
+        return state.next({"count": torch.ones(world.sizes.items)})
+
+    def scores(self, public, private, cohort):
+        return public["count"].expand(len(cohort), -1).clone()
+
+    def start(self, world, clock):
+        return ServerState({"count": torch.zeros(world.sizes.items)})
+
+    body = {"server_init": start, "server_step": counted, "client_scores": scores}
+    method = type("Sketch", (Popularity,), body)()
+    assert Federation.start(tiny_holdings(12, 20), method, seed=0).run(1).evaluate()
+
+
+@pytest.mark.parametrize(
+    ("loss", "told"),
+    [
+        (lambda loss: loss.mean(), "returned []; expected [11], one number per client"),
+        (lambda loss: loss[:, None], "returned [11, 1]; expected [11], one number per client"),
+        (lambda loss: loss.detach(), "returned a loss that no trained value has a part in"),
+    ],
+)
+def test_a_loss_that_mixes_clients_or_teaches_nothing_is_told(loss, told):
+    def client_loss(self, *given):
+        return loss(FedAvg.client_loss(self, *given))
+
+    method = type("Sketch", (FedAvg,), {"client_loss": client_loss})(model=MF(dim=4))
+    with pytest.raises(BoundaryError) as refused:
+        whole_life(method)
+    assert f"Sketch.client_loss {told}" in str(refused.value)
+
+
 @pytest.mark.parametrize("wrong", WRONG)
 def test_an_unlearner_is_held_to_a_federation(wrong):
     given = WRONG[wrong][0]

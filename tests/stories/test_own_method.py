@@ -492,6 +492,24 @@ def test_a_mistake_in_the_file_is_shown_by_its_own_lines(own, rescind, tmp_path,
         rescind(*words)
 
 
+def test_a_value_that_fails_in_our_code_is_told_in_a_few_lines(own, rescind, tmp_path):
+    narrow = LEARNER.replace(
+        "    def server_step(self, state, sums, world, clock):\n"
+        "        return super().server_step(state, sums, world, clock)\n",
+        "    def client_init(self, ids, clock):\n"
+        "        given = super().client_init(ids, clock)\n"
+        "        return given.with_(user=given.values['user'][:, :3])\n",
+    )
+    own("Narrow", narrow)
+    (tmp_path / "mine.toml").write_text(RECIPE.format(file="narrow.py"))
+    code, said = rescind("run", "mine.toml", "--cell", "mine", "--seeds", "1")
+    assert code == 1
+    shown = said[said.index("  File") :]
+    assert shown.count("  File") == 1
+    assert "narrow.py, but most likely about a value from there" in shown
+    assert "RuntimeError" in shown
+
+
 COUNTS = '''
 from dataclasses import dataclass
 import torch

@@ -6,10 +6,10 @@ of a class from outside rescind are wrapped as the class is made; those of resci
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from inspect import getattr_static, isfunction
+from inspect import getattr_static, isfunction, signature
 from typing import Any
 
 from rescind.errors import BoundaryError
@@ -22,6 +22,8 @@ class Answer:
     words: str
     fits: Callable[[Any], bool]
     write: str
+    wrong: Callable[[Any, Sequence[Any]], str] = lambda _made, _given: ""
+    """What is wrong with an answer of the right kind, given the arguments (self first)."""
 
 
 def is_a(*kinds: str) -> Callable[[Any], bool]:
@@ -57,17 +59,89 @@ def _steps(made: Any) -> bool:
     return isinstance(made, tuple | list) and bool(made) and all(map(is_a("Step"), made))
 
 
+# -- sizes, by the arguments ----------------------------------------------------------------------
+
+
+def _not_of(made: Any, wanted: Sequence[int], of: str) -> str:
+    return "" if made.shape == (*wanted,) else f"{list(made.shape)}; expected {list(wanted)}, {of}"
+
+
+def _wrong_tables(state: Any, method: Any, world: Any, before: Any = None) -> str:
+    """Say which table by item of the method's model is missing, or has rows for other items."""
+    items, public = world.sizes.items, state.public
+    learns = hasattr(method, "client_loss")  # from the model, so that its tables must be there
+    for name in method.model.tables:
+        if name not in public:
+            if learns if before is None else name in before.public:
+                there = ", ".join(map(repr, public)) or "nothing"
+                return f"{there}; expected '{name}', too, a table that {_model(method)} reads"
+        elif public[name].shape[:1] != (items,):
+            shape = list(public[name].shape)
+            return f"'{name}' as {shape}; expected [{items}, ...], a row for each item"
+    return ""
+
+
+def _wrong_round(state: Any, before: Any) -> str:
+    """Say that a round would not count: the next one would draw the same numbers again."""
+    if state.round == before.round + 1:
+        return ""
+    return f"a state after round {state.round}; expected one after round {before.round + 1}"
+
+
+def _model(method: Any) -> str:
+    return type(method.model).__name__
+
+
+def _wrong_rows(private: Any, method: Any, ids: Any, clock: Any) -> str:
+    for name, rows in private.values.items():
+        if rows.shape[:1] != ids.shape:
+            return f"'{name}' as {list(rows.shape)}; expected [{len(ids)}, ...], a row for each id"
+    read = method.model.private(ids[:0], clock) if hasattr(method, "client_loss") else ()
+    missing = [name for name in read if name not in private.values]
+    there = ", ".join(map(repr, private.values)) or "nothing"
+    return f"{there}; expected '{missing[0]}', too, which {_model(method)} reads" if missing else ""
+
+
+def _wrong_ids(ids: Any, clients: int) -> str:
+    """Say why these ids are no sample: -1, or an id that comes twice, would be taken in silence."""
+    if str(ids.dtype) != "torch.int64" or ids.dim() != 1:
+        return f"{list(ids.shape)} of {ids.dtype}; expected ids [k] of torch.int64"
+    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < clients:
+        return f"ids from {int(ids.min())} to {int(ids.max())}; expected 0 to {clients - 1}"
+    if bool((ids[1:] <= ids[:-1]).any()):
+        return "ids out of order, or one of them twice; expected them sorted, each once"
+    return ""
+
+
 _STATE = ("a ServerState of Tensors by name", _state)
 _PRIVATE = ("a Private of Tensors by name", _private)
 _TENSOR = is_a("Tensor")
 ANSWERS = {
-    "server_init": Answer(*_STATE, 'ServerState({"item": table})'),
-    "server_sample": Answer("a Tensor of ids [k]", _TENSOR, "ids"),
+    "server_init": Answer(
+        *_STATE, 'ServerState({"item": table})', lambda made, given: _wrong_tables(made, *given[:2])
+    ),
+    "server_sample": Answer(
+        "a Tensor of ids [k]", _TENSOR, "ids.unique(), for example",
+        lambda made, given: _wrong_ids(made, given[2].sizes.clients),
+    ),
     "server_mail": Answer("Mail or None", is_a("Mail", "NoneType"), "Mail(...)"),
-    "server_step": Answer(*_STATE, 'state.next({"item": table})'),
-    "server_turn": Answer(*_STATE, "super().server_turn(state, world, clock)"),
-    "client_init": Answer(*_PRIVATE, 'Private({"user": rows}), or Private({}) for none'),
-    "client_weight": Answer("a Tensor [C]", _TENSOR, "a number per client, as floats"),
+    "server_step": Answer(
+        *_STATE, 'state.next({"item": table})',
+        lambda made, given: _wrong_round(made, given[1])
+        or _wrong_tables(made, given[0], given[3], given[1]),
+    ),
+    "server_turn": Answer(
+        *_STATE, "super().server_turn(state, world, clock)",
+        lambda made, given: _wrong_tables(made, given[0], given[2], given[1]),
+    ),
+    "client_init": Answer(
+        *_PRIVATE, 'Private({"user": rows}), or Private({}) for none',
+        lambda made, given: _wrong_rows(made, *given[:3]),
+    ),
+    "client_weight": Answer(
+        "a Tensor [C]", _TENSOR, "a number per client, as floats",
+        lambda made, given: _not_of(made, [len(given[1])], "a number per client"),
+    ),
     "client_steps": Answer("a tuple of Step", _steps, "(Step(...),)"),
     "client_plan": Answer("Plan", is_a("Plan"), "Plan(...)"),
     "client_loss": Answer("a Tensor [C]", _TENSOR, "one number per client"),
@@ -75,12 +149,15 @@ ANSWERS = {
         "(Update, Private)", lambda made: _pair(made, "Update"), "Update(...), private"
     ),
     "client_sum": Answer("(Sum, Private)", lambda made: _pair(made, "Sum"), "Sum(...), private"),
-    "client_answer": Answer("a Tensor [n]", _TENSOR, "one number per record"),
+    "client_answer": Answer(
+        "a Tensor [n]", _TENSOR, "one number per record",
+        lambda made, given: _not_of(made, given[4].shape, "a number per record"),
+    ),
     "client_log": Answer("Rows by name", _rows_by_name, '{"item": rows}, or {} for nothing'),
     "client_turn": Answer(*_PRIVATE, "private, or private.with_(name=values)"),
     "client_scores": Answer("a Tensor [C, I]", _TENSOR, "a row per client and a column per item"),
     "forget": Answer("Federation", is_a("Federation"), "the federation after the request"),
-}
+}  # fmt: skip
 """By function, as the table of docs/methods.md lists them."""
 
 
@@ -97,13 +174,18 @@ def _ours(function: Callable[..., Any]) -> bool:
 
 
 def _held(name: str, function: Callable[..., Any], answer: Answer) -> Callable[..., Any]:
+    written = signature(function)
+
     @wraps(function)
     def asked(*given: Any, **named: Any) -> Any:
         made = function(*given, **named)
         if not answer.fits(made):
+            wrong = f"{_told(made)}; expected {answer.words}"
+        else:
+            wrong = answer.wrong(made, written.bind(*given, **named).args)
+        if wrong:
             raise BoundaryError(
-                f"{name} returned {_told(made)}; expected {answer.words}. "
-                f"Change that function: return {answer.write}."
+                f"{name} returned {wrong}. Change that function: return {answer.write}."
             )
         return made
 

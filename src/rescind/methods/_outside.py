@@ -166,16 +166,21 @@ def missing_module(error: Exception, path: Path) -> str:
 def in_own_file(error: Exception) -> str:
     """Return the lines of a traceback that are in files loaded here, and what happened at last.
 
-    "" if it did not pass through such a file.
+    If none of them is, but such a file was loaded, it is what the file returned. "" without one.
     """
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if Path(frame.filename) in _LOADED]
-    if not own:
+    if not _LOADED or not frames:
         return ""
     shown = own if frames[-1] in own else [*own, frames[-1]]
-    return "".join(
-        [*traceback.format_list(shown), *traceback.format_exception_only(error)]
-    ).rstrip()
+    said = "".join([*traceback.format_list(shown), *traceback.format_exception_only(error)])
+    if own:
+        return said.rstrip()
+    files = ", ".join(path.name for path in _LOADED)
+    return (
+        f"{said}This is no line of {files}, but most likely about a value from there: a table or a "
+        f"number per client that has another name, width or kind than is expected."
+    )
 
 
 def _check(path: Path, module: ModuleType) -> None:
