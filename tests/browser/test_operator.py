@@ -176,6 +176,8 @@ def test_a_deadline_is_extended_with_a_reason(enter, place) -> None:
     before = place.ledger.reading.request(request).expected_by
     _, page = enter()
     assert figure(page, "Requests", "due in 7 days").inner_text() == "1"
+    line = page.get_by_role("row").filter(has_text=request[:8]).inner_text()
+    assert f"{before.day} {before:%b}" in line, "the day itself, not only how many are left"
     page.get_by_role("button", name=f"Extend request {request[:8]}").click()
     page.get_by_label("Days more").fill("61")
     page.get_by_label("Reason").fill("The archive answers slowly.")

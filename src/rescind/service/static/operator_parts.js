@@ -64,7 +64,7 @@ export function Requests ({ overview, rows, extend }) {
     const name = row.request_id.slice(0, 8)
     return [
       html`<code>${name}</code>`, html`<${Badge} ...${standing(row, release.current)} />`,
-      left < 0 ? `${span(left)} over` : `in ${span(left)}`,
+      `${moment(row.expected_by)} (${left < 0 ? `${span(left)} over` : `in ${span(left)}`})`,
       html`<button type="button" onClick=${() => extend(row)} aria-label=${`Extend request ${name}`}>Extend</button>`,
       ago(row.received_at), KINDS[row.kind] ?? row.kind, row.n, row.level ?? '–'
     ]
