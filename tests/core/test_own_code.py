@@ -54,7 +54,8 @@ class Drawing(FedAvg):
 
     def server_sample(self, state, world, clock):
         ids = super().server_sample(state, world, clock)
-        return ids[self.drawn("server_sample", len(ids), clock).argsort()]
+        drawn = self.drawn("server_sample", len(ids), clock)
+        return ids[drawn.argsort()[: 1 + len(ids) // 2]].sort().values
 
     def server_step(self, state, sums, world, clock):
         after = super().server_step(state, sums, world, clock)

@@ -566,3 +566,14 @@ def test_a_row_says_which_method_was_chosen_for_the_data(tmp_path):
     rows = markdown(table).splitlines()[2:]
     assert rows[0].startswith("| auto: LocalGram | 1 |")
     assert rows[1].startswith("| EASE | 1 |")
+
+
+def test_a_run_that_finds_what_an_older_one_found_within_a_second_is_a_new_line(tmp_path):
+    from rescind.experiments.results import ALONE, append_line
+
+    path = tmp_path / "r.jsonl"
+    plain = {"cell": "Gram", "seed": 0, "test": {"HR@20": 0.5}, "date": "2026-11-18T12:00:00"}
+    for line in (plain, plain, {**plain, ALONE: True}, {**plain, "seed": 1}, plain, plain):
+        append_line(path, line)
+    found = [json.loads(text) for text in path.read_text().splitlines()]
+    assert found == [plain, {**plain, ALONE: True}, {**plain, "seed": 1}, plain]

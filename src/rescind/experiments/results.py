@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+from collections.abc import Sequence
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,7 @@ def append_line(path: Path, line: dict[str, Any]) -> None:
     try:
         with open(path, "a+b", buffering=0) as file:
             fcntl.flock(file.fileno(), fcntl.LOCK_EX)
-            known = _whole_lines(file)
-            if not any(_same_run(line, text) for text in known):
+            if not _is_newest(line, _whole_lines(file)):
                 _write_line(file, json.dumps(line).encode() + b"\n")
         if new:
             files.sync_folder(path.parent)
@@ -52,12 +52,21 @@ def _whole_lines(file: FileIO) -> list[bytes]:
     return known
 
 
-def _same_run(line: dict[str, Any], text: bytes) -> bool:
-    other = _parsed(text)
-    # Two runs may begin and end within one second: what they found, or an edit of a method's file,
-    # or a request that was answered between them, tells them apart.
-    names = ("cell", "seed", "test", "digest", "data", "date", "seconds", "versions", ALONE)
-    return other is not None and all(other.get(n) == line.get(n) for n in names)
+def _is_newest(line: dict[str, Any], known: Sequence[bytes]) -> bool:
+    """Return whether the newest line of this cell and seed is of the same run.
+
+    An older one does not count: runs may take less than a second, and the third may find what the
+    first did. Of two in one second, what they found, an edit of a method's file, or a request that
+    was answered between them tells them apart.
+    """
+    names = ("test", "digest", "data", "date", "seconds", "versions", ALONE)
+    found = (one for one in map(_parsed, reversed(known)) if one is not None)
+    newest = next((o for o in found if (o.get("cell"), o.get("seed")) == _of(line)), None)
+    return newest is not None and all(newest.get(n) == line.get(n) for n in names)
+
+
+def _of(line: dict[str, Any]) -> tuple[Any, Any]:
+    return line["cell"], line["seed"]
 
 
 def _parsed(text: bytes) -> dict[str, Any] | None:

@@ -166,21 +166,33 @@ def missing_module(error: Exception, path: Path) -> str:
 def in_own_file(error: Exception) -> str:
     """Return the lines of a traceback that are in files loaded here, and what happened at last.
 
-    If none of them is, but such a file was loaded, it is what the file returned. "" without one.
+    If none of them is, but a method of such a file was at work, it is about what that returned. ""
+    without one.
     """
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if Path(frame.filename) in _LOADED]
-    if not _LOADED or not frames:
+    files = _at_work(error)
+    if not own and not files:
         return ""
     shown = own if frames[-1] in own else [*own, frames[-1]]
     said = "".join([*traceback.format_list(shown), *traceback.format_exception_only(error)])
     if own:
         return said.rstrip()
-    files = ", ".join(path.name for path in _LOADED)
     return (
-        f"{said}This is no line of {files}, but most likely about a value from there: a table or a "
-        f"number per client that has another name, width or kind than is expected."
+        f"{said}This is no line of {', '.join(files)}, but most likely about a value from there: "
+        f"a table or a number per client that has another name, width or kind than is expected."
     )
+
+
+def _at_work(error: Exception) -> list[str]:
+    """Return the names of files loaded here whose methods are named in the frames of an error."""
+    modules = {module: path.name for path, module in _LOADED.items()}
+    found = dict[str, None]()
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        for name in ("self", "method", "m"):
+            if file := modules.get(type(frame.f_locals.get(name)).__module__):
+                found[file] = None
+    return list(found)
 
 
 def _check(path: Path, module: ModuleType) -> None:
