@@ -54,11 +54,11 @@ def place_of(text: str) -> tuple[int, int]:
     return int(number), int(count)
 
 
-def check_own_folder(store: Path, kit: Path | None) -> None:
+def check_own_folder(store: Path, kit: Path) -> None:
     """Refuse to keep the state of a silo among the keys of its kit, which is copied as silo-0."""
     from rescind.errors import ConfigError
 
-    if kit is not None and store.resolve() == kit.resolve():
+    if store.resolve() == kit.resolve():
         raise ConfigError(
             f"{kit} is this silo's part of the kit, and its state would go into the same folder. "
             f"Move the kit into a folder of its own (kit/{kit.name}) and give that with --kit, or "

@@ -22,7 +22,7 @@ from rescind.core.state import REFERENCE, Private, ServerState
 from rescind.core.update import Rows, Sum, Update, total_of
 from rescind.core.versions import with_tables
 from rescind.core.world import World
-from rescind.errors import BoundaryError, ConfigError
+from rescind.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,21 +110,6 @@ class GradientMethod(Method):
         """Return one number per client. [C]"""
         return self.task.loss(self, self.model, work, batch, cohort)
 
-    def _check_loss(self, loss: Tensor, cohort: Cohort) -> None:
-        """Raise unless a loss has one number per client: a mean of all would be taken by each."""
-        name = f"{type(self).__name__}.client_loss"
-        if loss.shape != (len(cohort),):
-            raise BoundaryError(
-                f"{name} returned {list(loss.shape)}; expected [{len(cohort)}], one number per "
-                f"client, so that clients do not mix. Add up what belongs to each: "
-                f"jagged.segment_sum(values, owner, len(cohort))."
-            )
-        if not loss.requires_grad:
-            raise BoundaryError(
-                f"{name} returned a loss that no trained value has a part in, so nothing can be "
-                f"learnt from it. Compute it from work.rows and work.own, without detach()."
-            )
-
     def client_train(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Update, Private]:
@@ -140,7 +125,6 @@ class GradientMethod(Method):
                 for step in steps:
                     leaves, now = work.leaves(step.rates), epoch.batch(wave)
                     loss = self.client_loss(work, batch, public, private, cohort, now)
-                    self._check_loss(loss, cohort)
                     # A client without a batch in this wave does not move.
                     total = torch.where(batch.active, loss, 0.0).sum()
                     grads = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)

@@ -171,10 +171,11 @@ class Labels:
 
     def named(self, error: ConsentError) -> ConsentError:
         """Return the error with original ids instead of indices, where there are any."""
+        users, items = self._are_named
         by_kind = {}
-        if error.client is not None and self._knows_users:
+        if error.client is not None and users:
             by_kind["client"] = lambda number: f"user '{self.user_id(number)}'"
-        if error.item is not None and self._knows_items:
+        if error.item is not None and items:
             by_kind["item"] = lambda number: f"item '{self.item_id(number)}'"
         if not by_kind:
             return error
@@ -186,12 +187,9 @@ class Labels:
         return ConsentError(text, error.client, error.item)
 
     @property
-    def _knows_users(self) -> bool:
-        return bool(self.users)
-
-    @property
-    def _knows_items(self) -> bool:
-        return bool(self.items)
+    def _are_named(self) -> tuple[bool, bool]:
+        """Whether users, and whether items have original ids here."""
+        return bool(self.users), bool(self.items)
 
     def title(self, item: int) -> str:
         """Return the title of an item, '' if there is none."""

@@ -22,7 +22,7 @@ class Answer:
     words: str
     fits: Callable[[Any], bool]
     write: str
-    wrong: Callable[[Any, Sequence[Any]], str] = lambda _made, _given: ""
+    wrong: Callable[[Any, Sequence[Any]], str] | None = None
     """What is wrong with an answer of the right kind, given the arguments (self first)."""
 
 
@@ -102,6 +102,16 @@ def _wrong_rows(private: Any, method: Any, ids: Any, clock: Any) -> str:
     return f"{there}; expected '{missing[0]}', too, which {_model(method)} reads" if missing else ""
 
 
+def _wrong_loss(loss: Any, cohort: Any) -> str:
+    """Say that a loss mixes clients, as a mean of all would, or that nothing learns from it."""
+    if not loss.requires_grad:
+        return (
+            "a loss that no trained value has a part in; expected one that is computed from "
+            "work.rows and work.own, without detach()"
+        )
+    return _not_of(loss, [len(cohort)], "one number per client, so that clients do not mix")
+
+
 def _wrong_ids(ids: Any, clients: int) -> str:
     """Say why these ids are no sample: -1, or an id that comes twice, would be taken in silence."""
     if str(ids.dtype) != "torch.int64" or ids.dim() != 1:
@@ -144,7 +154,10 @@ ANSWERS = {
     ),
     "client_steps": Answer("a tuple of Step", _steps, "(Step(...),)"),
     "client_plan": Answer("Plan", is_a("Plan"), "Plan(...)"),
-    "client_loss": Answer("a Tensor [C]", _TENSOR, "one number per client"),
+    "client_loss": Answer(
+        "a Tensor [C]", _TENSOR, "jagged.segment_sum(values, owner, len(cohort)), for example",
+        lambda made, given: _wrong_loss(made, given[5]),
+    ),
     "client_train": Answer(
         "(Update, Private)", lambda made: _pair(made, "Update"), "Update(...), private"
     ),
@@ -182,7 +195,7 @@ def _held(name: str, function: Callable[..., Any], answer: Answer) -> Callable[.
         if not answer.fits(made):
             wrong = f"{_told(made)}; expected {answer.words}"
         else:
-            wrong = answer.wrong(made, written.bind(*given, **named).args)
+            wrong = answer.wrong(made, written.bind(*given, **named).args) if answer.wrong else ""
         if wrong:
             raise BoundaryError(
                 f"{name} returned {wrong}. Change that function: return {answer.write}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -100,6 +101,14 @@ def answered_alone(dataset: AnyData, folder: Path | None) -> bool:
     return bool(mine) and not _listed(dataset, None).covers(mine)
 
 
+def _counted(rows_of_user: Mapping[str, int]) -> str:
+    if not rows_of_user:
+        return "none of them is stored any more"
+    rows = sum(rows_of_user.values())
+    users = count_of(len(rows_of_user), "user")
+    return f"{count_of(rows, 'row')} of {users} {'is' if rows == 1 else 'are'} left out here"
+
+
 def _tell_left_out(dataset: AnyData) -> None:
     """Say it once, not for every cell of a recipe: to count them, all rows are read."""
     listed = place(dataset.name)
@@ -108,10 +117,7 @@ def _tell_left_out(dataset: AnyData) -> None:
     _TOLD.add(listed)
     what = "they are left out"
     if isinstance(dataset, Dataset):
-        of_user = rows_left_out(dataset)
-        rows, users = count_of(sum(of_user.values()), "row"), count_of(len(of_user), "user")
-        what = f"{rows} of {users} {'is' if rows == '1 row' else 'are'} left out here"
-        what = what if of_user else "none of them is stored any more"
+        what = _counted(rows_left_out(dataset))
     log.warning(
         "users erased rows of '%s' on this machine: %s (the list: %s)", dataset.name, what, listed
     )

@@ -138,20 +138,8 @@ def latex_differences(found: Sequence[Difference], against: str) -> str:
 
 def csv_differences(found: Sequence[Difference], against: str) -> str:
     """Return the numbers as CSV, a line per comparison, by the names of --json."""
-    rows: list[list[object]] = [
-        [
-            "cell",
-            "against",
-            "metric",
-            "pairs",
-            "mean",
-            "error",
-            "effect",
-            "p",
-            "adjusted",
-            "differs",
-        ]
-    ]
+    head = "cell against metric pairs mean error effect p adjusted differs"
+    rows: list[list[object]] = [[*head.split()]]
     for d, adjusted in zip(found, holm([d.p for d in found]), strict=True):
         found_here = (d.mean, d.error, d.effect, d.p, adjusted)
         word = verdict(d, adjusted)

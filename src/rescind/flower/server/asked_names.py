@@ -32,12 +32,8 @@ class AskedNames(Labels):
         return self.named_items.get(item, f"#{item}")
 
     @property
-    def _knows_users(self) -> bool:
-        return bool(self.named_users)
-
-    @property
-    def _knows_items(self) -> bool:
-        return bool(self.named_items)
+    def _are_named(self) -> tuple[bool, bool]:
+        return bool(self.named_users), bool(self.named_items)
 
     def also(self, one: NamedRequest, known: Numbers) -> AskedNames:
         """Return the names with those of a request."""
