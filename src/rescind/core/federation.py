@@ -34,12 +34,13 @@ from rescind.core.records import (
 from rescind.core.request import Request
 from rescind.core.run_state import EarlyStop, RoundResult, RunState
 from rescind.core.settings import whole
+from rescind.core.start_checks import check_kinds, check_task
 from rescind.core.state import Private, ServerState
 from rescind.core.tasks import Metric, Question
 from rescind.core.tasks.metrics import Measured, Owners, top_k, without_items
 from rescind.core.update import Sum
 from rescind.core.world import Host, Sizes, World
-from rescind.errors import BoundaryError, ConfigError, ConsentError, DataError
+from rescind.errors import ConfigError, ConsentError, DataError
 
 
 class Data(Protocol):
@@ -91,13 +92,13 @@ class Federation:
         A dataset is split 8:1:1 with the seed, a graph as in `data.partition.subgraphs`.
         keep_every: rounds between restore points, from which forgetting can rerun
         """
-        _check_kinds(data, method)
+        check_kinds(data, method)
         check_written(type(method))
         if not isinstance(data, Holdings):
             method.check_order(getattr(data, "name", ""), getattr(data, "has_time", True))
             labels = data.labels() if labels is None else labels
             data = data.on_devices(seed)
-        _check_task(method, data)
+        check_task(method, data)
         method.say_choice(data.items)
         method = method.for_items(data.items)
         clock, executor = Clock(seed), method.executor_for(executor or InProcess())
@@ -464,38 +465,6 @@ class Federation:
         client = self.labels.client(user, self.world.sizes.clients)
         found = [self.labels.item(i, self.world.sizes.items) for i in items]
         return Records.of([client] * len(found), found)
-
-
-def _check_kinds(data: object, method: object) -> None:
-    """Raise an error that says how to make data and a method, if something else was given."""
-    if not isinstance(data, Holdings) and not hasattr(data, "on_devices"):
-        given = f"the text '{data}'" if isinstance(data, str) else f"a {type(data).__name__}"
-        load = f"rs.load({data!r})" if isinstance(data, str) else "rs.load('ml-100k')"
-        raise ConfigError(
-            f"Federation.start wants a dataset first, got {given}. Make one: {load} loads data by "
-            f"its name, rs.from_frame(frame) takes a frame."
-        )
-    if isinstance(method, Method):
-        return
-    if isinstance(method, type) and issubclass(method, Method):
-        wrong, make = f"the class {method.__name__}", f"{method.__name__}()"
-    elif isinstance(method, str):
-        wrong, make = f"the text '{method}'", f"rs.methods.{method}()"
-    else:
-        wrong, make = f"a {type(method).__module__}.{type(method).__name__}", "rs.methods.Gram()"
-    raise ConfigError(
-        f"Federation.start wants a method, got {wrong}. Give an instance, with its settings: {make}"
-    )
-
-
-def _check_task(method: Method, holdings: Holdings) -> None:
-    task = "ranking" if holdings.task == "next_item" else holdings.task
-    if task not in method.tasks or task != method.model.task:
-        raise BoundaryError(
-            f"{type(method).__name__} with {type(method.model).__name__} works on "
-            f"{method.model.task}, but this data is for {holdings.task}. "
-            f"Choose another method, model or dataset."
-        )
 
 
 def _move_to(state: ServerState, vault: Vault) -> ServerState:
