@@ -18,7 +18,7 @@ from rescind.core.executor import Executor, InProcess, Vault
 from rescind.core.history import History
 from rescind.core.holdings import Holdings
 from rescind.core.labels import Labels, Recommendation, check_list, check_one_user
-from rescind.core.method import Method
+from rescind.core.method import Method, check_method
 from rescind.core.named import Named
 from rescind.core.own_code import check_written, repeatable
 from rescind.core.records import (
@@ -34,7 +34,6 @@ from rescind.core.records import (
 from rescind.core.request import Request
 from rescind.core.run_state import EarlyStop, RoundResult, RunState
 from rescind.core.settings import whole
-from rescind.core.start_checks import check_kinds, check_task
 from rescind.core.state import Private, ServerState
 from rescind.core.tasks import Metric, Question
 from rescind.core.tasks.metrics import Measured, Owners, top_k, without_items
@@ -92,13 +91,14 @@ class Federation:
         A dataset is split 8:1:1 with the seed, a graph as in `data.partition.subgraphs`.
         keep_every: rounds between restore points, from which forgetting can rerun
         """
-        check_kinds(data, method)
+        _check_data(data)
+        check_method(method)
         check_written(type(method))
         if not isinstance(data, Holdings):
             method.check_order(getattr(data, "name", ""), getattr(data, "has_time", True))
             labels = data.labels() if labels is None else labels
             data = data.on_devices(seed)
-        check_task(method, data)
+        method.check_task(data.task)
         method.say_choice(data.items)
         method = method.for_items(data.items)
         clock, executor = Clock(seed), method.executor_for(executor or InProcess())
@@ -465,6 +465,17 @@ class Federation:
         client = self.labels.client(user, self.world.sizes.clients)
         found = [self.labels.item(i, self.world.sizes.items) for i in items]
         return Records.of([client] * len(found), found)
+
+
+def _check_data(data: object) -> None:
+    """Raise an error that says how to make a dataset, if something else was given."""
+    if not isinstance(data, Holdings) and not hasattr(data, "on_devices"):
+        given = f"the text '{data}'" if isinstance(data, str) else f"a {type(data).__name__}"
+        load = f"rs.load({data!r})" if isinstance(data, str) else "rs.load('ml-100k')"
+        raise ConfigError(
+            f"Federation.start wants a dataset first, got {given}. Make one: {load} loads data by "
+            f"its name, rs.from_frame(frame) takes a frame."
+        )
 
 
 def _move_to(state: ServerState, vault: Vault) -> ServerState:

@@ -176,6 +176,16 @@ class Method(Unlearner):
                 f"Gram or LocalGram, which need no times."
             )
 
+    def check_task(self, asked: str) -> None:
+        """Raise before a run starts if the method, or its model, is for another task than data."""
+        task = "ranking" if asked == "next_item" else asked
+        if task not in self.tasks or task != self.model.task:
+            raise BoundaryError(
+                f"{type(self).__name__} with {type(self.model).__name__} works on "
+                f"{self.model.task}, but this data is for {asked}. "
+                f"Choose another method, model or dataset."
+            )
+
     def check_above_zero(self, *fields: str) -> None:
         """Raise `ConfigError` unless these fields are None or above 0."""
         for field in fields:
@@ -385,3 +395,18 @@ class Method(Unlearner):
         """Return the federation with a new release, where releases are made at given times."""
         name = type(self).__name__
         raise ConfigError(f"{name} publishes its model in every round; only Gram has releases.")
+
+
+def check_method(method: object) -> None:
+    """Raise an error that says how to make a method, if something else was given."""
+    if isinstance(method, Method):
+        return
+    if isinstance(method, type) and issubclass(method, Method):
+        wrong, make = f"the class {method.__name__}", f"{method.__name__}()"
+    elif isinstance(method, str):
+        wrong, make = f"the text '{method}'", f"rs.methods.{method}()"
+    else:
+        wrong, make = f"a {type(method).__module__}.{type(method).__name__}", "rs.methods.Gram()"
+    raise ConfigError(
+        f"Federation.start wants a method, got {wrong}. Give an instance, with its settings: {make}"
+    )
