@@ -129,6 +129,10 @@ def test_a_file_that_says_how_many_rounds_are_enough_is_run_with_them(tmp_path, 
     assert (more.run.rounds, more.run.evaluate_every) == (7, RunSettings().evaluate_every)
 
 
+def test_a_name_in_another_case_is_the_same_run():
+    assert recipe_for("synthetic", "gram").place == recipe_for("synthetic", "Gram").place
+
+
 def test_more_rounds_than_are_enough_are_told(rescind, tmp_path):
     recipe = tmp_path / "mine.toml"
     recipe.write_text(

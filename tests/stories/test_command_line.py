@@ -160,7 +160,7 @@ def test_a_run_names_the_method_that_was_chosen_for_the_data(rescind):
 
 def test_a_run_says_when_it_replaces_one_of_other_settings(rescind):
     words = ["run", "--data", "synthetic", "--method", "Popularity", "--out", "one"]
-    told = "this replaces a finished run of other settings in one. To keep both, stop now"
+    told = "this replaces a finished run of other settings in one. To keep both, stop it before"
     assert told not in rescind(*words)[2], "nothing is there"
     assert told not in rescind(*words)[2], "the same settings"
     assert told in rescind(*words, "--set", "data.users=100")[2]

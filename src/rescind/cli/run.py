@@ -300,8 +300,8 @@ def _tell_replaced(folder: Path, cell: Cell, title: str) -> None:
             )
             what = "settings" if not _same_settings(done, cell) else f"code ({other})"
             typer.echo(
-                f"{title}: this replaces a finished run of other {what} in {folder}. To keep "
-                f"both, stop now and name another folder with --out.",
+                f"{title}: when it ends, this replaces a finished run of other {what} in {folder}. "
+                f"To keep both, stop it before and name another folder with --out.",
                 err=True,
             )
 

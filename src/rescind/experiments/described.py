@@ -42,11 +42,15 @@ def find(package: str, marker: str, name: str) -> type:
     return _class(real)
 
 
+def spelt(name: str) -> str | None:
+    """Return a method's name as its class has it, given in any case; None if not described."""
+    methods = [one for one, said in _described().items() if said["kinds"] != [MODEL]]
+    return {one.lower(): one for one in methods}.get(name.lower())
+
+
 def knows(name: str) -> bool:
     """Return whether a method of this name is described, ignoring case."""
-    return name.lower() in {
-        n.lower() for n, said in _described().items() if said["kinds"] != [MODEL]
-    }
+    return spelt(name) is not None
 
 
 @cache

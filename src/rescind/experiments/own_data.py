@@ -11,6 +11,7 @@ from rescind.data import Dataset, describe, load
 from rescind.data.blocks import share_tied
 from rescind.errors import ConfigError
 from rescind.experiments.advice import Advice, advise
+from rescind.experiments.described import spelt
 from rescind.experiments.needs import Sizes
 from rescind.experiments.recipe import Recipe, of_table
 from rescind.methods._outside import class_name
@@ -35,7 +36,8 @@ def ties_of(data: Dataset) -> float | None:
 
 def recipe_for(data: str, method: str, changes: Sequence[str] = ()) -> Recipe:
     """Return a recipe of one cell."""
-    name, file = class_name(method), method.partition(":")[0]
+    found, file = class_name(method), method.partition(":")[0]
+    name = spelt(found) or found  # 'gram' and 'Gram' are one run
     # A class alone could be that of another file that was run before.
     from_file = f"{Path(file).expanduser().resolve()}:{name}" if file.endswith(".py") else name
     table: dict[str, Any] = {
