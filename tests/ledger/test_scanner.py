@@ -170,7 +170,7 @@ def test_backup_and_restore_by_command(tmp_path: Path) -> None:
     ledger.close()
     asked = CliRunner().invoke(app, ["restore", str(state), "--from", str(backup)], input="n\n")
     assert asked.exit_code == 1
-    assert "2 loans of 1 person, which changed since" in asked.output
+    assert "2 loans of 1 person, which changed or left since" in asked.output
     assert "Nothing was changed" in asked.output
     opened(state).close()
     gone = CliRunner().invoke(app, ["restore", str(state), "--from", str(backup), "--yes"])

@@ -102,7 +102,7 @@ class Plan:
             f"This ledger has {self.entries:,} entries. {count_of(self.loans, 'loan')} of "
             f"{people_of(self.people)} open.\n"
             f"Dropped: {count_of(self.loans_dropped, 'loan')} of {people_of(self.people_dropped)}, "
-            f"which changed since; {count_of(self.accounts_ended, 'account')}, which ended since.\n"
+            f"which changed or left since. Accounts that ended since: {self.accounts_ended:,}.\n"
             f"The next start destroys {count_of(self.keys_destroyed, 'key')} of what was lent or "
             f"changed since. Until then another backup can be put in place instead."
         )
