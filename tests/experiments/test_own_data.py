@@ -7,11 +7,13 @@ import re
 import statistics
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rescind.cli import main
+from rescind.core.federation import Federation
 from rescind.core.settings import find
 from rescind.errors import ConfigError
 from rescind.experiments import advice, needs, tuning
@@ -175,14 +177,42 @@ def test_the_best_of_all_candidates_goes_to_the_end_and_its_recipe_reads_back(tm
     cell = Cell("c", SMALL, SharingSettings(), method, RunSettings(rounds=6, evaluate_every=2))
     found = tuning.tune(cell)
     every = tuning.ranked(found)
-    assert found.best.rounds == 6
-    assert found.best.value == max(one.value for one in every if one.rounds == 6)
+    assert found.best.value == max(one.value for one in every)
+    assert max(one.rounds for one in every) == 6
+    again = Federation.start(found.best.fed.now.vault.holdings, found.best.method)
+    again = again.run(found.best.best_round)
+    assert again.evaluate("valid", cell.run.k)[found.measure] == found.best.value
     assert {one.method.clients_per_round for one in every} == {16, 60}
     assert 0 < sum(one.rounds < 6 for one in every) < len(every)
     path = tmp_path / "tuned.toml"
     path.write_text(tuning.recipe_text(cell, found))
     tomllib.loads(path.read_text())
     assert read(path).cells[-1].method == found.best.method
+
+
+def test_what_overfits_counts_by_its_best_round_as_a_run_of_the_recipe_does(monkeypatch):
+    """The best rate falls after round 10 and is not among those that go on to the end."""
+    seen, method = [], FedAvg(model=MF(dim=4), rate=0.3)
+    cell = Cell("c", SMALL, SharingSettings(), method, RunSettings(rounds=100))
+
+    def evaluated(fed, split, k):
+        reached = fed.now.state.round
+        seen.append(reached)
+        slow = {0.1: 0.005, 0.3: 0.004, 0.9: 0.003}
+        rate = getattr(fed.method, "rate", None)  # popularity has none
+        if rate in slow:
+            return {cell.run.measure: 0.2 + slow[rate] * reached / 100}
+        return {cell.run.measure: 0.4 if reached == 10 else 0.0}
+
+    def jumps(fed, rounds):
+        state = replace(fed.now.state, round=fed.now.state.round + rounds)
+        return replace(fed, now=replace(fed.now, state=state))
+
+    monkeypatch.setattr(Federation, "evaluate", evaluated)
+    monkeypatch.setattr(Federation, "run", jumps)
+    best = tuning.tune(cell).best
+    assert (best.method.rate, best.best_round, best.value) == (3.0, 10, 0.4)
+    assert {10, 20, 30, 40, 50, 100} <= set(seen), "as often as the recipe that is written"
 
 
 def test_a_tuned_recipe_is_of_the_data_that_was_tuned_on(rescind, tmp_path):

@@ -36,7 +36,8 @@ def command(
     """Choose learning rate and clients per round on validation data, and write a recipe.
 
     Twelve settings begin, scaled to the number of users; after a tenth of the rounds four go on,
-    and two of them to the end. The test part of the data is not read.
+    and two of them to the end. Each counts by its best round, as in a run of the recipe. The test
+    part of the data is not read.
 
     Example: rescind tune ml-100k --rounds 60
     """
@@ -63,16 +64,22 @@ def command(
         found = tune(cell, steps)
     target.write_text(recipe_text(cell, found), encoding="utf-8")
     rows = [
-        {**one.settings, "rounds": one.rounds, f"valid {found.measure}": one.value}
+        {
+            **one.settings,
+            "rounds": one.rounds,
+            "best_round": one.best_round,
+            f"valid {found.measure}": one.value,
+        }
         for one in ranked(found)
     ]
     if as_json:
         typer.echo(json.dumps({"best": rows[0], "popularity": found.popularity, "all": rows}))
         return
-    typer.echo(f"{'rate':>8}  {'clients':>8}  {'rounds':>6}  valid {found.measure}")
+    typer.echo(f"{'rate':>8}  {'clients':>8}  {'rounds':>6}  {'best at':>7}  valid {found.measure}")
     for one in ranked(found):
         rate, clients = one.settings.values()
-        typer.echo(f"{rate:8.3g}  {clients:8,}  {one.rounds:6d}  {one.value:.4f}")
+        reached = f"{one.rounds:6d}  {one.best_round:7d}  {one.value:.4f}"
+        typer.echo(f"{rate:8.3g}  {clients:8,}  {reached}")
     typer.echo(f"item popularity: {found.popularity:.4f}")
     if found.best.value <= found.popularity:
         typer.echo(f"No setting lies above popularity. Next: rescind run --data {data}")

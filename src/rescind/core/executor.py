@@ -6,7 +6,7 @@ another, without fused code.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from rescind.core import params
+from rescind.core.apart import Trained, check_training, tried
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort, Mail
 from rescind.core.doing import Step, step
@@ -156,6 +157,9 @@ class InProcess:
                 cohort = self.cohort(method, vault, chunk, role, mail)
                 first = clock.round == 1 and not written
                 summed, private, rows = self._train(method, public, vault, cohort, clock, first)
+                if not written and tried(method, clock.round, len(chunk)):
+                    train = self._trainer(method, public, vault, role, mail, clock)
+                    check_training(method, train, public, chunk)
                 down = len(chunk) * params.nbytes(public)
                 if cohort.mail is not None:
                     down += params.nbytes(cohort.mail.values)
@@ -183,6 +187,18 @@ class InProcess:
         )
         cohort = replace(cohort, role=role, mail=None if mail is None else mail.to(ids))
         return replace(cohort, weight=repeatable(method, method.client_weight, False)(cohort))
+
+    def _trainer(
+        self, method: Method, public: Params, vault: Vault, role: str, mail: Mail | None,
+        clock: Clock,
+    ) -> Callable[[Tensor], Trained]:  # fmt: skip
+        """Return what trains any clients of a round, changing nothing."""
+
+        def train(ids: Tensor) -> Trained:
+            cohort, before = self.cohort(method, vault, ids, role, mail), vault.read(ids)
+            return Trained(cohort, before, *method.checked_sum(public, before, cohort, clock))
+
+        return train
 
     def _train(
         self, method: Method, public: Params, vault: Vault, cohort: Cohort, clock: Clock,

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from rescind.core import fast
+from rescind.core.apart import check_scores
 from rescind.core.claims import Claims
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort, Mail
 from rescind.core.model import Model
 from rescind.core.named import Named
-from rescind.core.own_code import check_totals, check_update, repeatable
+from rescind.core.own_code import check_totals, check_update, outside, repeatable
 from rescind.core.params import Params
 from rescind.core.records import Event, Records
 from rescind.core.request import Request
@@ -308,6 +309,8 @@ class Method(Unlearner):
         -inf is a score (never in a list). NaN would rank last, and a run of NaN would look like one
         that finds nothing.
         """
+        if outside(self):  # nobody who scores needs to see what is held back to measure it
+            cohort = replace(cohort, held=None)
         scores = repeatable(self, self.client_scores, False)(public, private, cohort)
         if cohort.graph is None and scores.shape != (len(cohort), cohort.items):
             raise BoundaryError(
@@ -322,6 +325,10 @@ class Method(Unlearner):
                 f"({wrong:,} of {scores.numel():,}; only -inf may be among them, for items that no "
                 f"list may have). Change that function."
             )
+        if outside(self) and cohort.graph is None and len(cohort) > 1:
+            first, log = cohort.part(0, 1), private.log.of(cohort.ids[:1])
+            mine = Private({name: rows[:1] for name, rows in private.values.items()}, log)
+            check_scores(self, scores[:1], self.client_scores(public, mine, first))
         return scores
 
     def client_answer(

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from rescind.core.cohort import Cohort
 from rescind.core.params import Params
+from rescind.core.returns import ours
 from rescind.core.update import Rows, Sum, Update
 from rescind.errors import BoundaryError, ConfigError
 
@@ -34,11 +35,7 @@ _ASKED = {"checked_sum": "client_train"}
 def outside(method: object) -> bool:
     """Return whether a method, or its model, is defined outside rescind."""
     parts = (method, getattr(method, "model", method))
-    return any(not _ours(type(part)) for part in parts)
-
-
-def _ours(cls: type) -> bool:
-    return cls.__module__.partition(".")[0] == "rescind"
+    return any(not ours(type(part)) for part in parts)
 
 
 def check_written(cls: type) -> None:
@@ -48,7 +45,7 @@ def check_written(cls: type) -> None:
     misspelt function is never called: the run would be of another method than its author believes.
     """
     for part in cls.__mro__:
-        if _ours(part):
+        if ours(part):
             continue
         above = part.__mro__[1:]
         settings = {f.name for base in above if is_dataclass(base) for f in fields(base)}

@@ -178,12 +178,13 @@ def hold_to_answers(cls: type) -> None:
     """Let each function of a new class that is not of rescind refuse another kind of answer."""
     for name, answer in ANSWERS.items():
         function = getattr_static(cls, name, None)
-        if isfunction(function) and not _ours(function) and not hasattr(function, "held_to"):
+        if isfunction(function) and not ours(function) and not hasattr(function, "held_to"):
             setattr(cls, name, _held(f"{cls.__name__}.{name}", function, answer))
 
 
-def _ours(function: Callable[..., Any]) -> bool:
-    return function.__module__.partition(".")[0] == "rescind"
+def ours(part: Any) -> bool:
+    """Return whether a class or function is defined in rescind."""
+    return str(part.__module__).partition(".")[0] == "rescind"
 
 
 def _held(name: str, function: Callable[..., Any], answer: Answer) -> Callable[..., Any]:

@@ -1,7 +1,9 @@
 """Choose the learning rate and the clients per round of a method on validation data.
 
 Successive halving: all candidates train a few rounds, the better third goes on, and so on. A
-federation is a value, so a candidate goes on where it stopped. The test set is never read.
+federation is a value, so a candidate goes on where it stopped. Each counts by its best round, as a
+run of the recipe does, also one that went no further: small data overfits soon. The test set is
+never read.
 """
 
 from __future__ import annotations
@@ -39,14 +41,16 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class Candidate:
-    """Settings, and what they reached on validation after some rounds."""
+    """Settings, and what they reached on validation in their best round so far."""
 
     method: Method
     fed: Federation
     value: float = -math.inf
+    best_round: int = 0
 
     @property
     def rounds(self) -> int:
+        """Return how many rounds it has trained."""
         return self.fed.now.state.round
 
     @property
@@ -100,9 +104,9 @@ def tune(cell: Cell, progress: Progress = lambda *_: None) -> Tuned:
                 progress(done, total, f"{one.settings}")
             left.sort(key=lambda one: -one.value)
         floor = start(replace(cell, method=Popularity()), dataset).run(1)
-    best, *rest = left
+    best, *rest = sorted([*left, *dropped], key=lambda one: -one.value)
     popular = floor.evaluate("valid", cell.run.k)[cell.run.measure]
-    return Tuned(best, (*rest, *dropped), cell.run.measure, popular)
+    return Tuned(best, tuple(rest), cell.run.measure, popular)
 
 
 def _planned(many: int, rounds: int) -> int:
@@ -114,10 +118,22 @@ def _planned(many: int, rounds: int) -> int:
     return total
 
 
+def evaluate_every(cell: Cell) -> int:
+    """Return the rounds between two looks at validation, in tuning and in the recipe."""
+    given: int | None = chosen(cell.run).get("evaluate_every")
+    return given or max(1, cell.run.rounds // 10)
+
+
 def _further(one: Candidate, until: int, cell: Cell) -> Candidate:
-    fed = one.fed.run(until - one.rounds)
-    value = fed.evaluate("valid", cell.run.k)[cell.run.measure]
-    return replace(one, fed=fed, value=value if math.isfinite(value) else -math.inf)
+    """Train on, and look at validation as often as a run of the recipe does."""
+    every = evaluate_every(cell)
+    while one.rounds < until:
+        fed = one.fed.run(min(every - one.rounds % every, until - one.rounds))
+        value = fed.evaluate("valid", cell.run.k)[cell.run.measure]
+        better = value > one.value  # never of NaN
+        best = (value, fed.now.state.round) if better else (one.value, one.best_round)
+        one = replace(one, fed=fed, value=best[0], best_round=best[1])
+    return one
 
 
 def recipe_text(cell: Cell, tuned: Tuned) -> str:
@@ -128,7 +144,7 @@ def recipe_text(cell: Cell, tuned: Tuned) -> str:
     table = chosen(tuned.best.method) | tuned.best.settings
     name, rounds = table["name"], cell.run.rounds
     items = tuned.best.fed.world.sizes.items
-    run = chosen(cell.run) | {"rounds": rounds, "evaluate_every": max(1, rounds // 10)}
+    run = chosen(cell.run) | {"rounds": rounds, "evaluate_every": evaluate_every(cell)}
     parts: dict[str, dict[str, Any]] = {
         "data": chosen(cell.data) | {"name": cell.data.name},
         "sharing": to_table(cell.sharing) if cell.sharing else {},
@@ -159,5 +175,5 @@ def _toml(value: Any) -> str:
 
 
 def ranked(tuned: Tuned) -> Sequence[Candidate]:
-    """Return all candidates, those that went furthest first."""
-    return sorted((tuned.best, *tuned.others), key=lambda one: (-one.rounds, -one.value))
+    """Return all candidates, the best one first."""
+    return tuned.best, *tuned.others
