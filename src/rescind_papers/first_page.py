@@ -63,6 +63,10 @@ class Task:
     """The learners, by PAPERS, CENTRAL and OURS."""
     no_papers: str = ""
     """Why no method of the papers is shown."""
+    reads: str = ""
+    """What ours reads and the centralised learner does not."""
+    plain: Shown | None = None
+    """One of ours that reads what the centralised learner reads."""
     published: Sequence[Mapping[str, Any]] = ()
 
 
@@ -90,8 +94,10 @@ def tasks(shelf: Shelf) -> list[Task]:
             raise ConfigError(f"{FILE}: '{one['ours']}' has no results; run it, or name another.")
         said = [p for p in table["published"] if p["task"] == one["name"]]
         words = {k: one[k] for k in ("name", "data", "contributor", "measure")}
+        words |= {k: one[k] for k in ("no_papers", "reads") if k in one}
         mine = {who: shown for who, shown in by.items() if shown is not None}
-        out.append(Task(**words, by=mine, no_papers=one.get("no_papers", ""), published=said))
+        plain = best([one["plain"]], one["measure"]) if "plain" in one else None
+        out.append(Task(**words, by=mine, plain=plain, published=said))
     return out
 
 
@@ -136,6 +142,7 @@ def markdown(shelf: Shelf) -> str:
         f"model can be asked again, solved anew (quartiles: {_spread(every)}).",
         "Graph: ours and the papers' after one of ten clients left; centralised: all edges in one "
         "place, nobody left.",
+        *_other_inputs(every),
         f"Published for centralised learners: {_published(every)}.",
         *(f"Empty: {t.name}, {PAPERS}: {t.no_papers}." for t in every if t.no_papers),
     ]
@@ -153,13 +160,25 @@ def small(shelf: Shelf) -> str:
         _times_of(t),
     ] for t in every]  # fmt: skip
     notes = [
-        "Papers, central: the best method of three papers, and the best learner with all data in "
-        "one place. Forget one: CPU time until the model can be asked again (in brackets: of the "
-        "papers' method).",
+        "Papers, central: the best method of three papers, and the best that was run here with "
+        "all data in one place.",
+        *_other_inputs(every),
+        "Forget one: CPU time until the model can be asked again (in brackets: of the papers' "
+        "method).",
     ]
     if all(t.by[OURS].measured.get("as never there") for t in every):
         notes.append("Afterwards, our sum has the digest of one that never had the records.")
     return "\n\n".join([rows_as_markdown([head, *rows]), " ".join(notes)])
+
+
+def _other_inputs(every: Sequence[Task]) -> list[str]:
+    """Say where ours reads more than the centralised learner, and what it reaches without."""
+    return [
+        f"{t.name.capitalize()}: ours also reads {t.reads}; without, {t.plain.label} has "
+        f"{t.plain.value:.4f}."
+        for t in every
+        if t.plain is not None
+    ]
 
 
 def _times_of(task: Task) -> str:
