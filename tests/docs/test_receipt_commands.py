@@ -129,7 +129,7 @@ def test_every_way_to_check_a_receipt_works_as_printed(
     assert "it is about exactly the given Erase request" in said[1]
     assert "the key opens its exact numbers" in said[2]
     assert "2 earlier receipts are in order, back to the first" in said[3]
-    assert "3 receipts: 3 valid; no receipt has two successors" in said[4]
+    assert "3 receipts: 3 valid; the history does not fork" in said[4]
     assert "silo-0 saw this log" in said[5]
     assert rescind("rescind verify receipt.json")[0] == 1, "control: nobody is trusted by default"
     for _ in range(2):  # without a log of their own, and with one

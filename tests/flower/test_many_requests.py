@@ -312,7 +312,7 @@ def test_the_receipts_of_a_run_are_found_below_its_folder(
     assert "out/receipts/2.json: VALID" in said
     assert "it follows out/receipts/1.json" in said
     monkeypatch.chdir(place)
-    assert "2 receipts: 2 valid; no receipt has two successors" in verified(Path())[1]
+    assert "2 receipts: 2 valid; the history does not fork" in verified(Path())[1]
     (place / "2.json").write_text("{}")  # the control: the files are read
     assert verified(Path())[0] == 1
 

@@ -164,7 +164,7 @@ def _in_all(count: int, wrong: list[str], missing: list[str], forks: bool) -> st
     """Return the last line about a folder. missing: whose predecessor is not there"""
     said = f"{count_of(count, 'receipt')}: {count - len(wrong)} valid"
     said += f", {len(wrong)} NOT VALID ({_named(wrong)})" if wrong else ""
-    said += "; the history forks" if forks else "; no receipt has two successors here"
+    said += "; the history forks" if forks else "; the history does not fork here"
     if missing:
         said += f"; a gap: the receipt before {_named(missing)} is missing or not valid"
     return f"{said}." if forks else f"{said}. Others may have been shown other receipts."
@@ -307,7 +307,7 @@ def _print(
     secret: the key that opened it    has_part: one of several asks, to whom nobody gives that key
     """
     from rescind.audits.finding import SAID_IN_WORDS, counted, legend, question
-    from rescind.core.claims import CASE, CONFIRMED, OPERATOR, SOFTWARE, WAITED_FOR
+    from rescind.core.claims import CASE, COMPLETES, CONFIRMED, OPERATOR, SOFTWARE, WAITED_FOR
     from rescind.forgetting import receipt_words as words
     from rescind.forgetting.loan_words import only_the_loan, same_model
     from rescind.forgetting.sealing import BOUND
@@ -331,7 +331,7 @@ def _print(
     if secret is not None and only_the_loan(receipt) and same_model(receipt, secret):
         typer.echo("  model    the same as before, bit for bit")
     silos = (CONFIRMED, WAITED_FOR)
-    for name in (CASE, OPERATOR, SOFTWARE, *silos):
+    for name in (CASE, OPERATOR, SOFTWARE, *silos, COMPLETES):
         if not (text := str(receipt.claims.get(name, BOUND))).startswith(BOUND):
             typer.echo(f"  {name}: {_shown(_silos_named(text) if name in silos else text)}")
     for one in receipt.findings:

@@ -22,6 +22,8 @@ ITEMS = "items"
 """How many items a request is about. An item that somebody had twice is two records (rows)."""
 CONFIRMED, WAITED_FOR = "silos that confirmed", "silos waited for"
 """Over silos: who removed the records, and who has not yet."""
+COMPLETES = "completes"
+"""Over silos: the digest of the receipt that waited for silos, when the last one has confirmed."""
 _LONGEST = 250
 
 

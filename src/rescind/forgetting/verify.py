@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rescind.audits.finding import overall
+from rescind.core.claims import COMPLETES
 from rescind.errors import DataError
+from rescind.forgetting.completion import beside_the_chain, can_complete
 from rescind.forgetting.receipt import (
     NAMES,
     Receipt,
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 BY_NUMBERS = (
     ", by the numbers of the run. That these numbers are the users and items named in the file is "
     "a statement of the operator: this receipt does not cover names"
+)
+BESIDE = (
+    "completes {first} and stands beside the chain, as earlier versions wrote it: no second history"
 )
 
 
@@ -172,13 +177,39 @@ def _chain(receipt: Receipt, given: Sequence[bytes], pinned: Mapping[str, str]) 
         checks.append(Check(True, open_end))
     else:
         checks.append(Check(True, f"{steps} earlier receipts are in order, back to the first"))
-    if earlier:
-        astray = f"{len(earlier)} of the given receipts are not on its chain"
-        checks.append(Check(False, f"{astray}: {', '.join(earlier)}"))
-        every = [receipt, *(v.receipt for data in given if (v := _signature(data, pinned)).valid)]
-        named = {digest(canonical(one)): one for one in every if one is not None}
-        checks += forks(named)
+    every = [receipt, *(v.receipt for data in given if (v := _signature(data, pinned)).valid)]
+    named = {digest(canonical(one)): one for one in every if one is not None}
+    checks += _completes(receipt, {name: (name, one) for name, one in named.items()})
+    return [*checks, *_astray(list(earlier), named)]
+
+
+def _astray(left: Sequence[str], named: Mapping[str, Receipt]) -> list[Check]:
+    """Return the checks of given receipts that are not on the chain. named: all, by digest"""
+    beside = beside_the_chain(named) if left else {}
+    checks = [
+        Check(True, f"{name} {BESIDE.format(first=beside[name])}", note=True)
+        for name in left
+        if name in beside
+    ]
+    astray = [name for name in left if name not in beside]
+    if astray:
+        says = f"{len(astray)} of the given receipts are not on its chain: {', '.join(astray)}"
+        checks += [Check(False, says), *forks(named)]
     return checks
+
+
+def _completes(receipt: Receipt, others: Mapping[str, tuple[str, Receipt]]) -> list[Check]:
+    """Compare a receipt with the one that it says it completes, if that is there.
+
+    others: name and receipt, by digest
+    """
+    if receipt.claims.get(COMPLETES) not in others:
+        return []
+    name, first = others[receipt.claims[COMPLETES]]
+    if can_complete(receipt, first):
+        return [Check(True, f"it completes {name}")]
+    says = "which states another request, or waited for other silos"
+    return [Check(False, f"it says that it completes {name}, {says}")]
 
 
 def _stepped_back(earlier: Receipt, later: Receipt) -> Check:
@@ -194,8 +225,9 @@ def forks(receipts: Mapping[str, Receipt]) -> list[Check]:
     different successors to different people has two histories. Only who has both can see it
     """
     after: dict[str, list[str]] = {}
+    beside = beside_the_chain(receipts)
     for name, receipt in receipts.items():
-        if receipt.previous:
+        if receipt.previous and name not in beside:
             after.setdefault(receipt.previous, []).append(name)
     known = {digest(canonical(receipt)): name for name, receipt in receipts.items()}
     return [
@@ -213,6 +245,7 @@ def verify_all(files: Mapping[str, bytes], pinned: Mapping[str, str]) -> dict[st
     found = {name: verify(data, pinned) for name, data in files.items()}
     place = {digest(data): name for name, data in reversed(list(files.items()))}
     valid = {n: v.receipt for n, v in found.items() if v.valid and v.receipt is not None}
+    others = {sha: (name, valid[name]) for sha, name in place.items() if name in valid}
     for name, receipt in valid.items():
         before = place.get(receipt.previous)
         if before in valid:
@@ -222,7 +255,12 @@ def verify_all(files: Mapping[str, bytes], pinned: Mapping[str, str]) -> dict[st
         elif receipt.previous:
             says = f"the receipt before it, {receipt.previous}, is not among the valid ones"
             found[name] = found[name].also(Check(True, says, note=True))
-    split = forks({n: one for n, one in valid.items() if place[digest(files[n])] == n})
+        found[name] = found[name].also(*_completes(receipt, others))
+    once = {n: one for n, one in valid.items() if place[digest(files[n])] == n}
+    for name, first in beside_the_chain(once).items():
+        said = Check(True, f"it {BESIDE.format(first=first)}", note=True)
+        found[name] = found[name].also(said)
+    split = forks(once)
     return {**found, "": Verification(None, tuple(split))} if split else found
 
 

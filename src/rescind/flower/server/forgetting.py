@@ -347,7 +347,10 @@ def published(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shown(one: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts of a request without those that only its receipts need."""
+    """Return the facts of a request without those that only its receipts need.
+
+    "stated" is in progress that earlier versions saved.
+    """
     return {n: v for n, v in one.items() if n not in ("done", "stated", "silos")}
 
 

@@ -1,24 +1,27 @@
 """Receipts of requests over silos, signed on the server and written to the run's folder.
 
     receipts/1.json             after the model has forgotten request 1; names silos waited for
-    receipts/1-complete.json    when the last of them has confirmed, chained to the one before
+    receipts/1-complete.json    when the last of them has confirmed; names the one it completes
     receipts/1.key              for the requester (forgetting/receipt.py)
     receipts/1.request.json     the exact request, for the requester, too
     receipts/1.html             the page for the requester, with exact numbers
 
-A receipt that exists is never written again, so a server that was killed issues each once. It is
-written last, when the papers of the requester are there.
+All are one chain: each follows the newest that was written before it, of whatever request. One
+that exists is never written again, so a server that was killed issues each once. It is written
+last, when the papers of the requester are there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rescind.audits.finding import Finding
 from rescind.core import params
-from rescind.core.claims import CONFIRMED, WAITED_FOR
+from rescind.core.claims import COMPLETES, CONFIRMED, WAITED_FOR
 from rescind.core.federation import Federation
 from rescind.core.files import write_atomically
 from rescind.core.labels import Labels
@@ -26,8 +29,11 @@ from rescind.core.records import Erase, Event, Unshare, Withdraw
 from rescind.core.request import Request
 from rescind.core.settings import to_table
 from rescind.data.catalogue import ENTRIES
+from rescind.errors import DataError
+from rescind.flower.run_request import silo_names
 from rescind.flower.server.asked_names import AskedNames
 from rescind.forgetting import receipt
+from rescind.forgetting.completion import waits
 from rescind.forgetting.pipeline import Forgotten, vouched
 from rescind.forgetting.purge import inventory
 from rescind.forgetting.receipt import Done
@@ -43,10 +49,6 @@ UNAUDITED = (
     "rounds were made again, or the sum subtracted, by the platform's own code. Level L1: it is "
     "not shown that the influence is gone."
 )
-ON_SILO = (
-    "Records and private values on silos {silos}, which were not reached yet: they are removed "
-    "before these silos do anything else."
-)
 KEPT = "The records themselves: devices keep them, and train on them."
 COUNTED = (
     "The number of records counts those that the server knew; silos removed all others from their "
@@ -57,6 +59,7 @@ IMPORTED = (
     "learn, and `{command}` on each machine that has them deletes them. The files it was imported "
     "from."
 )
+_BY_NUMBER = re.compile(r"(\d+)(-complete)?\.json")
 
 
 def rows_left(name: str, event: Event, silos: int) -> dict[str, Any]:
@@ -100,28 +103,35 @@ def write_receipts(
     names: original ids in these requests
     """
     due = [one for one in forgot if "done" in one]
+    newest = _newest(folder)
     for one, event in zip(due, events, strict=True):
-        first = folder / "receipts" / f"{one['number']}.json"
-        previous = _newest(folder, int(one["number"]) - 1)
-        paths = [first]
-        if one.get("stated") and not one["waiting"]:
-            paths.append(first.with_name(f"{first.stem}-complete.json"))
-        for path in paths:
-            if not path.is_file():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.with_suffix(".key").unlink(missing_ok=True)  # of an interrupted write
-                labels = names.about(event)
-                issued = _issued(fed, one, event, previous, labels)
-                shown = page(issued.receipt, key=issued.key, name=path.stem)
-                _for_requester(path, REQUEST, event_text(event, labels))
-                _for_requester(path, ".html", shown)
-                receipt.write(issued, path)
-            if not proof_path(path).is_file():
-                log_if_possible(path)
-            previous = path.read_bytes()
-            waits = receipt.parse(previous).claims.get(WAITED_FOR) != "none"
-            one["stated"] = one.get("stated", waits)
-            one["receipt"] = f"receipts/{path.name}"
+        path, labels = folder / "receipts" / f"{one['number']}.json", names.about(event)
+        request, issue = event_text(event, labels), partial(_issued, fed, one, event, labels)
+        newest = _write_once(path, request, issue, newest)
+        first = path.read_bytes()
+        # Read from the receipt: a server that was killed after writing it has noted nothing else.
+        if waits(receipt.parse(first)) and not one["waiting"]:
+            path = path.with_name(f"{path.stem}-complete.json")
+            newest = _write_once(path, request, partial(issue, completed=first), newest)
+        one["receipt"] = f"receipts/{path.name}"
+
+
+def _write_once(
+    path: Path, request: str, issue: Callable[[bytes], receipt.Issued], newest: bytes
+) -> bytes:
+    """Write a receipt after the newest one, unless it is there. Return the newest one then."""
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.with_suffix(".key").unlink(missing_ok=True)  # of an interrupted write
+        issued = issue(newest)
+        shown = page(issued.receipt, key=issued.key, name=path.stem)
+        _for_requester(path, REQUEST, request)
+        _for_requester(path, ".html", shown)
+        receipt.write(issued, path)
+        newest = path.read_bytes()
+    if not proof_path(path).is_file():
+        log_if_possible(path)
+    return newest
 
 
 def _for_requester(path: Path, ending: str, text: str) -> None:
@@ -131,21 +141,51 @@ def _for_requester(path: Path, ending: str, text: str) -> None:
 
 def last_receipt(folder: Path) -> int:
     """Return the number of the last request with a receipt in a run's folder; 0 if none."""
-    numbers = (path.stem.partition("-")[0] for path in (folder / "receipts").glob("*.json"))
-    return max((int(n) for n in numbers if n.isdecimal()), default=0)
+    return max((number for number, _, _ in _written(folder)), default=0)
 
 
-def _newest(folder: Path, number: int) -> bytes:
-    """Return the last receipt of a request, to chain the next one to; empty if there is none."""
-    for name in (f"{number}-complete.json", f"{number}.json"):
-        if (folder / "receipts" / name).is_file():
-            return (folder / "receipts" / name).read_bytes()
-    return b""
+def _written(folder: Path) -> list[tuple[int, bool, Path]]:
+    """Return the receipts of a run: number, whether it completes another, and path, in order."""
+    found = ((_BY_NUMBER.fullmatch(p.name), p) for p in (folder / "receipts").glob("*.json"))
+    return sorted((int(name[1]), bool(name[2]), path) for name, path in found if name)
+
+
+def _newest(folder: Path) -> bytes:
+    """Return the receipt that no other follows, to chain the next one to; empty if there is none.
+
+    Of several, which earlier versions left, the last of the last request: the chain goes on there.
+    """
+    written = [path.read_bytes() for _, _, path in _written(folder)]
+    followed = {_previous(data) for data in written}
+    return next((one for one in reversed(written) if receipt.digest(one) not in followed), b"")
+
+
+def _previous(data: bytes) -> str:
+    """Return the digest of the receipt before; empty if this one is damaged."""
+    try:
+        return receipt.parse(data).previous
+    except DataError:
+        return ""
+
+
+def on_silos(waiting: Sequence[int]) -> str:
+    """Return what is not covered until these silos have confirmed."""
+    were, do = ("was", "this silo does") if len(waiting) == 1 else ("were", "these silos do")
+    return (
+        f"Records and private values on {silo_names(waiting)}, which {were} not reached yet: they "
+        f"are removed before {do} anything else."
+    )
 
 
 def _issued(
-    fed: Federation, one: dict[str, Any], event: Event, previous: bytes, labels: Labels | None
+    fed: Federation,
+    one: dict[str, Any],
+    event: Event,
+    labels: Labels | None,
+    previous: bytes,
+    completed: bytes = b"",
 ) -> receipt.Issued:
+    """Sign a receipt. completed: the one of this request that waited for silos; empty if none"""
     facts, waiting = dict(one["done"]), [str(silo) for silo in one["waiting"]]
     records, level = int(facts.pop("records")), str(facts.pop("level"))
     level = "L0" if waiting else level  # the bytes are still on a silo
@@ -154,7 +194,7 @@ def _issued(
         rounds=int(one["rounds"]), client_rounds=int(one["client_rounds"]),
         seconds=float(one["seconds"]), **facts,
     )  # fmt: skip
-    limits = [ON_SILO.format(silos=", ".join(waiting))] if waiting else []
+    limits = [on_silos(one["waiting"])] if waiting else []
     limits += [COUNTED] if isinstance(event, Withdraw) else []
     limits += [KEPT] if isinstance(event, Unshare) else []
     if table := one.get("imported"):
@@ -167,6 +207,7 @@ def _issued(
             **about_signer(),
             CONFIRMED: ", ".join(sorted(silos, key=int)) or "none",
             WAITED_FOR: ", ".join(waiting) or "none",
+            **({COMPLETES: receipt.digest(completed)} if completed else {}),
         },
         labels=labels, code=version_of(fed.method),
     )  # fmt: skip
