@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,13 @@ from browsing import Town, Visitor, town
 from fabricated import made
 from rescind.audits.finding import Finding
 from rescind.ledger import accounts, tables
+from rescind.ledger.audited import write_audit
+from rescind.ledger.batch import Answer, Batch
 from rescind.ledger.jobs import StartJob
 from rescind.ledger.lending import TakeBack
 from rescind.ledger.options import Options
+from rescind.ledger.release_audit import LEFT_OUT
+from rescind.ledger.taken_back import NOT_KEPT
 from rescind.service import recovery
 from rescind.service.callers import new_secret
 from rescind.service.events import OPERATORS
@@ -245,6 +250,29 @@ def test_audits_show_their_controls(enter, place) -> None:
     assert "PASS" in row
     assert "0.51 beside no-op 0.93, retrain 0.50" in row
     assert "240" in row
+
+
+@dataclass(frozen=True)
+class Audited:
+    """Write what an audit of a release found."""
+
+    findings: tuple[Finding, ...]
+    person: bytes | None = None
+
+    def carry_out(self, batch: Batch) -> Answer:
+        write_audit(batch, self.findings, release=1)
+        return Answer(200)
+
+
+def test_audits_show_why_nothing_or_not_all_was_judged(enter, place) -> None:
+    controls = {"no-op": 0.93, "retrain": 0.5}
+    judged = Finding("calibrated", "PASS", 0.51, (0.45, 0.57), 0.5, 0.1, controls, n=240)
+    do(place, Audited((judged, Finding("audit", "UNAUDITED", note=LEFT_OUT))))
+    do(place, Audited((Finding("audit", "UNAUDITED", note=NOT_KEPT),)))
+    _, page = enter()
+    none, some = (panel(page, "Audits").get_by_role("row").nth(n).inner_text() for n in (1, 2))
+    assert NOT_KEPT in none
+    assert f"retrain 0.50. {LEFT_OUT}" in some
 
 
 def test_an_account_is_held(enter, place) -> None:

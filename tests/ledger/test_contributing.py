@@ -244,7 +244,7 @@ def test_with_noise_no_part_is_taken_and_none_is_released(tmp_path: Path) -> Non
     done(ledger, difference(person, [], [4, 5]))
     ledger.close()
     ledger = live(tmp_path / "before", options=noise)
-    copy, _, _ = ledger.releases._copy()
+    copy, *_ = ledger.releases._copy()
     assert [copy.kept[n].tolist() for n in copy.left_out] == [[4, 5]]
     ledger.close()
 

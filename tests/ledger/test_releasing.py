@@ -187,9 +187,10 @@ def test_a_sum_that_is_not_that_of_the_loans_makes_no_release() -> None:
         make_here(Copy(sums, tuple(kept), tuple(gone)), CATALOGUE.ids, FORM)
 
 
-def test_the_process_that_makes_releases_makes_the_same() -> None:
+@pytest.mark.parametrize("lost", [0, None])
+def test_the_process_that_makes_releases_makes_the_same(lost: int | None) -> None:
     kept, gone = many(20)
-    copy = Copy(added_up(kept, ITEMS), tuple(kept), tuple(gone))
+    copy = Copy(added_up(kept, ITEMS), tuple(kept), tuple(gone), lost=lost)
     here, there = (make(copy, CATALOGUE.ids, FORM) for make in (make_here, _make_there))
     assert here == there
 

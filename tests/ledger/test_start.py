@@ -19,7 +19,9 @@ from rescind.ledger.errors import CannotStart, NotThere, OlderLedger
 from rescind.ledger.keyslots import KeySlots
 from rescind.ledger.lending import Lend
 from rescind.ledger.lost_keys import mirror_missing, mirror_of
+from rescind.ledger.migrate import migrate
 from rescind.ledger.options import Options
+from rescind.ledger.store import Store
 from rescind.ledger.tables import named_slots
 
 
@@ -123,7 +125,7 @@ def test_another_history_of_the_same_length_is_refused(tmp_path: Path) -> None:
         joined(ledger, 1)
         ledger.close()
     shutil.copy(tmp_path / "1" / "ledger.db", tmp_path / "2" / "ledger.db")
-    with pytest.raises(OlderLedger, match="another one"):
+    with pytest.raises(OlderLedger, match=r"another service.*ledger is the wrong one"):
         opened(tmp_path / "2")
 
 
@@ -205,6 +207,38 @@ def test_the_mirror_of_another_service_is_refused_and_stays_as_it_is(tmp_path: P
 
 
 @pytest.mark.parametrize("accepted", [False, True])
+def test_a_mirror_of_another_service_in_the_place_of_lost_keys_is_named(
+    tmp_path: Path, accepted: bool
+) -> None:
+    """The ledger has more entries than those keys saw: it is not the older one."""
+    mine, other, mirror = tmp_path / "mine", tmp_path / "other", tmp_path / "mirror.bin"
+    ledger = opened(other, keys_mirror=mirror)
+    joined(ledger, 1, 2)
+    ledger.close()
+    ledger = opened(mine)
+    person, *_ = [joined(ledger, item) for item in range(5)]
+    ledger.close()
+    store = Store(mine)  # a start would bring it to the present tables
+    migrate(store.writer(), "0001")
+    store.checkpoint(0)
+    store.close()
+    (mine / "keys.bin").rename(tmp_path / "away.bin")
+    before = {path.name: path.read_bytes() for path in mine.iterdir()}
+    with pytest.raises(OlderLedger) as refused:
+        opened(mine, keys_mirror=mirror, options=Options(accept_lost_keys=accepted))
+    assert f"the keys in {mirror} are those of another service" in str(refused.value)
+    assert "older" not in str(refused.value)
+    after = {path.name: path.read_bytes() for path in mine.iterdir()}
+    assert {name: after.get(name) for name in before} == before
+    assert not after.keys() - before.keys() - {"ledger.db-wal", "ledger.db-shm"}
+    assert mirror.read_bytes() == (other / "keys.bin").read_bytes()
+    (tmp_path / "away.bin").rename(mine / "keys.bin")
+    ledger = opened(mine)
+    assert lent(ledger, person) == [0], "control: its own keys open it"
+    ledger.close()
+
+
+@pytest.mark.parametrize("accepted", [False, True])
 def test_keys_of_another_service_are_known_by_the_ledger_and_not_destroyed(
     tmp_path: Path, accepted: bool
 ) -> None:
@@ -214,7 +248,7 @@ def test_keys_of_another_service_are_known_by_the_ledger_and_not_destroyed(
         ledger.close()
     shutil.copy(tmp_path / "1" / "keys.bin", tmp_path / "2" / "keys.bin")
     keys = (tmp_path / "2" / "keys.bin").read_bytes()
-    with pytest.raises(CannotStart, match="those of another service"):
+    with pytest.raises(OlderLedger, match="those of another service"):
         opened(tmp_path / "2", options=Options(accept_lost_keys=accepted))
     assert (tmp_path / "2" / "keys.bin").read_bytes() == keys
     opened(tmp_path / "1").close()

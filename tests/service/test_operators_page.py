@@ -7,7 +7,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from rescind.ledger.backup import back_up, restore
 from rescind.ledger.batch import Answer, Batch
 from rescind.ledger.errors import Busy, DiskFull
 from rescind.ledger.removal import Remove
+from rescind.ledger.taken_back import NOT_KEPT
 from rescind.service import chores
 from rescind.service.callers import new_secret
 from rescind.service.policy import SCOPES, Role
@@ -82,6 +83,28 @@ def test_a_release_that_failed_says_why(house: House, monkeypatch) -> None:
     assert house.release(operator).status_code == 202
     asked = operator.get("/v1/operator/releases").json()["asked"]
     assert (asked["state"], asked["why"]) == ("failed", "the sum is not that of the loans.")
+
+
+@pytest.mark.parametrize("restart", [True, False])
+def test_audits_say_that_a_restart_left_nothing_to_judge(tmp_path: Path, restart: bool) -> None:
+    """Eight people erase 160 records in all."""
+    with ExitStack() as stack:
+        house = stack.enter_context(opened(tmp_path / "state"))
+        people = [house.person(tuple(range(n, 32 + n))) for n in range(8)]
+        house.release(house.operator())
+        for n, person in enumerate(people):
+            asked = {"kind": "erase", "items": [f"item-{item}" for item in range(n, 20 + n)]}
+            assert person.post("/v1/me/requests", asked).status_code == 202
+        if restart:
+            stack.close()
+            house = stack.enter_context(opened(tmp_path / "state"))
+        operator = house.operator()
+        house.release(operator)
+        last = operator.get("/v1/operator/audits").json()["audits"][0]
+        assert (last["release"], last["records"]) == (2, 0 if restart else 160)
+        assert (last["verdict"] == "UNAUDITED") == restart
+        assert (NOT_KEPT in last["detail"]) == restart
+        assert "Too few" not in last["detail"]
 
 
 def test_the_overview_says_what_its_reader_may_do(house: House) -> None:

@@ -51,4 +51,4 @@ class CannotStart(DataError):
 
 
 class OlderLedger(ConfigError):
-    """The ledger is older than its keys, or another one: starting would destroy newer keys."""
+    """The ledger is older than its keys, or not theirs: starting would destroy keys."""

@@ -23,10 +23,12 @@ from rescind.audits.finding import Finding
 from rescind.core.federation import Federation
 from rescind.core.records import Records
 from rescind.ledger.piping import Items
-from rescind.ledger.release_audit import FEWEST, Floats, Person, judged, matched, measured
+from rescind.ledger.release_audit import Floats, Person, judged, matched, measured
+from rescind.ledger.taken_back import FEWEST, why_not_judged
 
 Trained = Callable[[Sequence[Items], int], Federation]
 """Trains on loans with a seed."""
+JUDGED = "that the last generation learnt, of people who still lend,"
 
 
 def audited(
@@ -36,12 +38,15 @@ def audited(
     items: int,
     seed: int,
     trained: Trained,
+    lost: int | None = 0,
 ) -> Finding:
-    """Judge a generation. kept, gone: of each person, what they lend and what they took back"""
+    """Judge a generation. kept, gone: of each person, what they lend and what they took back
+
+    lost: how many were taken back that no memory has, at most; None: that was not counted
+    """
     records = sum(map(len, gone))
     if records < FEWEST:
-        note = f"{FEWEST} records or more that the last generation learnt are judged as one."
-        return Finding("audit", "UNAUDITED", n=0, note=f"Too few were taken back: {note}")
+        return Finding("audit", "UNAUDITED", note=why_not_judged(records, lost, JUDGED))
     people = matched(kept, gone, items)
     before = [np.union1d(one, two).astype(np.int32) for one, two in zip(kept, gone, strict=True)]
     reference = _known(trained(kept, seed + 1), people)

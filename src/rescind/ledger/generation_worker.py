@@ -86,7 +86,8 @@ class Trainer:
         ids = torch.arange(len(self.loans))
         best = lists(self.fed, ids, LONGEST, mask=("had",)).numpy().astype("<i4")
         self._write(LISTS, best.tobytes())
-        told = audited(self.fed, self.loans, self.gone, self.items, self.seed, self._trained_anew)
+        anew, lost = self._trained_anew, self.facts.get("lost", 0)
+        told = audited(self.fed, self.loans, self.gone, self.items, self.seed, anew, lost)
         _say({"audit": told.facts()})
         file_of(self.state, self.job, CHECKPOINT).unlink(missing_ok=True)
 

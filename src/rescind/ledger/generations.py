@@ -8,7 +8,8 @@ A start goes on with one that was learning, if nothing changed since it began: l
 moment are kept nowhere. Otherwise it begins anew.
 
 One serves after its audit (`generation_audit`), if the operator chose it. What the audit asks about
-is in memory only: after a start there is nothing to judge, and the verdict says so.
+is in memory only: after a start there is nothing to judge, and the verdict says so. How many were
+taken back is in the history (`taken_back`): only where they were few, it says that they were.
 """
 
 from __future__ import annotations
@@ -61,16 +62,20 @@ class Copied:
     loans: dict[bytes, Items] = field(repr=False)
     gone: dict[bytes, Items] = field(repr=False)
     """What the same people took back since the last generation began."""
+    lost: int | None = 0
+    """How many records a start has forgotten of that, at most; None: that was not counted."""
 
     @classmethod
-    def of(cls, loans: dict[bytes, Items], before: dict[bytes, Items]) -> Copied:
+    def of(
+        cls, loans: dict[bytes, Items], before: dict[bytes, Items], lost: int | None = 0
+    ) -> Copied:
         """Compare the loans of two moments; an array that is the same object did not change."""
         gone = {
             person: np.setdiff1d(before[person], now).astype(np.int32)
             for person, now in loans.items()
             if person in before and before[person] is not now
         }
-        return cls(loans, gone)
+        return cls(loans, gone, lost)
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,8 @@ class Generations:
         self._process: subprocess.Popen[bytes] | None = None
         self._thread: threading.Thread | None = None
         self._copy: dict[str, Copied] = {}
-        self._learnt: dict[bytes, Items] = {}
+        self._learnt: dict[bytes, Items] | None = None
+        """Loans that the last generation learnt; None: none has begun since the start."""
         self._chosen: str | None = None
         self._served: Served | None = None
         self._fresh: tuple[int, bool] = (-1, False)
@@ -195,7 +201,12 @@ class Generations:
 
     def _begun(self, job: str, seq: int) -> None:
         """Copy the loans of this moment and look out for what is taken back from now on."""
-        self._copy = {job: Copied.of(lent_alone(self._parts.live.loans), self._learnt)}
+        loans = lent_alone(self._parts.live.loans)
+        lost: int | None = 0
+        if self._learnt is None:
+            with self._parts.store.reading() as tx:
+                lost = jobs.taken_back_since_the_one_before(tx, job, seq)
+        self._copy = {job: Copied.of(loans, self._learnt or {}, lost)}
         self._learnt = self._copy[job].loans
         self._watch()
 
@@ -276,6 +287,7 @@ class Generations:
             "seed": SEED,
             "nice": self.nice,
             "items": len(self._parts.catalogue),
+            "lost": copied.lost,
             "state": str(self._parts.state),
             "key": self._parts.keys.get(row.key).key.hex(),
         }

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Row, and_, insert, select, update
+from sqlalchemy import Row, and_, func, insert, select, update
 
 from rescind.audits.finding import FAILED as REFUSED
 from rescind.audits.finding import Finding
@@ -20,6 +20,7 @@ from rescind.ledger.audited import verdict_of, write_audit
 from rescind.ledger.batch import Answer, Batch, Items
 from rescind.ledger.errors import NotThere
 from rescind.ledger.keyslots import about
+from rescind.ledger.taken_back import at_most
 
 RECIPES = ("FedShare", "Softmax", "Blend")
 LEARNING, READY, STALE, FAILED = "learning", "ready", "stale", "failed"
@@ -53,6 +54,20 @@ def changed_since(tx: Any, seq: int, kinds: tuple[str, ...] = TAKE_BACKS) -> boo
     column = tables.event.c
     found = and_(column.seq > seq, column.kind.in_(kinds), column.n > 0)
     return tx.execute(select(column.seq).where(found).limit(1)).first() is not None
+
+
+def taken_back_since_the_one_before(tx: Any, job: str, seq: int) -> int | None:
+    """Return how many records were taken back since an earlier generation began, at most.
+
+    None: that was not counted, or its row has expired. job, seq: the present one, and its moment
+    """
+    table, events = tables.job.c, tables.event.c
+    earlier = select(func.max(table.seq)).where(table.id != job, table.seq <= seq)
+    begun: int | None = tx.scalar(earlier)
+    if begun is not None:
+        return at_most(tx, begun, seq)
+    logged = and_(events.kind == "generation", events.seq <= seq)
+    return None if tx.execute(select(events.seq).where(logged).limit(1)).first() else 0
 
 
 def job_row(tx: Any, job: str) -> Row:

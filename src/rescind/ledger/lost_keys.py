@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, delete, insert, inspect, select
 
 from rescind.core.files import write_atomically
-from rescind.ledger.errors import CannotStart
+from rescind.ledger.errors import CannotStart, OlderLedger
 from rescind.ledger.keyfile import FILE as KEYS
 from rescind.ledger.keyfile import Head, head_of, identity_in, ids_in
 from rescind.ledger.keyslots import KeySlots
@@ -24,22 +24,35 @@ OWNER = "keys"
 """The setting that says which keys are a ledger's own."""
 
 
+def check_owner(state: Path, mirror: Path | None, connection: Connection) -> None:
+    """Refuse keys of another service than the ledger's. Nothing may be written before it.
+
+    Keys that no ledger has used yet are another matter (`check_keys`): nobody misses them.
+    """
+    _, newest = _files(state, mirror)
+    if not (head_of(newest).size or ids_in(newest)):
+        return
+    with connection.begin():
+        owner = owner_of(connection) if inspect(connection).has_table(setting.name) else None
+    if owner in (None, identity_in(newest)):
+        return
+    raise OlderLedger(
+        f"the keys in {newest} are those of another service than this ledger, and a start would "
+        f"destroy them, so nothing was done. If the keys are the wrong ones, move them away, then "
+        f"put back the right ones. {put_back(state, mirror)} If the ledger is the wrong one, give "
+        f"--database if its own is in PostgreSQL, or put its own back (rescind restore)."
+    )
+
+
 def check_keys(state: Path, mirror: Path | None, connection: Connection, accepted: bool) -> None:
     """Refuse a ledger with boxes that no file of keys opens: none is there, or only an old copy.
 
     Keys that have seen the whole ledger and do not open a box are another matter: they were
     destroyed, and `rescind restore` has asked. accepted: the operator says that keys are lost
     """
-    files = [path for path in (state / KEYS, mirror) if path is not None]
-    newest = max(files, key=lambda path: head_of(path).batch)
+    files, newest = _files(state, mirror)
     with connection.begin():
         there = ids_in(newest)
-        if there and owner_of(connection) not in (None, identity_in(newest)):
-            raise CannotStart(
-                f"the keys in {newest} are those of another service, and a start would destroy "
-                f"them. Nothing was done. Move them away, then put back the right ones. "
-                f"{put_back(state, mirror)}"
-            )
         if accepted or head_of(newest).batch >= last_batch_if_any(connection):
             return
         named = named_slots(connection)
@@ -55,6 +68,12 @@ def check_keys(state: Path, mirror: Path | None, connection: Connection, accepte
         f"rescind serve --accept-lost-keys drops every loan and ends every account that they "
         f"open."
     )
+
+
+def _files(state: Path, mirror: Path | None) -> tuple[list[Path], Path]:
+    """Return the files of keys, and the one that was used last."""
+    files = [path for path in (state / KEYS, mirror) if path is not None]
+    return files, max(files, key=lambda path: head_of(path).batch)
 
 
 def owner_of(connection: Connection) -> str | None:

@@ -21,16 +21,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rescind.audits.finding import Finding
+from rescind.ledger.taken_back import FEWEST, why_not_judged
 from rescind.methods.additive._live_release import Form, Weights, cut
 from rescind.methods.additive._live_sum import Items, added_up
 
-FEWEST = 100
-"""Records from which on an audit judges: fewer say too little, and it of few people."""
 MARGIN = 0.1
 """Largest distance of the AUC from .5 that counts as none: chance makes .08 of 100 records."""
 ROUNDING = 1e-5
 """Differences of scores below this part of the largest weight are rounding, and count as ties."""
 SHIFT = 2.0
+JUDGED = "taken back since the last release, and not lent again,"
+LEFT_OUT = (
+    "What was taken back before the service was started again is not judged: nothing of it is kept."
+)
 Floats = NDArray[np.float64]
 Score = Callable[[Items], Floats]
 
@@ -48,13 +51,19 @@ class Person:
 
 
 def audited(
-    weights: Weights, kept: Sequence[Items], gone: Sequence[Items], form: Form
+    weights: Weights,
+    kept: Sequence[Items],
+    gone: Sequence[Items],
+    form: Form,
+    lost: int | None = 0,
 ) -> list[Finding]:
-    """Judge a release. kept, gone: of each person, what they lend and what they took back"""
+    """Judge a release. kept, gone: of each person, what they lend and what they took back
+
+    lost: how many were taken back before a start, at most; None: that was not counted
+    """
     records = sum(map(len, gone))
     if records < FEWEST:
-        note = f"{FEWEST} records or more taken back since the last release are judged as one."
-        return [Finding("audit", "UNAUDITED", n=0, note=f"Too few were taken back: {note}")]
+        return [Finding("audit", "UNAUDITED", note=why_not_judged(records, lost, JUDGED))]
     people = matched(kept, gone, weights.items)
     reference = _solved(kept, weights.items, form, np.arange(weights.items)[::-1])
     retrain = _solved(kept, weights.items, form, np.roll(np.arange(weights.items), 7))
@@ -66,7 +75,9 @@ def audited(
         "score shift": _measure(no_op, reference, people, SHIFT),
         "retrain": _measure(retrain, reference, people),
     }
-    return [judged(found, {"no-op": "FAIL", "score shift": "FAIL", "retrain": "PASS"}, records)]
+    wanted = {"no-op": "FAIL", "score shift": "FAIL", "retrain": "PASS"}
+    left_out = [] if lost == 0 else [Finding("audit", "UNAUDITED", note=LEFT_OUT)]
+    return [judged(found, wanted, records), *left_out]
 
 
 def judged(

@@ -44,6 +44,8 @@ class Copy:
     """What the same people took back since the last release."""
     left_out: tuple[int, ...] = ()
     """Places of people whom the noise does not cover any more."""
+    lost: int | None = 0
+    """How many records were taken back before a start, at most; None: that was not counted."""
 
     @classmethod
     def of(
@@ -52,12 +54,13 @@ class Copy:
         loans: Mapping[bytes, Items],
         gone: Mapping[bytes, Items],
         left_out: Collection[bytes] = (),
+        lost: int | None = 0,
     ) -> Copy:
         """Line up what people lend with what they took back."""
         people = sorted({*loans, *gone})
         kept = tuple(loans.get(person, NOBODY) for person in people)
         out = tuple(n for n, person in enumerate(people) if person in left_out)
-        return cls(sums, kept, tuple(gone.get(person, NOBODY) for person in people), out)
+        return cls(sums, kept, tuple(gone.get(person, NOBODY) for person in people), out, lost)
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ def make_here(copy: Copy, ids: Sequence[str], form: Form, noise: Noise | None = 
         return _with_noise(copy, ids, form, noise)
     file = release_of(copy.sums, form).to_bytes(ids)
     # What is audited is what people get: read back from the file.
-    findings = audited(read(file)[0], copy.kept, copy.gone, form)
+    findings = audited(read(file)[0], copy.kept, copy.gone, form, copy.lost)
     exact = Finding(
         "exactness",
         "SHOWN",
@@ -116,6 +119,7 @@ def _make_there(copy: Copy, ids: Sequence[str], form: Form, noise: Noise | None 
         "form": asdict(form),
         "ids": list(ids),
         "left_out": list(copy.left_out),
+        "lost": copy.lost,
     }
     settings["noise"] = None if noise is None else asdict(noise)
     arrays: dict[str, Any] = {"total": copy.sums.total, "owners": copy.sums.owners}
@@ -148,7 +152,8 @@ def main() -> int:
     form = dict(settings["form"])
     kept = piping.parts_of(arrays, "kept")
     sums = Totals(arrays["total"], arrays["owners"], len(kept), len(arrays["kept_item"]))
-    copy = Copy(sums, kept, piping.parts_of(arrays, "gone"), tuple(settings["left_out"]))
+    gone, left_out = piping.parts_of(arrays, "gone"), tuple(settings["left_out"])
+    copy = Copy(sums, kept, gone, left_out, settings["lost"])
     noise = Noise(**settings["noise"]) if settings["noise"] else None
     chosen = Form(Solving(**form.pop("solving")), **form)
     try:

@@ -51,6 +51,7 @@ from rescind.ledger.release_steps import (
 )
 from rescind.ledger.release_worker import Copy, make
 from rescind.ledger.tables import CHANGES
+from rescind.ledger.taken_back import at_most
 from rescind.ledger.tally import NAMELESS, Since
 from rescind.methods.additive import _live_release as live_release
 from rescind.methods.additive._live_inverse import InstantSum
@@ -89,6 +90,8 @@ class Releasing:
         self._release: Release | None = None
         self._instant: AtOnce | None = None
         self._seq = 0
+        self._known_from = 0
+        """The `seq` from which on the memory has what was taken back."""
         self.unlisted: Unlisted | None = None
         """The last release, until its roster is made. In memory only: a start lists nothing."""
 
@@ -96,8 +99,10 @@ class Releasing:
 
     def begin(self) -> None:
         """Load the release in service, issue what is due, end what is old. Makes no release."""
-        self.noising.begin()
         table = tables.release
+        with self._parts.store.reading() as tx:
+            self._known_from = tx.scalar(select(func.max(tables.event.c.seq))) or 0
+        self.noising.begin()
         with self._parts.store.reading() as tx:
             rows = tx.execute(select(table).order_by(table.c.number.desc())).all()
             waiting = tx.scalar(
@@ -195,12 +200,16 @@ class Releasing:
         self.check_possible()
         with self._making:
             noise = self.noising.next()
-            copy, seq, loans = self._copy()
-            people = self._changed_between(self._seq, seq).number
-            made = make(copy, self._parts.catalogue.ids, self.form, noise)
-            file = live_release.packed(made.file)
-            operation = ReleaseMade(self._parts.state, seq, people, made, file)
-            body = self._submit(operation).result().body
+            copy, seq, loans, gone = self._copy()
+            try:
+                people = self._changed_between(self._seq, seq).number
+                made = make(copy, self._parts.catalogue.ids, self.form, noise)
+                file = live_release.packed(made.file)
+                operation = ReleaseMade(self._parts.state, seq, people, made, file)
+                body = self._submit(operation).result().body
+            except BaseException:
+                self._parts.live.unsettle(gone)  # the next one is judged by it
+                raise
             reach("release committed")
             release = Release(
                 body["number"],
@@ -232,7 +241,10 @@ class Releasing:
         if self.unlisted is release:
             self.unlisted = None
 
-    def _copy(self) -> tuple[Copy, int, dict[bytes, Items]]:
+    def _copy(self) -> tuple[Copy, int, dict[bytes, Items], dict[bytes, Items]]:
+        """Copy the sum after a batch; return also its `seq`, the loans and what was taken back."""
+        with self._parts.store.reading() as tx:
+            lost = at_most(tx, self._seq, self._known_from)
         found: list[tuple[Any, int]] = []
         live = self._parts.live
         self._submit(TakeCopy(lambda seq: found.append((live.settle(), seq)))).result()
@@ -240,7 +252,7 @@ class Releasing:
         left_out = self.noising.left_out(seq)
         if self._parts.options.noise:  # it covers one part of each person: what they lend
             left_out |= {name for name in (*loans, *gone) if is_kept(name)}
-        return Copy.of(sums, loans, gone, left_out), seq, loans
+        return Copy.of(sums, loans, gone, left_out, lost), seq, loans, gone
 
     def _fulfil(self, served: Served) -> None:
         while self._submit(Issue(served, self._signer)).result().body["more"]:

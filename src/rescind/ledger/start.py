@@ -36,7 +36,7 @@ from rescind.ledger.keyfile import FILE as KEYS
 from rescind.ledger.keyfile import Head, check_files, head_of
 from rescind.ledger.keyslots import KeySlots, about
 from rescind.ledger.lending import LEFT, forget_person
-from rescind.ledger.lost_keys import check_keys, mirror_of, note_owner, remember_mirror
+from rescind.ledger.lost_keys import check_keys, check_owner, mirror_of, note_owner, remember_mirror
 from rescind.ledger.migrate import migrate
 from rescind.ledger.options import Options
 from rescind.ledger.parts import Parts
@@ -112,6 +112,7 @@ def prepared(
         undo.enter_context(store.faults_told())
         connection = store.writer()
         with compared_with_note(state, database):  # before anything is written into it
+            check_owner(state, keys_mirror, connection)
             tree = read_tree(connection)
             check_fits(_head(state, keys_mirror), connection, tree)
         migrate(connection)

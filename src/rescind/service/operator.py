@@ -133,7 +133,10 @@ def rounds(
 def audits(
     service: TheService, cursor: bodies.Cursor = None, size: bodies.PageSize = 100
 ) -> Response:
-    """List what audits said, the newest first."""
+    """List what audits said, the newest first.
+
+    `records` is how many were judged: 0 where nothing could be, and `detail` says why.
+    """
     table = tables.audit
     rows, more = _page(service, table, table.c.n.desc(), cursor, size)
     names = ("n", "release", "job", "records", "verdict", "detail")

@@ -165,6 +165,12 @@ class LiveSum:
             gone, self.gone = self.gone, {}
             return self.sums.copy(), dict(self.loans), gone
 
+    def unsettle(self, gone: Mapping[bytes, Items]) -> None:
+        """Know again what `settle` returned, less what was lent again: nothing came of it."""
+        with self._lock:
+            for person, items in gone.items():
+                self._note(person, items, self.of(person))
+
     def load(self, loans: Mapping[bytes, Items]) -> None:
         """Add up the loans of many people at once, into a sum that is empty."""
         if self.loans:

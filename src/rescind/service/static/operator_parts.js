@@ -171,7 +171,9 @@ function controls (found) {
   const judged = found.find(one => Object.keys(one.controls ?? {}).length)
   if (!judged) return found.find(one => one.note)?.note ?? '–'
   const said = Object.entries(judged.controls).map(([name, value]) => `${name} ${value.toFixed(2)}`)
-  return `${judged.value?.toFixed(2)} beside ${said.join(', ')}`
+  const beside = `${judged.value?.toFixed(2)} beside ${said.join(', ')}`
+  const unjudged = found.find(one => one.verdict === 'UNAUDITED')?.note // such as what a restart left nothing of
+  return unjudged ? `${beside}. ${unjudged}` : beside
 }
 
 /** @param {{storage: any, keys: number, scan: () => void, scanning: boolean}} props */
