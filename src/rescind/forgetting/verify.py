@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rescind.audits.finding import overall
+from rescind.core.words import count_of
 from rescind.errors import DataError
 from rescind.forgetting.receipt import (
     NAMES,
@@ -168,17 +169,23 @@ def _chain(receipt: Receipt, given: Sequence[bytes], pinned: Mapping[str, str]) 
     if here.previous and not steps:
         checks.append(Check(False, f"none of the given earlier receipts is {here.previous}"))
     elif here.previous:
-        open_end = f"{steps} earlier receipts are in order; {here.previous} was not given"
+        open_end = f"{_in_order(steps)}; {here.previous} was not given"
         checks.append(Check(True, open_end))
     else:
-        checks.append(Check(True, f"{steps} earlier receipts are in order, back to the first"))
+        checks.append(Check(True, f"{_in_order(steps)}, back to the first"))
     if earlier:
-        astray = f"{len(earlier)} of the given receipts are not on its chain"
+        are = "is" if len(earlier) == 1 else "are"
+        astray = f"{len(earlier)} of the given receipts {are} not on its chain"
         checks.append(Check(False, f"{astray}: {', '.join(earlier)}"))
         every = [receipt, *(v.receipt for data in given if (v := _signature(data, pinned)).valid)]
         named = {digest(canonical(one)): one for one in every if one is not None}
         checks += forks(named)
     return checks
+
+
+def _in_order(receipts: int) -> str:
+    are = "is" if receipts == 1 else "are"
+    return f"{count_of(receipts, 'earlier receipt')} {are} in order"
 
 
 def _stepped_back(earlier: Receipt, later: Receipt) -> Check:
