@@ -267,6 +267,16 @@ def test_an_import_is_not_overwritten_by_accident(save):
     assert load("mine").users.tolist() == ["carla", "bob"]
 
 
+def test_a_file_that_is_missing_is_told_before_a_name_that_is_taken(save):
+    import_file(save(GOOD), "mine")
+    with pytest.raises(DataError, match=r"nowhere\.csv: there is no such file"):
+        import_file("nowhere.csv", "mine")
+    with pytest.raises(DataError, match=r"films\.csv: there is no such file"):
+        import_file(save(GOOD), "mine", items="films.csv")
+    with pytest.raises(ConfigError, match="'mine' already exists"):
+        import_file(save(GOOD), "mine")
+
+
 def test_unknown_columns_and_extensions_are_refused(save):
     with pytest.raises(DataError, match=r"'nobody' for the user.*The columns are user, item"):
         import_file(save(GOOD), "mine", columns={"user": "nobody"})

@@ -221,6 +221,32 @@ def test_fields_of_another_kind_are_named():
             parse(f"{text}\n".encode())
 
 
+def test_missing_and_unknown_fields_are_told_in_words():
+    table = json.loads(canonical(issue(EVENT, DONE, KEPT, [PASSED]).receipt))
+
+    def told(change, *gone):
+        changed = {**{name: v for name, v in table.items() if name not in gone}, **change}
+        text = json.dumps(changed, sort_keys=True, ensure_ascii=False, indent=1)
+        with pytest.raises(DataError) as caught:
+            parse(f"{text}\n".encode())
+        return str(caught.value)
+
+    end = ": the file was changed, or cut."
+    assert told({}, "verdict") == f"the receipt lacks the field 'verdict'{end}"
+    assert told({}, "kept", "code") == f"the receipt lacks the fields 'code', 'kept'{end}"
+    assert told({"more": 1}) == f"the receipt has the unknown field 'more'{end}"
+    both = told({"verdicts": "PASS"}, "verdict")
+    assert (
+        both == f"the receipt lacks the field 'verdict' and has the unknown field 'verdicts'{end}"
+    )
+    less = {name: v for name, v in table["done"].items() if name != "level"}
+    assert told({"done": less}) == f"the receipt.done lacks the field 'level'{end}"
+    assert told({"asked": 7}) == "the receipt.asked is '7', expected fields with names."
+    many = told({f"x{n}": 1 for n in range(500)})
+    assert "and 480 more" in many
+    assert len(many) < 400
+
+
 def test_unsigned_foreign_and_unpinned_receipts_are_said_so(tmp_path, monkeypatch):
     receipt = issue(EVENT, DONE, KEPT, [PASSED]).receipt
     me = mine()
@@ -277,6 +303,7 @@ def test_a_chain_leads_back_to_the_first_receipt():
     # An open end is said, and is no fault.
     found = verify(last, mine(), [third])
     assert found.valid
+    assert found.checks[-1].says.startswith("1 earlier receipt is in order; ")
     assert f"{digest(second)} was not given" in found.checks[-1].says
 
 
@@ -288,7 +315,7 @@ def test_a_broken_forked_or_foreign_chain_is_found(tmp_path, monkeypatch):
     fork = canonical(issue(EVENT, DONE, KEPT, [], previous=first).receipt)
     found = verify(last, me, [first, second, third, fork])
     assert found.problems == [
-        f"1 of the given receipts are not on its chain: {digest(fork)}",
+        f"1 of the given receipts is not on its chain: {digest(fork)}",
         f"FORK: {digest(second)} and {digest(fork)} both follow {digest(first)}",
     ]
     changed = third.replace(b'_rounds": "100-999"', b'_rounds": "100-998"')

@@ -177,7 +177,11 @@ def lies(person: bytes) -> dict[str, tuple[type[Exception], str, Contribute]]:
             "at most",
             replace(honest, plus=Part(tuple(range(MOST + 1)), weight_of(MOST + 1))),
         ),
-        "what is lent": (ConsentError, "are lent", difference(person, [4, 5], [1, 6])),
+        "what is lent": (
+            ConsentError,
+            "1 of these 2 items is lent",
+            difference(person, [4, 5], [1, 6]),
+        ),
         "less than it holds": (VersionConflict, "holds 2", difference(person, [4], [6])),
         "more than it holds": (VersionConflict, "holds 2", difference(person, [4, 5, 7], [6])),
         "another weight to subtract": (

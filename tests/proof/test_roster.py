@@ -97,6 +97,7 @@ def test_strangers_add_up_an_honest_roster_without_data(operator: Operator) -> N
     assert audit(fed, operator.publishes(fed), operator.seeds) == [
         "the sum that the run uses is the published one",
         "the weights follow from it",
+        "the names of its items are those that the log states",
     ]
 
 

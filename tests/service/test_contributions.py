@@ -65,7 +65,7 @@ REFUSED = {
     "too many": (422, "plus.items", difference([], [f"item-{n}" for n in range(5_001)])),
     "no device": (422, "device", difference([], ["item-1"], device="somebody")),
     "stale": (412, "holds 0", difference(["item-9"], ["item-1"])),
-    "lent": (409, "are lent", difference([], ["item-3"])),
+    "lent": (409, "this item is lent", difference([], ["item-3"])),
 }
 
 

@@ -183,7 +183,7 @@ def admit_user(
     from rescind.data.importing import imported_names
     from rescind.errors import ConfigError, DataError, suggest
     from rescind.experiments.request_queue import links
-    from rescind.flower.silo.returns import admit_to_silo, check_silo, is_silo
+    from rescind.flower.silo.silo_notes import is_silo
 
     if name not in imported_names():
         raise ConfigError(f"'{name}' is not an imported dataset; {suggest(name, imported_names())}")
@@ -192,10 +192,8 @@ def admit_user(
             raise ConfigError(f"there is no run {one}. Nothing was changed.")
         if is_silo(one):  # its list has keys of ids, and what the data has stays away
             raise ConfigError(f"{one} is a silo: name it with --silo. Nothing was changed.")
-    for one in silo or ():
-        check_silo(one, name)
     # Silos first: they look for the user's rows in the data, which loses them.
-    found = [str(one) for one in silo or () if admit_to_silo(one, user)]
+    found = _let_in_by_silos(silo, name, user) if silo else []
     found += [name] if admit_imported(name, user) else []
     folders = [link for one in run or () for link in links(one)]
     found += [str(folder) for folder in folders if Blocklist.admit(folder / FILE, user)]
@@ -208,3 +206,12 @@ def admit_user(
     typer.echo(f"\nNext: rescind data append {name} FILE, with rows that are new")
     if silo:
         typer.echo("Then: rescind flower join, and rescind flower run without requests")
+
+
+def _let_in_by_silos(silos: Sequence[Path], name: str, user: str) -> list[str]:
+    """Return the silos that let a user in again. Only here Flower is needed."""
+    from rescind.flower.silo.returns import admit_to_silo, check_silo
+
+    for one in silos:
+        check_silo(one, name)
+    return [str(one) for one in silos if admit_to_silo(one, user)]

@@ -77,17 +77,30 @@ def left_out_of(name: str) -> dict[str, Any]:
     from rescind.data.erasing import left_out
 
     found = left_out(name)
-    return {LEFT_OUT: {"users": len(found), "rows": sum(found.values())}} if found else {}
+    if not found:
+        return {}
+    rows, in_part = (sum(getattr(one, n) for one in found.values()) for n in ("rows", "in_part"))
+    return {LEFT_OUT: {"users": len(found), "rows": rows, "users_in_part": in_part}}
 
 
 def left_out_told(name: str, about: dict[str, Any]) -> str:
     """Return what to do about such rows. No id is named: others read lists of datasets, too."""
     rows, users = (count_of(about[LEFT_OUT][what], what[:-1]) for what in ("rows", "users"))
+    in_part, all_users = (about[LEFT_OUT][what] for what in ("users_in_part", "users"))
+    item = " --item ITEM" if in_part == all_users else ""
+    one = rows == "1 row"
     return (
-        f"{rows} of {users} {'is' if rows == '1 row' else 'are'} stored, but left out after a "
-        f"request: rescind data erase {name} --user USER deletes them. Whose: rescind data show "
-        f"{name} --left-out"
+        f"{rows} of {users} {'is' if one else 'are'} stored, but left out after a request: rescind "
+        f"data erase {name} --user USER{item} deletes {'it' if one else 'them'}"
+        + ("" if item or not in_part else f" ({_for_single_items(in_part)})")
+        + f". Whose: rescind data show {name} --left-out"
     )
+
+
+def _for_single_items(users: int) -> str:
+    """Say that a deletion without --item would delete more than some users asked for."""
+    who = "1 user asks" if users == 1 else f"{users:,} users ask"
+    return f"{who} about single items: give --item ITEM, too"
 
 
 def _show_left_out(name: str, json: bool) -> None:
@@ -99,14 +112,29 @@ def _show_left_out(name: str, json: bool) -> None:
         raise ConfigError(f"'{name}' is not an imported dataset; {suggest(name, imported_names())}")
     found = left_out(name)
     if json:
-        typer.echo(json_module.dumps({"name": name, "users": found}))
+        rows = {user: one.rows for user, one in found.items()}
+        typer.echo(json_module.dumps({"name": name, "users": rows}))
         return
-    what = f"{count_of(sum(found.values()), 'row')} of {count_of(len(found), 'user')}"
+    rows_in_all = sum(one.rows for one in found.values())
+    what = f"{count_of(rows_in_all, 'row')} of {count_of(len(found), 'user')}"
     typer.echo(f"{name}: {what} stored, but left out after a request")
-    for line in _table([{"user": one, "rows": str(rows)} for one, rows in found.items()]):
+    table = [
+        {"user": who, "rows": str(n.rows), "stored": str(n.stored)} for who, n in found.items()
+    ]
+    for line in _table(table):
         typer.echo(f"  {line}")
-    if found:
-        typer.echo(f"\nNext: rescind data erase {name} --user USER, for each")
+    in_part = [one.in_part for one in found.values()]
+    erase = f"rescind data erase {name} --user USER"
+    again = []
+    if not all(in_part):
+        again = [f"{erase}, for {'who has all rows left out' if any(in_part) else 'each'}"]
+    if any(in_part):
+        again += [
+            f"{erase} --item ITEM, for who asked about single items (rows fewer than stored); "
+            f"which: rescind data show {name} --user USER"
+        ]
+    if again:
+        typer.echo("\nNext: " + "\n      ".join(again))
 
 
 def _of_dataset(name: str, user: str) -> Rows:

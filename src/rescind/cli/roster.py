@@ -125,7 +125,7 @@ def check(
     if run is None and state is None:
         typer.echo(
             "Not covered: which sum is in use; whether the weights in use were solved from it; "
-            "whose line is whose."
+            "whose line is whose" + ("; whether the names of the items are true." if mine else ".")
         )
 
 
@@ -167,21 +167,31 @@ def mine(
 
     fed = open_run(run, repeatable=False)
     client = AskedBefore.read(run).client(user, fed.labels, fed.world.sizes.clients)
-    lines = roster.lines_of(fed, client, roster.Seeds.of(open_log(log)))
+    place, again = open_log(log), f"rescind roster publish {run}"
+    seeds = roster.Seeds.of(place)
+    try:
+        lines = roster.lines_of(fed, client, seeds, place)
+    except roster.Outdated as error:
+        raise DataError(f"{error} Publish first: {again}.") from None
     if not lines:
-        raise DataError(f"user '{user}' has no line. Publish first: rescind roster publish {run}.")
+        raise DataError(f"user '{user}' has no line. Publish first: {again}.")
     write_atomically(out, (json.dumps(lines, indent=1) + "\n").encode(), private=True)
     items = sum(len(one["items"]) for one in lines)
     typer.echo(
         f"{count_of(len(lines), 'line')} with {count_of(items, 'item')} that the sum counts; what "
         f"is kept for tests is in none. For user '{user}' only: {out}"
     )
+    if seeds.names is None:
+        typer.echo(
+            "The log does not state the names of the items yet, so the file does not show that its "
+            f"ids are right. {again}, then write the file again."
+        )
     typer.echo(f"Next: rescind roster check PUBLIC --log-key KEY --mine {out}")
 
 
 def _mine(public, text):
     from rescind.errors import DataError
-    from rescind.proof.roster import history, own_line
+    from rescind.proof.roster import Stated, history, own_line
 
     try:
         lines = json.loads(text)
@@ -194,7 +204,7 @@ def _mine(public, text):
             "the file given with --mine is not one that rescind roster mine wrote, nor what a "
             "service tells at /v1/me/lines."
         )
-    told = []
+    told, by_number = [], bool(Stated.parse(public.stated).facts)
     for one in lines:
         name = own_line(one)
         if name != one.get("line"):
@@ -202,8 +212,31 @@ def _mine(public, text):
         says = history(public.log, name)
         if "never" in says:
             raise DataError(f"your line {name[:16]}: {says}.")
-        told.append(f"your line {name[:16]} of {len(one['items']):,} items: {says}")
+        told.append(f"your line {name[:16]} of {count_of(len(one['items']), 'item')}: {says}")
+        told.append(_names_told(public.log, name, one, by_number))
     return told
+
+
+def _names_told(log, line, one, by_number):
+    """Say whether the names of a person's items were checked. by_number: a service tells none"""
+    from rescind.errors import DataError
+    from rescind.proof.item_names import check_names
+
+    if by_number:
+        return (
+            "  its items were checked by their numbers; which number is which item is the "
+            "operator's statement (/v1/catalogue of the service)"
+        )
+    try:
+        where = check_names(log, line, one)
+    except DataError as error:
+        raise DataError(f"your line {line[:16]}: {error}") from None
+    if where is None:
+        return (
+            "  its items were checked by their numbers (items); the names beside them (ids) were "
+            "not checked: they are the operator's statement"
+        )
+    return f"  its items have the names (ids) that the log states as {where}, for everybody alike"
 
 
 def _audit(run, public, folder):

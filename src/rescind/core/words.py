@@ -15,3 +15,12 @@ def count_of(number: int | str, thing: str, things: str = "") -> str:
 def people_of(number: int | str) -> str:
     """Return "1 person", "1,500 people"."""
     return count_of(number, "person", "people")
+
+
+def some_of(some: int, every: int) -> str:
+    """Return "this item is", "1 of these 3 items is", "2 of these 3 items are"."""
+    return (
+        "this item is"
+        if every == 1
+        else f"{some:,} of these {every:,} items {'is' if some == 1 else 'are'}"
+    )

@@ -135,12 +135,30 @@ def stored_rows(name: str, users: Sequence[str], items: Sequence[str]) -> int:
     return len(dataset) - len(Blocklist().with_erased(users, items).left_of(dataset))
 
 
-def left_out(name: str) -> dict[str, int]:
+class LeftOut(NamedTuple):
+    """Rows of one user."""
+
+    rows: int
+    """Stored, and left out by every load."""
+    stored: int
+    """All that are stored."""
+
+    @property
+    def in_part(self) -> bool:
+        """Whether the user asked about single items, so that other rows are in use."""
+        return self.rows < self.stored
+
+
+def left_out(name: str) -> dict[str, LeftOut]:
     """Return how many rows an imported dataset stores that every load leaves out, by user.
 
     A request was answered where they were learnt, and they have not been deleted here yet.
     """
-    return rows_left_out(load_imported(name)) if Blocklist.of_dataset(name) else {}
+    if not Blocklist.of_dataset(name):
+        return {}
+    data = load_imported(name)
+    stored = dict(zip(data.users.tolist(), np.bincount(data.user).tolist(), strict=False))
+    return {user: LeftOut(rows, stored[user]) for user, rows in rows_left_out(data).items()}
 
 
 def rows_left_out(dataset: Dataset) -> dict[str, int]:

@@ -54,6 +54,12 @@ class Table:
     """The rows of a user are in the order of their history."""
 
 
+def check_there(path: Path) -> None:
+    """Refuse a file that is not there."""
+    if not path.is_file():
+        raise DataError(f"{path}: there is no such file. Check the path.")
+
+
 def open_table(
     path: Path,
     separator: str | None = None,
@@ -80,8 +86,7 @@ def open_table(
             f"{path}: the extension '{path.suffix}' is not supported; "
             f"{suggest(path.suffix, FORMATS)} Rename or convert the file."
         )
-    if not path.is_file():
-        raise DataError(f"{path}: there is no such file. Check the path.")
+    check_there(path)
     if path.stat().st_size == 0:
         raise DataError(f"{path}, line 1, column 1: the file is empty.")
     if kind == "parquet":

@@ -33,7 +33,7 @@ from rescind.data.import_facts import (
     with_facts,
 )
 from rescind.data.import_reading import COLUMN_NAMES, Tell, find_columns, read_table
-from rescind.data.import_tables import Table, open_table
+from rescind.data.import_tables import Table, check_there, open_table
 from rescind.data.import_words import column, setting
 from rescind.data.joining import joined
 from rescind.data.obtain import cache_folder
@@ -102,6 +102,8 @@ def import_file(
     A .txt file has lines `user item` in the order of each user's history (the leave-last-out files
     of the sequential literature). That order is kept: the time of an item is its place, from 1.
     """
+    for file in (path, *([] if items is None else [items])):
+        check_there(Path(file))  # before the name: a free name would not help
     check_name(name, replace)
     if max_rows is not None and max_rows < 1:
         raise ConfigError(f"max_rows must be at least 1, got {max_rows}.")

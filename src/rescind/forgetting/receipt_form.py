@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from typing import Any, get_args, get_origin, get_type_hints
 
 from rescind.audits.finding import Finding
 from rescind.errors import DataError
+
+SHOWN = 20
+"""Names of fields in one message: a file may have any number."""
 
 
 def to_bytes(table: dict[str, Any]) -> bytes:
@@ -87,10 +90,24 @@ def typed(value: Any, kind: Any, where: str) -> Any:
 
 def _table(value: Any, kind: Any, where: str) -> Any:
     hints = hints_of(kind)
-    if not isinstance(value, dict) or value.keys() != hints.keys():
-        given = sorted(value) if isinstance(value, dict) else str(value)[:40]
-        raise DataError(f"{where} has {given}, expected {sorted(hints)}.")
+    if not isinstance(value, dict):
+        raise DataError(f"{where} is {str(value)[:40]!r}, expected fields with names.")
+    if value.keys() != hints.keys():
+        missing, unknown = (
+            _fields(hints.keys() - value.keys()),
+            _fields(value.keys() - hints.keys()),
+        )
+        wrong = [f"lacks the {missing}"] if missing else []
+        wrong += [f"has the unknown {unknown}"] if unknown else []
+        raise DataError(f"{where} {' and '.join(wrong)}: the file was changed, or cut.")
     return kind(**{n: typed(value[n], hint, f"{where}.{n}") for n, hint in hints.items()})
+
+
+def _fields(names: Set[str]) -> str:
+    """Return "field 'a'", "fields 'a', 'b'"; '' for none."""
+    shown = ", ".join(repr(str(name)[:40]) for name in sorted(names)[:SHOWN])
+    more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
+    return f"field{'' if len(names) == 1 else 's'} {shown}{more}" if names else ""
 
 
 @lru_cache

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -30,8 +30,19 @@ from rescind.methods.additive._exchange import OWNERS as OWNERS_KEY
 from rescind.methods.additive._solve import WEIGHTS
 from rescind.methods.additive.gram import Gram, gram_of
 from rescind.privacy import keys
+from rescind.proof.item_names import Catalogue, newest
 from rescind.proof.log_folder import LINE, REVOKED, ROSTER, LogFolder, entry_of
-from rescind.proof.roster import Part, Public, Stated, added_up, digest, live, split, to_bytes
+from rescind.proof.roster import (
+    PER_ITEM,
+    Part,
+    Public,
+    Stated,
+    added_up,
+    digest,
+    live,
+    split,
+    to_bytes,
+)
 from rescind.proof.sum_hash import OWNERS, Hash, blinding, hash_of, hidden, opens
 
 if TYPE_CHECKING:
@@ -54,6 +65,8 @@ class Seeds:
     key: bytes
     lines: dict[str, tuple[bytes, str]] = field(default_factory=dict)
     """(seed, digest of the line) by the part's tag, which is keyed."""
+    names: bytes | None = None
+    """What hides the names of the items in the log; None before they were stated."""
 
     @classmethod
     def of(cls, log: LogFolder) -> Seeds:
@@ -65,14 +78,16 @@ class Seeds:
         try:
             table: dict[str, Any] = json.loads(keys.read_private(path, largest=1 << 30))
             lines = {tag: (bytes.fromhex(s), str(d)) for tag, (s, d) in table["lines"].items()}
-            return cls(path, bytes.fromhex(table["key"]), lines)
+            names = bytes.fromhex(table.get("names", "")) or None
+            return cls(path, bytes.fromhex(table["key"]), lines, names)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise DataError(f"{path} is not a file of seeds. Restore it from a copy.") from None
 
     def write(self) -> None:
         """Write the file, which only its owner can read."""
         lines = {tag: (seed.hex(), line) for tag, (seed, line) in self.lines.items()}
-        text = json.dumps({"key": self.key.hex(), "lines": lines})
+        names = {} if self.names is None else {"names": self.names.hex()}
+        text = json.dumps({"key": self.key.hex(), **names, "lines": lines})
         write_atomically(self.path, text.encode(), private=True)
 
     def tag(self, part: Part, again: int) -> str:
@@ -137,11 +152,12 @@ def publish(
     moment, the next call goes on: seeds are written before a line is, and dropped last.
     """
     made = _lines(fed, seeds, known or {})
+    names = _names(fed, log, seeds)
     seeds.write()
-    after = Seeds(seeds.path, seeds.key, {tag: seeds.lines[tag] for tag in made})
+    after = replace(seeds, lines={tag: seeds.lines[tag] for tag in made})
     total = hash_of(sums_of(fed)) + hidden(after.small())
     weights, items = weights_digest(fed, seeds.key), fed.world.sizes.items
-    public = state_sum(log, private, list(made.values()), total, items, weights)
+    public = state_sum(log, private, list(made.values()), total, items, weights, names)
     seeds.lines = after.lines
     seeds.write()
     return public
@@ -159,8 +175,12 @@ def state_sum(
     total: Hash,
     items: int,
     weights: str,
+    names: bytes | None = None,
 ) -> Public:
-    """State in the log which lines count from now on, which do not any more, and their sum."""
+    """State in the log which lines count from now on, which do not any more, and their sum.
+
+    names: the entry that states the names of the items, for people who look for their own line
+    """
     commitment = to_bytes(total)
     stated = Stated(
         number=next_number(log),
@@ -173,8 +193,28 @@ def state_sum(
     added = [entry_of(LINE, line) for line in lines]
     gone = live(log.entries) - {entry[1:] for entry in added}
     revoked = [bytes([REVOKED]) + one for one in sorted(gone)]
-    log.append([*added, *revoked, entry_of(ROSTER, stated)], private)
+    named = [] if names is None else [names]
+    log.append([*added, *revoked, *named, entry_of(ROSTER, stated)], private)
     return Public(b"".join(lines), commitment, stated, log)
+
+
+def catalogue_of(fed: Federation, key: bytes) -> Catalogue:
+    """Return the names of all items of a run, under a key."""
+    return Catalogue(key, [fed.labels.item_id(n) for n in range(fed.world.sizes.items)])
+
+
+def _names(fed: Federation, log: LogFolder, seeds: Seeds) -> bytes:
+    """Return the entry that states the names, under a new key if one of them changed.
+
+    The old key is dropped: an item that only a leaver had loses its name, and whoever has the key
+    could try names out against the old entry.
+    """
+    if seeds.names is not None:
+        entry = catalogue_of(fed, seeds.names).entry()
+        if entry == newest(log.entries):
+            return entry
+    seeds.names = keys.new_secret()
+    return catalogue_of(fed, seeds.names).entry()
 
 
 def _lines(fed: Federation, seeds: Seeds, known: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -216,12 +256,13 @@ def audit(fed: Federation, public: Public, seeds: Seeds) -> list[str]:
     if wrong:
         raise Outdated(f"the run's sum is not the published one: {wrong}.")
     told = ["the sum that the run uses is the published one"]
+    names = _audited_names(fed, public.log, seeds)
     if not fits(stated.weights, _weights(fed), seeds.key):
         raise Outdated("the run's weights are not those of the published release.")
     method, state = _gram(fed), fed.now.state
     if method.noise or method.pending(fed):
         why = "have noise" if method.noise else "are of an earlier sum, until the next release"
-        return [*told, f"the weights {why}, so they were not compared with the sum"]
+        return [*told, f"the weights {why}, so they were not compared with the sum", *names]
     solved = {**state.own, "inverse": method.server_solved(state.own, fed.world)}
     given = state.public[WEIGHTS].double().numpy()
     fresh = method.server_public(solved, fed.world)[WEIGHTS].double().numpy()
@@ -230,7 +271,17 @@ def audit(fed: Federation, public: Public, seeds: Seeds) -> list[str]:
     near = np.abs(given - fresh) <= CLOSE * np.maximum(np.abs(given), np.abs(fresh)) + 1e-9
     if apart > 1e-3 or not near[both].all():
         raise DataError("the weights were not solved from the published sum.")
-    return [*told, "the weights follow from it"]
+    return [*told, "the weights follow from it", *names]
+
+
+def _audited_names(fed: Federation, log: LogFolder, seeds: Seeds) -> list[str]:
+    """Check that the log states the names that the items have in the run, if it states any."""
+    stated = newest(log.entries[: log.checkpoint.size])
+    if stated is None:
+        return []
+    if seeds.names is None or catalogue_of(fed, seeds.names).entry() != stated:
+        raise Outdated("the names of the run's items are not those that the log states.")
+    return ["the names of its items are those that the log states"]
 
 
 def weights_digest(fed: Federation, key: bytes) -> str:
@@ -242,8 +293,17 @@ def _weights(fed: Federation) -> str:
     return params.digest({WEIGHTS: fed.now.state.public[WEIGHTS]})
 
 
-def lines_of(fed: Federation, client: int, seeds: Seeds) -> list[dict[str, Any]]:
-    """Return what one person needs to check their own lines, now and after they left."""
+def lines_of(
+    fed: Federation, client: int, seeds: Seeds, log: LogFolder | None = None
+) -> list[dict[str, Any]]:
+    """Return what one person needs to check their own lines, now and after they left.
+
+    log: states the names of the items; without it, or if it states none, they are not shown to be
+    the stated ones
+    """
+    names = catalogue_of(fed, seeds.names) if seeds.names and log is not None else None
+    if names is not None and log is not None and names.entry() != newest(log.entries):
+        raise Outdated("the log states other names of items than this run has.")
     found, made, counted = [], set[str](), _gram(fed).min_count > 0
     for part in parts_of(fed):
         again = 0
@@ -252,9 +312,9 @@ def lines_of(fed: Federation, client: int, seeds: Seeds) -> list[dict[str, Any]]
         made.add(tag)
         if part.client == client and tag in seeds.lines:
             seed, line = seeds.lines[tag]
-            about = {"block": part.block, "weight": part.weight, "counted": counted}
-            items = part.items.tolist()
-            names = [fed.labels.item_id(item) for item in items]  # `items` are the run's numbers
-            lines = {"line": line, "seed": seed.hex(), **about, "items": items, "ids": names}
-            found.append(lines)
+            about = {"block": part.block, "weight": part.weight, PER_ITEM: counted}
+            items = part.items.tolist()  # the run's numbers
+            ids = {"ids": [fed.labels.item_id(item) for item in items]}
+            shown = ids if names is None else names.proofs(items)
+            found.append({"line": line, "seed": seed.hex(), **about, "items": items, **shown})
     return found

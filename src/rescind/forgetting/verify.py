@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rescind.audits.finding import overall
 from rescind.core.claims import COMPLETES
+from rescind.core.words import count_of
 from rescind.errors import DataError
 from rescind.forgetting.completion import beside_the_chain, can_complete
 from rescind.forgetting.receipt import (
@@ -173,10 +174,10 @@ def _chain(receipt: Receipt, given: Sequence[bytes], pinned: Mapping[str, str]) 
     if here.previous and not steps:
         checks.append(Check(False, f"none of the given earlier receipts is {here.previous}"))
     elif here.previous:
-        open_end = f"{steps} earlier receipts are in order; {here.previous} was not given"
+        open_end = f"{_in_order(steps)}; {here.previous} was not given"
         checks.append(Check(True, open_end))
     else:
-        checks.append(Check(True, f"{steps} earlier receipts are in order, back to the first"))
+        checks.append(Check(True, f"{_in_order(steps)}, back to the first"))
     every = [receipt, *(v.receipt for data in given if (v := _signature(data, pinned)).valid)]
     named = {digest(canonical(one)): one for one in every if one is not None}
     checks += _completes(receipt, {name: (name, one) for name, one in named.items()})
@@ -193,7 +194,8 @@ def _astray(left: Sequence[str], named: Mapping[str, Receipt]) -> list[Check]:
     ]
     astray = [name for name in left if name not in beside]
     if astray:
-        says = f"{len(astray)} of the given receipts are not on its chain: {', '.join(astray)}"
+        are = "is" if len(astray) == 1 else "are"
+        says = f"{len(astray)} of the given receipts {are} not on its chain: {', '.join(astray)}"
         checks += [Check(False, says), *forks(named)]
     return checks
 
@@ -210,6 +212,11 @@ def _completes(receipt: Receipt, others: Mapping[str, tuple[str, Receipt]]) -> l
         return [Check(True, f"it completes {name}")]
     says = "which states another request, or waited for other silos"
     return [Check(False, f"it says that it completes {name}, {says}")]
+
+
+def _in_order(receipts: int) -> str:
+    are = "is" if receipts == 1 else "are"
+    return f"{count_of(receipts, 'earlier receipt')} {are} in order"
 
 
 def _stepped_back(earlier: Receipt, later: Receipt) -> Check:

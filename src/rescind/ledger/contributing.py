@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from rescind.core.words import some_of
 from rescind.errors import ConsentError, DataError
 from rescind.ledger.batch import Answer, Batch, Items
 from rescind.ledger.errors import VersionConflict
@@ -98,8 +99,9 @@ def _check_apart(new: Items, lent: Items) -> None:
     both = np.intersect1d(new, lent, assume_unique=True)
     if len(both):
         # No id in the text: refusals are logged, and a log names no item.
+        one = len(both) == 1
         raise ConsentError(
-            f"{len(both)} of these {len(new)} items are lent, so they are counted already. "
-            f"Leave them out.",
+            f"{some_of(len(both), len(new))} lent, so {'it is' if one else 'they are'} counted "
+            f"already. Leave {'it' if one else 'them'} out.",
             item=int(both[0]),
         )

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from sqlalchemy import bindparam, delete, insert, select, update
 
+from rescind.core.words import count_of, some_of
 from rescind.errors import ConfigError, ConsentError, DataError, suggest
 from rescind.forgetting.sealing import sealed
 from rescind.ledger import tables
@@ -320,8 +321,11 @@ def _check_there(old: Items, gone: Items) -> None:
     missing = _without(gone, old)
     if len(missing):
         # No id in the text: refusals are logged, and a log names no item. The doors add it.
+        which = some_of(len(missing), len(gone))
+        they = "it" if len(missing) == 1 else "they"
+        lent = f"{count_of(len(old), 'item')} {'is' if len(old) == 1 else 'are'} lent"
         raise ConsentError(
-            f"{len(missing)} of these {len(gone)} items are not lent, so they cannot be taken "
-            f"back. {len(old)} items are lent. Read your loans again, then repeat.",
+            f"{which} not lent, so {they} cannot be taken back. {lent}. Read your loans again, "
+            f"then repeat.",
             item=int(missing[0]),
         )

@@ -37,7 +37,7 @@ from rescind.ledger.release_steps import Unlisted
 from rescind.ledger.roster_worker import LENT, Asked, Worker
 from rescind.methods.additive._live_sum import weight_of
 from rescind.proof.log_folder import LINE, REVOKED, ROSTER, entry_of
-from rescind.proof.roster import Stated, digest, split, to_bytes
+from rescind.proof.roster import PER_ITEM, Stated, digest, split, to_bytes
 from rescind.proof.sum_hash import blinding, hidden
 
 if TYPE_CHECKING:
@@ -302,7 +302,7 @@ class Rostering:
 
     def _told(self, name: bytes, seed: bytes, items: Items) -> dict[str, Any]:
         counted = self._parts.options.min_count > 0
-        about_it = {"block": LENT, "weight": weight_of(len(items)), "counted": counted}
+        about_it = {"block": LENT, "weight": weight_of(len(items)), PER_ITEM: counted}
         return {"line": name.hex(), "seed": seed.hex(), **about_it, "items": items.tolist()}
 
     def _rows_of(self, whose: bytes) -> Sequence[Row]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 ENTRY = 33
-CHANGE, RECEIPT, RELEASE, ROUND, LINE, REVOKED, ROSTER = range(1, 8)
+CHANGE, RECEIPT, RELEASE, ROUND, LINE, REVOKED, ROSTER, NAMES = range(1, 9)
 KINDS = {
     CHANGE: "change of a loan",
     RECEIPT: "receipt",
@@ -35,6 +35,7 @@ KINDS = {
     LINE: "line of the roster",
     REVOKED: "line revoked",
     ROSTER: "roster stated",
+    NAMES: "names of items",
 }
 """What an entry may be about, by its first byte."""
 ENTRIES, CHECKPOINT = "entries.bin", "checkpoint"

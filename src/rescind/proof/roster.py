@@ -42,6 +42,9 @@ from rescind.proof.sum_hash import BYTES, LENGTH, Hash, line_of
 
 LINES, SUM, STATED, LOG = "roster.bin", "sum.bin", "release.json", "log"
 FORMAT = 2
+PER_ITEM = "sum_has_people_per_item"
+"""In the file of a person: whether the sum also has the number of people of each item. It was named
+`counted`, which people read as "I am counted"."""
 
 
 @dataclass(frozen=True)
@@ -270,6 +273,7 @@ def own_line(told: Mapping[str, Any]) -> str:
     """Return the digest of a line, made from what a person was given."""
     try:
         part = Part(0, int(told["block"]), int(told["weight"]), np.array(told["items"], np.int64))
-        return digest(part.line(bytes.fromhex(told["seed"]), bool(told["counted"])))
+        counted = told["counted"] if PER_ITEM not in told else told[PER_ITEM]
+        return digest(part.line(bytes.fromhex(told["seed"]), bool(counted)))
     except (KeyError, ValueError, TypeError, OverflowError) as error:
         raise DataError(f"this is not a line as rescind roster mine writes it ({error}).") from None

@@ -11,14 +11,10 @@ from rescind.errors import ConfigError
 from rescind.experiments.prepared_data import prepare
 from rescind.flower.silo.data_source import RecipeData
 from rescind.flower.silo.names import ITEM, USER, key_of
+from rescind.flower.silo.silo_notes import is_silo
 from rescind.flower.silo.storage import Store
 from rescind.flower.silo.upgrade import upgrade
 from rescind.flower.silo.withheld import read_list
-
-
-def is_silo(folder: Path) -> bool:
-    """Return whether a folder is that of a silo."""
-    return "recipe" in Store(folder).notes
 
 
 def check_silo(folder: Path, dataset: str) -> None:

@@ -23,6 +23,7 @@ from rescind.core.params import Params
 from rescind.core.settings import to_table
 from rescind.errors import DataError
 from rescind.flower.silo.names import Numbering
+from rescind.flower.silo.silo_notes import FILE, read_notes
 from rescind.flower.wire.steps import HELD, PRIVATE
 from rescind.storage.packing import Facts, pack_holdings, pack_vault, unpack_holdings, unpack_vault
 
@@ -112,18 +113,12 @@ class Store:
     def note(self, **facts: int | str | list[str]) -> None:
         """Add facts to silo.json."""
         data = json.dumps({**self.notes, **facts}, indent=2).encode()
-        files.write_atomically(self.folder / "silo.json", data)
+        files.write_atomically(self.folder / FILE, data)
 
     @property
     def notes(self) -> Facts:
         """Return the facts in silo.json."""
-        path = self.folder / "silo.json"
-        try:
-            return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
-        except (OSError, ValueError) as error:
-            raise DataError(
-                f"{path} cannot be read ({error}). Remove the folder to start the silo again."
-            ) from None
+        return read_notes(self.folder)
 
     def save_model(self, method: Method, public: Params, held: int, private: int) -> None:
         """Write the model that the silo recommends with."""
