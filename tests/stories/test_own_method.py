@@ -225,7 +225,7 @@ def test_an_installed_package_is_found_by_its_entry_point(tmp_path, monkeypatch)
         LEARNER.replace("{name}", "Gram"): "is called Gram, as a method of rescind is",
         LEARNER.replace("@dataclass(frozen=True, kw_only=True)\n", ""): "has the settings pull",
         LEARNER + LEARNER.replace("{name}", "{name}Two"): "Name one of them: ",
-        UNLEARNER.replace("forget", "forgets"): "lacks forget",
+        UNLEARNER.replace("forget", "forgets"): "lacks forget. Did you mean it by forgets?",
     }.items(),
     ids=["syntax", "import", "nothing", "taken", "no dataclass", "two", "abstract"],
 )

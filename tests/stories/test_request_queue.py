@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -657,7 +657,7 @@ def test_a_terminal_shows_why_a_request_is_refused_and_cron_does_not(queue, monk
     assert code == 1
     left = r"due \d{4}-\d\d-\d\d, \d+ days left"  # a month after the file was written
     assert re.search(f"refused: anna; {left}; why: {note}\n", said)
-    month = months_after(datetime.now(UTC), 1)
+    month = months_after(datetime.now(UTC).date(), 1)
     assert json.loads(note.read_text())["due"].startswith(f"{month:%Y-%m-%d}")
     assert "quist" not in said, "it names a user, and cron sends mails"
     monkeypatch.setattr("rescind.cli.requests.at_terminal", lambda: True)
@@ -680,7 +680,21 @@ def test_a_terminal_shows_why_a_request_is_refused_and_cron_does_not(queue, monk
     ],
 )
 def test_a_request_is_due_after_one_month_not_after_thirty_days(received, due):
-    assert months_after(datetime.fromisoformat(received), 1) == datetime.fromisoformat(due)
+    assert months_after(date.fromisoformat(received), 1) == date.fromisoformat(due)
+
+
+@pytest.mark.parametrize(
+    ("received", "due"),
+    [
+        ("2026-11-17T23:30:00-08:00", "2026-12-17"),
+        ("2026-11-18T10:00:00+14:00", "2026-12-17"),
+        ("2026-11-18T10:00:00+00:00", "2026-12-18"),
+    ],
+)
+def test_an_hour_of_elsewhere_counts_from_the_earlier_of_both_days(tmp_path, received, due):
+    ask(tmp_path, "anna", withdraw="3", received=received)
+    (one,) = read_all(tmp_path, datetime(2026, 11, 18, 14, tzinfo=UTC))[0]
+    assert f"{one.due:%Y-%m-%d}" == due
 
 
 @pytest.mark.parametrize(
@@ -699,8 +713,7 @@ def test_three_months_are_counted_by_the_calendar(tmp_path, received, last, too_
     assert [one.name for one in asked] == ["anna"], "control: the last day is allowed"
     assert [one.name for one in wrong] == ["ben"]
     assert f"Write {last} or an earlier day" in wrong[0].why
-    month = months_after(datetime.fromisoformat(received).replace(tzinfo=UTC), 1)
-    assert wrong[0].due.date() == month.date(), "the month counts"
+    assert wrong[0].due.date() == months_after(date.fromisoformat(received), 1), "the month counts"
 
 
 def end_of(year: int, month: int, day: int) -> datetime:

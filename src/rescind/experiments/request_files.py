@@ -157,7 +157,7 @@ def _times(path: Path, table: dict[str, Any], now: datetime) -> Times:
         came = of_file if received is None else f"received '{table['received']}'"
         raise DataError(
             f"{path}: due '{table['due']}' is more than three months after {came}. Write "
-            f"{months_after(since.astimezone(UTC), LONGEST):%Y-%m-%d} or an earlier day (is the "
+            f"{months_after(_counted_from(since), LONGEST):%Y-%m-%d} or an earlier day (is the "
             f"year right?), or leave due out: one month after received. The law gives three months "
             f"at most (GDPR Art. 12(3))."
         )
@@ -200,7 +200,7 @@ def _check_words(path: Path, given: dict[str, Any], allowed: tuple[str, ...]) ->
 def _deadline(path: Path, received: datetime | None, due: datetime | None) -> Times:
     """Return when a request came and is due; without words of its own, by the file's time."""
     since = received or datetime.fromtimestamp(path.stat().st_mtime, UTC)
-    return since, due or _end_of(months_after(since.astimezone(UTC), 1))
+    return since, due or _end_of(months_after(_counted_from(since), 1))
 
 
 def _times_of(path: Path, table: Any, now: datetime) -> tuple[datetime, datetime, tuple[str, ...]]:
@@ -223,8 +223,7 @@ def _times_of(path: Path, table: Any, now: datetime) -> tuple[datetime, datetime
 
 
 def _is_too_late(received: datetime, due: datetime) -> bool:
-    last = months_after(received.astimezone(UTC), LONGEST)
-    return due.astimezone(UTC).date() > last.date()
+    return due.astimezone(UTC).date() > months_after(_counted_from(received), LONGEST)
 
 
 def _received(path: Path, table: dict[str, Any], now: datetime) -> datetime | None:
@@ -253,7 +252,12 @@ def _end_of(day: date) -> datetime:
     return datetime.combine(day, time.max, UTC)
 
 
-def months_after(received: datetime, months: int) -> datetime:
+def _counted_from(received: datetime) -> date:
+    """Return the day from which a period counts: with an hour of elsewhere, the earlier one."""
+    return min(received.date(), received.astimezone(UTC).date())
+
+
+def months_after(received: date, months: int) -> date:
     """Return the same day some months later, or the last of that month, as GDPR Art. 12(3) counts.
 
     Days would not do: 30 of them are too late in February, and 93 are more than three months.

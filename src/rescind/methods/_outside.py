@@ -23,6 +23,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from dataclasses import is_dataclass
+from difflib import get_close_matches
 from functools import cache, lru_cache
 from hashlib import sha256
 from importlib.metadata import EntryPoint, entry_points
@@ -231,8 +232,11 @@ def check_name(cls: type) -> None:
 def _why_none(module: ModuleType) -> str:
     for name, cls in inspect.getmembers(module, inspect.isclass):
         if cls.__module__ == module.__name__ and inspect.isabstract(cls):
-            lacks = ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
-            return f"{name} lacks {lacks}."
+            lacks = sorted(getattr(cls, "__abstractmethods__", ()))
+            wrote = [one for one, value in vars(cls).items() if inspect.isfunction(value)]
+            near = {one: get_close_matches(one, wrote, 1, 0.8) for one in lacks}
+            spelt = [f" Did you mean it by {found[0]}?" for found in near.values() if found]
+            return f"{name} lacks {', '.join(lacks)}.{''.join(spelt)}"
     return "Write a frozen dataclass whose base is one of rescind.core's (docs/methods.md)."
 
 
