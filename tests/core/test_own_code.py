@@ -38,11 +38,12 @@ class Drawing(FedAvg):
     source: str = "torch"
     after: int = 0
 
-    def drawn(self, where, count, clock):
+    def drawn(self, where, count, clock, ids=None):
+        """Return numbers; ids: of clients, whose draws are their own at any place of a cohort"""
         if where != self.where or (clock is not None and clock.round <= self.after):
             return torch.ones(count)
         if self.source == "clock":
-            return clock.uniform("mine", torch.arange(count)).float()
+            return clock.uniform("mine", torch.arange(count) if ids is None else ids).float()
         return DRAWS[self.source](count).float()
 
     def server_init(self, world, clock):
@@ -66,14 +67,14 @@ class Drawing(FedAvg):
 
     def client_init(self, ids, clock):
         user = super().client_init(ids, clock)["user"]
-        return Private({"user": user * self.drawn("client_init", len(ids), clock)[:, None]})
+        return Private({"user": user * self.drawn("client_init", len(ids), clock, ids)[:, None]})
 
     def client_weight(self, cohort):
         return self.drawn("client_weight", len(cohort), None)
 
     def client_loss(self, work, batch, public, private, cohort, clock):
         loss = super().client_loss(work, batch, public, private, cohort, clock)
-        return loss * self.drawn("client_loss", len(cohort), clock)
+        return loss * self.drawn("client_loss", len(cohort), clock, cohort.ids)
 
     def client_scores(self, public, private, cohort):
         scores = super().client_scores(public, private, cohort)
@@ -133,7 +134,7 @@ def test_a_draw_that_decides_nothing_is_allowed():
     assert learn(Layered(model=MF(dim=4))).now.state.round == 2
 
 
-def test_functions_of_rescind_are_asked_once_and_others_twice_in_the_first_round(monkeypatch):
+def test_functions_of_rescind_are_asked_once_and_others_again_in_the_first_rounds(monkeypatch):
     asked = []
 
     def counted(cls):
@@ -151,7 +152,8 @@ def test_functions_of_rescind_are_asked_once_and_others_twice_in_the_first_round
     assert asked == [1, 1, 1, 2, 2, 2]
     asked.clear()
     learn(Mine(), InProcess(chunk=5))
-    assert asked == [1, 1, 1, 1, 2, 2, 2]
+    twice, whole_and_halves = 1, 3
+    assert asked == [1] * (3 + twice + whole_and_halves) + [2] * (3 + whole_and_halves)
     assert (outside(Mine()), outside(Popularity())) == (True, False)
 
 
