@@ -253,3 +253,55 @@ def test_ranges_of_rows_are_not_read_for_methods_of_rescind(monkeypatch):
     assert not read
     returned(lambda u, p: (u, p))
     assert read
+
+
+# -- values that are kept between calls -----------------------------------------------------------
+
+CACHE, SEEN, CALLS = {}, [], 0
+
+
+class Caches(Popularity):
+    def server_step(self, state, sums, world, clock):
+        total = CACHE.setdefault("item", sums["train"].totals["item"])
+        return state.next({"item": total})
+
+
+class Rebinds(Popularity):
+    LAST = None
+
+    def server_step(self, *given):
+        type(self).LAST = super().server_step(*given)
+        return type(self).LAST
+
+
+class Numbers(FedAvg):
+    def client_loss(self, *given):
+        global CALLS  # noqa: PLW0603 - as authors do
+        CALLS += 1
+        return super().client_loss(*given)
+
+
+class Collects(Popularity):
+    """The control: a list to look at later."""
+
+    def server_step(self, state, *given):
+        SEEN.append(state.round)
+        return super().server_step(state, *given)
+
+
+@pytest.mark.parametrize(
+    ("made", "what"),
+    [
+        (Caches, r"Caches\.server_step keeps values between calls \(CACHE\)"),
+        (Rebinds, r"Rebinds\.server_step keeps values between calls \(LAST\)"),
+        (lambda: Numbers(model=MF(dim=2)), r"Numbers\.client_train keeps values .*\(CALLS\)"),
+    ],
+)
+def test_a_value_that_goes_from_one_run_to_the_next_is_refused(made, what):
+    with pytest.raises(ConfigError, match=what):
+        learn(made(), rounds=1)
+
+
+def test_a_list_may_collect_what_somebody_wants_to_look_at():
+    learn(Collects(), rounds=2)
+    assert SEEN == [0, 0, 1], "twice in the first round"

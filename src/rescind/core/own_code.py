@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import inspect
 import random  # noqa: TID251 - to see whether others draw from it
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
+from types import FunctionType, ModuleType
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -100,8 +102,10 @@ def repeatable(method: object, function: Callable[P, T], twice: bool) -> Callabl
         twice = False  # privacy noise comes from the operating system, and has to differ
 
     def asked(*given: P.args, **named: P.kwargs) -> T:
-        before = _generators()
+        before, kept = _generators(), kept_by(method)
         first = function(*given, **named)
+        if kept_by(method) != kept:
+            _refuse_keeping(method, function, kept)
         if (twice or _generators() != before) and not alike(first, function(*given, **named)):
             name = _ASKED.get(function.__name__, function.__name__)
             raise ConfigError(
@@ -120,6 +124,50 @@ def _generators() -> tuple[Any, ...]:
     _, key, place, *kept = np.random.get_state(legacy=True)  # noqa: TID251 - as above
     shared = torch.get_rng_state().numpy().tobytes()
     return shared, np.asarray(key).tobytes(), place, kept, random.getstate()
+
+
+# -- values that are kept between calls -----------------------------------------------------------
+
+
+def kept_by(method: object) -> dict[str, tuple[int, int]]:
+    """Return what a method from outside keeps at the top of its file and in its class.
+
+    By name, which value it is, and how often it changed. Lists are left out: people collect in them
+    what they want to look at later.
+    """
+    found = dict[str, tuple[int, int]]()
+    for part in (method, getattr(method, "model", method)):
+        for cls in type(part).__mro__:
+            if ours(cls) or cls.__module__.partition(".")[0] in _NOBODYS:
+                continue
+            at_top = vars(sys.modules[cls.__module__]) if cls.__module__ in sys.modules else {}
+            for name, value in (*at_top.items(), *vars(cls).items()):
+                if name[:2] != "__" and not isinstance(value, _NO_VALUES):
+                    found[name] = id(value), _changes(value)
+    return found
+
+
+_NOBODYS = {*sys.stdlib_module_names, "torch"}
+_NO_VALUES = (list, type, ModuleType, FunctionType)
+
+
+def _changes(value: Any) -> int:
+    if isinstance(value, Tensor):
+        return value._version
+    return len(value) if isinstance(value, dict | set) else 0
+
+
+def _refuse_keeping(
+    method: object, function: Callable[..., Any], before: dict[str, tuple[int, int]]
+) -> None:
+    now, name = kept_by(method), _ASKED.get(function.__name__, function.__name__)
+    changed = sorted(one for one, value in now.items() if before.get(one) != value)
+    raise ConfigError(
+        f"{type(method).__name__}.{name} keeps values between calls ({', '.join(changed)}): "
+        f"another seed, and a model that is trained again without somebody, would get them, too. "
+        f"Keep what the server needs later in state.own (state.next(public, own)), what devices "
+        f"need in their private values, and what depends on arguments alone with functools.cache."
+    )
 
 
 def alike(one: Any, two: Any) -> bool:
