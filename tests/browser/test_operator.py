@@ -266,7 +266,7 @@ class Audited:
 
 def test_audits_show_why_nothing_or_not_all_was_judged(enter, place) -> None:
     controls = {"no-op": 0.93, "retrain": 0.5}
-    judged = Finding("calibrated", "PASS", 0.51, (0.45, 0.57), 0.5, 0.1, controls, n=240)
+    judged = Finding("taken back", "PASS", 0.51, (0.45, 0.57), 0.5, 0.1, controls, n=240)
     do(place, Audited((judged, Finding("audit", "UNAUDITED", note=LEFT_OUT))))
     do(place, Audited((Finding("audit", "UNAUDITED", note=NOT_KEPT),)))
     _, page = enter()

@@ -230,7 +230,7 @@ def test_bad_recipes_and_a_second_one_at_a_time_are_refused(tmp_path: Path) -> N
 def test_only_an_audited_generation_serves(tmp_path: Path) -> None:
     ledger = opened(tmp_path / "state")
     people = [joined(ledger, *likes(n)) for n in range(3)]
-    finding = replace(AUDIT, check="calibrated", n=120)
+    finding = replace(AUDIT, check="taken back", n=120)
     for verdict, served in (("PASS", True), ("UNAUDITED", True), ("FAIL", False), ("VOID", False)):
         job = made(ledger, people, replace(finding, verdict=verdict))
         if served:

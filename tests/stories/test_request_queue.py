@@ -689,12 +689,16 @@ def test_a_request_is_due_after_one_month_not_after_thirty_days(received, due):
         ("2026-11-17T23:30:00-08:00", "2026-12-17"),
         ("2026-11-18T10:00:00+14:00", "2026-12-17"),
         ("2026-11-18T10:00:00+00:00", "2026-12-18"),
+        ("2026-11-19T00:10:00+14:00", "2026-12-18"),
     ],
 )
 def test_an_hour_of_elsewhere_counts_from_the_earlier_of_both_days(tmp_path, received, due):
+    """Whether it is to come is asked of the moment, not of the day that is written."""
     ask(tmp_path, "anna", withdraw="3", received=received)
-    (one,) = read_all(tmp_path, datetime(2026, 11, 18, 14, tzinfo=UTC))[0]
+    ask(tmp_path, "ben", withdraw="4", received="2026-11-18T23:30:00-10:00")
+    (one,), (to_come,) = read_all(tmp_path, datetime(2026, 11, 18, 14, tzinfo=UTC))
     assert f"{one.due:%Y-%m-%d}" == due
+    assert "is after today" in to_come.why
 
 
 @pytest.mark.parametrize(

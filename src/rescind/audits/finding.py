@@ -56,6 +56,7 @@ QUESTIONS = {
     "stale": "does what the server kept for each user before reveal them in the new table?",
     "stale, carried": "does it, if it is first fitted to the new table?",
     "escalation": "which unlearner was tried first?",
+    "taken back": "does the new model of the service know what was taken back?",
     "audit": "was anything measured?",
     "scan": "are rows of the request left in the stored files?",
 }
@@ -68,6 +69,7 @@ UNITS = {
     "Q5 relearn": ("record", "records"),
     "Q6 tables": ("model", "models"),
     "Q7 trigger": ("list", "lists"),
+    "taken back": ("record", "records"),
     "scan": ("row", "rows"),
 }
 """What `n` counts, one and many, by check. Others have one number per user: they count people."""

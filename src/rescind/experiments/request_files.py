@@ -6,7 +6,7 @@ import json
 from calendar import monthrange
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -230,7 +230,9 @@ def _received(path: Path, table: dict[str, Any], now: datetime) -> datetime | No
     """Return the day that a request names as that of its arrival; it is not to come."""
     found = _date(path, text := table.get("received"))
     today = max(now.astimezone(UTC).date(), now.astimezone().date())  # where the machine is
-    if found is not None and found.date() > today:
+    hour = found is not None and found.timetz() != time(tzinfo=UTC)
+    latest = now + timedelta(hours=1 if hour else 24)  # clocks differ, and a day has no hour
+    if found is not None and (_counted_from(found) > today or found > latest):
         raise DataError(
             f"{path}: received '{text}' is after today ({today}), and its deadline would be too "
             f"late. Write the day on which the request came."

@@ -23,7 +23,7 @@ from rescind.audits.finding import Finding
 from rescind.core.federation import Federation
 from rescind.core.records import Records
 from rescind.ledger.piping import Items
-from rescind.ledger.release_audit import Floats, Person, judged, matched, measured
+from rescind.ledger.release_audit import Floats, Person, judged, matched, measured, with_lost
 from rescind.ledger.taken_back import FEWEST, why_not_judged
 
 Trained = Callable[[Sequence[Items], int], Federation]
@@ -59,7 +59,7 @@ def audited(
         name: measured([a - b for a, b in zip(known, reference, strict=True)], people)
         for name, known in models.items()
     }
-    return judged(found, {"no-op": "FAIL", "retrain": "PASS"}, records)
+    return with_lost(judged(found, {"no-op": "FAIL", "retrain": "PASS"}, records), lost)[0]
 
 
 def _known(fed: Federation, people: Sequence[Person]) -> list[Floats]:

@@ -34,6 +34,9 @@ JUDGED = "taken back since the last release, and not lent again,"
 LEFT_OUT = (
     "What was taken back before the service was started again is not judged: nothing of it is kept."
 )
+LATER_PASSED = (
+    " What was taken back later passed; which of the two this request is, the receipt does not say."
+)
 Floats = NDArray[np.float64]
 Score = Callable[[Items], Floats]
 
@@ -76,8 +79,19 @@ def audited(
         "retrain": _measure(retrain, reference, people),
     }
     wanted = {"no-op": "FAIL", "score shift": "FAIL", "retrain": "PASS"}
-    left_out = [] if lost == 0 else [Finding("audit", "UNAUDITED", note=LEFT_OUT)]
-    return [judged(found, wanted, records), *left_out]
+    return with_lost(judged(found, wanted, records), lost)
+
+
+def with_lost(finding: Finding, lost: int | None) -> list[Finding]:
+    """Return what is said of all requests, if of some nothing is left to judge.
+
+    A receipt does not say on which side of a restart its request was, so none of them may say PASS.
+    """
+    if lost == 0:
+        return [finding]
+    if finding.verdict == "PASS":
+        return [Finding("audit", "UNAUDITED", note=LEFT_OUT + LATER_PASSED)]
+    return [finding, Finding("audit", "UNAUDITED", note=LEFT_OUT)]
 
 
 def judged(
@@ -91,7 +105,7 @@ def judged(
     wrong = [name for name, right in wanted.items() if verdicts[name] != right]
     value, half_width = found["subject"]
     return Finding(
-        "calibrated",
+        "taken back",
         "VOID" if wrong else verdicts["subject"],
         value=value,
         interval=(value - half_width, value + half_width),
