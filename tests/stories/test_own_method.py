@@ -550,6 +550,8 @@ class {name}(Method):
         ("Untyped", "model: Model =", "model =", "sets model without a type, so it would not"),
         ("Constant", "enough_rounds = 1", "enough_rounds = 1; width = 128",
          "sets width without a type, so nobody could set it. For a setting write width: int ="),
+        ("TooFew", "state, sums, world, clock)", "state, sums)",
+         "TooFew.server_step takes (self, state, sums), but is called with (self, state, sums, wor"),
         ("NoReturn", "return state.next", "state.next",
          "error: NoReturn.server_step returned None; expected a ServerState of Tensors by name."),
         ("Mapped", "return state.next({{", "return ({{",

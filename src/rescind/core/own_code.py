@@ -21,7 +21,7 @@ from torch import Tensor
 
 from rescind.core.cohort import Cohort
 from rescind.core.params import Params
-from rescind.core.returns import ours
+from rescind.core.returns import ANSWERS, ours
 from rescind.core.update import Rows, Sum, Update
 from rescind.errors import BoundaryError, ConfigError
 
@@ -56,6 +56,7 @@ def check_written(cls: type) -> None:
         for name, value in vars(part).items():
             if inspect.isfunction(value):
                 _check_spelling(part, name, {one for one in known if one[0] != "_"})
+                _check_arguments(part, name, value)
             elif name in settings and name not in typed and not isinstance(value, property):
                 raise ConfigError(
                     f"{part.__name__} sets {name} without a type, so it would not count. Write "
@@ -83,6 +84,21 @@ def _check_spelling(cls: type, name: str, known: set[str]) -> None:
             f"{cls.__name__}.{name} is never called: did you mean '{near[0]}'? The name of a "
             f"function of your own begins with _."
         )
+
+
+def _check_arguments(cls: type, name: str, function: Callable[..., Any]) -> None:
+    """Refuse a function that cannot be called as that of the class above is."""
+    above = next((vars(base)[name] for base in cls.__mro__[1:] if name in vars(base)), None)
+    if name not in ANSWERS or not inspect.isfunction(above):
+        return
+    wanted, written = inspect.signature(above).parameters, inspect.signature(function)
+    try:
+        written.bind(*wanted)
+    except TypeError:
+        raise ConfigError(
+            f"{cls.__name__}.{name} takes ({', '.join(written.parameters)}), but is called with "
+            f"({', '.join(wanted)}). Write these arguments, also those that you do not read."
+        ) from None
 
 
 # -- random numbers -------------------------------------------------------------------------------
