@@ -124,13 +124,15 @@ def read_table(
     wanted: Wanted,
     drop: bool = False,
     tell: Tell = log.warning,
-) -> Canonical:
+) -> tuple[Canonical, Sequence[int]]:
     """Read and check the columns, then sort the rows by user, time and item.
+
+    Return them, and the numbers of the rows that were dropped, in the order of the file.
 
     opened: opens the table, each time from its beginning    drop: leave out rows with an invalid
     cell instead of refusing the file
     """
-    table = opened()
+    table, dropped = opened(), array("q")
     columns = table.plain(wanted)
     if columns is None:
         reader = _CellReader(table, wanted)
@@ -144,14 +146,14 @@ def read_table(
         if reader.problems.rows:
             if not drop:
                 raise reader.problems.error(reader.total)
+            dropped = reader.problems.rows
             tell(
-                f"dropped {reader.problems.rows:,} of {reader.total:,} rows with invalid cells:\n  "
+                f"dropped {len(dropped):,} of {reader.total:,} rows with invalid cells:\n  "
                 + reader.problems.counted()
             )
     rows, users, items = columns
-    return Canonical(
-        sorted_rows(rows, table.in_order), {"source_id": np.asarray(items)}, np.asarray(users)
-    )
+    ordered = sorted_rows(rows, table.in_order)
+    return Canonical(ordered, {"source_id": np.asarray(items)}, np.asarray(users)), dropped
 
 
 class _CellReader:
