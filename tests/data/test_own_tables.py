@@ -149,6 +149,45 @@ def test_ids_of_dropped_rows_alone_do_not_stay(save):
     assert (data.users.tolist(), data.items.tolist()) == (["1"], ["2", "3"])
 
 
+@pytest.mark.parametrize("more", [0, 1, 7])
+def test_rows_of_another_width_are_counted_and_the_message_says_that_none_is_dropped(
+    save, monkeypatch, more
+):
+    monkeypatch.setattr("rescind.data.import_tables.BATCH", 3)
+    good = "".join(f"u,{n},4\n" for n in range(5))
+    path = save("user,item,rating\n" + good + "u,7\n" + (good + "u,a, b,4\n\n") * more + good)
+    for settings in ({}, {"drop_bad_rows": True}):
+        with pytest.raises(DataError) as refused:
+            rs.import_file(path, "mine", **settings)
+        text = str(refused.value)
+        assert "line 7, column 3: 2 cells, 3 are expected (user, item, rating)." in text
+        assert (f" {1 + more} rows are of another width." in text) == (more > 0)
+        assert "Mend the file: a quote or a separator is missing there" in text
+        told = (
+            "drop_bad_rows=True drops rows with an invalid cell, but none of another width." in text
+        )
+        assert told == bool(settings), "control: who did not ask to drop rows is not told"
+
+
+def test_rows_of_another_width_are_counted_as_far_as_the_file_can_be_read(save, monkeypatch):
+    monkeypatch.setattr("rescind.data.import_tables.BATCH", 3)
+    wide = "u,7\n" + "u,8,4\n" * 30
+    with pytest.raises(DataError, match=r"line 2, column 3: 2 cells, .* 2 rows or more are of"):
+        rs.import_file(save("user,item,rating\n" + wide * 2 + 'u,"9,4\n'), "mine")
+    monkeypatch.setattr("rescind.data.import_tables._COUNTED", 40)
+    with pytest.raises(DataError, match=r"line 2, column 3: 2 cells, .* 2 rows or more are of"):
+        rs.import_file(save("user,item,rating\n" + wide * 5), "mine")
+    with pytest.raises(DataError, match="2 rows are of another width"):
+        rs.import_file(save("user,item,rating\n" + wide + "u,7\n"), "mine")
+
+
+def test_a_table_of_items_with_a_row_of_another_width_speaks_of_no_rows_to_drop(save):
+    rows, table = save("user,item\n1,x\n2,y\n"), save("id,title\nx,Up\ny\n", "films.csv")
+    with pytest.raises(DataError, match=r"films.csv, line 3, column 2: 1 cells, 2 are") as refused:
+        rs.import_file(rows, "mine", items=table, drop_bad_rows=True)
+    assert "drop" not in str(refused.value)
+
+
 def test_all_bad_cells_are_counted_and_the_first_of_each_kind_shown(save):
     rows = "".join(f"1,{n},{'x' if n % 2 else 3}\n" for n in range(100)) + "-4,7,y\n"
     with pytest.raises(DataError) as refused:

@@ -24,7 +24,7 @@ from rescind.data.import_cells import (
 from rescind.data.import_columns import Columns, Wanted
 from rescind.data.import_order import sorted_rows
 from rescind.data.import_problems import EMPTY, Problems, unreadable
-from rescind.data.import_tables import Table
+from rescind.data.import_tables import OtherWidth, Table
 from rescind.data.import_words import column, columns_of, setting
 from rescind.errors import ConfigError, DataError, suggest
 
@@ -136,7 +136,15 @@ def read_table(
     columns = table.plain(wanted)
     if columns is None:
         reader = _CellReader(table, wanted)
-        columns = reader.read(drop)
+        try:
+            columns = reader.read(drop)
+        except OtherWidth as error:
+            if not drop:
+                raise
+            asked = setting("drop_bad_rows", True)
+            raise OtherWidth(
+                f"{error} {asked} drops rows with an invalid cell, but none of another width."
+            ) from None
         if empty := reader.empty():
             for role in empty:
                 name = table.header[wanted.positions[role]]
