@@ -15,6 +15,7 @@ import scipy.sparse
 
 import rescind as rs
 from rescind.data import load
+from rescind.data.importing import append_file
 from rescind.errors import ConfigError, DataError
 
 ROWS = {"user_id": ["a", "b", "a"], "item_id": [1, 2, 2], "timestamp": [1500, 1501, 1503]}
@@ -148,6 +149,45 @@ def test_ids_of_dropped_rows_alone_do_not_stay(save):
     assert (data.users.tolist(), data.items.tolist()) == (["1"], ["2", "3"])
 
 
+@pytest.mark.parametrize("more", [0, 1, 7])
+def test_rows_of_another_width_are_counted_and_the_message_says_that_none_is_dropped(
+    save, monkeypatch, more
+):
+    monkeypatch.setattr("rescind.data.import_tables.BATCH", 3)
+    good = "".join(f"u,{n},4\n" for n in range(5))
+    path = save("user,item,rating\n" + good + "u,7\n" + (good + "u,a, b,4\n\n") * more + good)
+    for settings in ({}, {"drop_bad_rows": True}):
+        with pytest.raises(DataError) as refused:
+            rs.import_file(path, "mine", **settings)
+        text = str(refused.value)
+        assert "line 7, column 3: 2 cells, 3 are expected (user, item, rating)." in text
+        assert (f" {1 + more} rows are of another width." in text) == (more > 0)
+        assert "Mend the file: a quote or a separator is missing there" in text
+        told = (
+            "drop_bad_rows=True drops rows with an invalid cell, but none of another width." in text
+        )
+        assert told == bool(settings), "control: who did not ask to drop rows is not told"
+
+
+def test_rows_of_another_width_are_counted_as_far_as_the_file_can_be_read(save, monkeypatch):
+    monkeypatch.setattr("rescind.data.import_tables.BATCH", 3)
+    wide = "u,7\n" + "u,8,4\n" * 30
+    with pytest.raises(DataError, match=r"line 2, column 3: 2 cells, .* 2 rows or more are of"):
+        rs.import_file(save("user,item,rating\n" + wide * 2 + 'u,"9,4\n'), "mine")
+    monkeypatch.setattr("rescind.data.import_tables._COUNTED", 40)
+    with pytest.raises(DataError, match=r"line 2, column 3: 2 cells, .* 2 rows or more are of"):
+        rs.import_file(save("user,item,rating\n" + wide * 5), "mine")
+    with pytest.raises(DataError, match="2 rows are of another width"):
+        rs.import_file(save("user,item,rating\n" + wide + "u,7\n"), "mine")
+
+
+def test_a_table_of_items_with_a_row_of_another_width_speaks_of_no_rows_to_drop(save):
+    rows, table = save("user,item\n1,x\n2,y\n"), save("id,title\nx,Up\ny\n", "films.csv")
+    with pytest.raises(DataError, match=r"films.csv, line 3, column 2: 1 cells, 2 are") as refused:
+        rs.import_file(rows, "mine", items=table, drop_bad_rows=True)
+    assert "drop" not in str(refused.value)
+
+
 def test_all_bad_cells_are_counted_and_the_first_of_each_kind_shown(save):
     rows = "".join(f"1,{n},{'x' if n % 2 else 3}\n" for n in range(100)) + "-4,7,y\n"
     with pytest.raises(DataError) as refused:
@@ -200,6 +240,63 @@ def test_the_title_of_a_review_is_no_title_of_an_item(save):
     assert told == ["column 'title' differs between rows of one item: not read as a fact about it"]
     named = rs.import_file(path, "named", columns={"title": "title"})
     assert named.titles.tolist() == ["my secret review", "bad"], "control: it can be asked for"
+
+
+BAD_FIRST = (
+    "user,item,title,brand,rating\na,p,WRONG,W,five\na,p,Right,R,5\nb,p,Right,R,4\nb,q,Q,,3\n"
+)
+
+
+@pytest.mark.parametrize("named", [{}, {"title": "title", "genres": "brand"}])
+@pytest.mark.parametrize("kind", ["csv", "parquet", "frame", "append"])
+def test_a_dropped_row_says_nothing_about_its_item(tmp_path, save, kind, named):
+    told: list[str] = []
+    path = save(BAD_FIRST)
+    settings = {"columns": named, "drop_bad_rows": True, "tell": told.append}
+    cells = [line.split(",") for line in BAD_FIRST.splitlines()]
+    frame = pa.table(dict(zip(cells[0], zip(*cells[1:], strict=True), strict=True)))
+    if kind == "frame":
+        data = rs.from_frame(frame, **settings)
+    elif kind == "append":
+        rs.import_file(save("user,item,rating\nc,r,1\nc,s,2\n", "first.csv"), "mine")
+        data = append_file("mine", path, **settings).dataset
+    else:
+        if kind == "parquet":
+            path = tmp_path / "a.parquet"
+            pq.write_table(frame, path)
+        data = rs.import_file(path, "mine", **settings)
+    titles = dict(zip(data.items.tolist(), data.titles.tolist(), strict=True))
+    words = dict(zip(data.items.tolist(), data.genres.tolist(), strict=True))
+    assert (titles["p"], titles["q"]) == ("Right", "Q")
+    assert (words["p"], words["q"]) == ("R", "")
+    assert len(told) == 1
+    assert "dropped 1 of 4 rows" in told[0]
+
+
+def test_a_kept_row_that_differs_still_counts_beside_dropped_ones(save):
+    told: list[str] = []
+    path = save(BAD_FIRST + "c,p,Other,R,2\n")
+    data = rs.import_file(path, "mine", drop_bad_rows=True, tell=told.append)
+    assert data.titles is None
+    assert data.genres.tolist() == ["R", ""], "no kept row differs in this column"
+    assert [line for line in told if "differs" in line] == [
+        "column 'title' differs between rows of one item: not read as a fact about it"
+    ]
+
+
+def test_dropped_rows_are_known_in_every_batch_and_where_cells_have_several_lines(
+    save, monkeypatch
+):
+    monkeypatch.setattr("rescind.data.import_tables.BATCH", 3)
+    lines = [
+        f'u{n},i{n % 4},"{title}\nof {n % 4}",{rating}'
+        for n in range(40)
+        for title, rating in [("Title", n) if n % 5 else ("WRONG", "x")]
+    ]
+    path = save("user,item,title,rating\n\n" + "\n".join(lines) + "\n")
+    data = rs.import_file(path, "mine", drop_bad_rows=True, tell=lambda _: None)
+    assert len(data) == 32
+    assert sorted(data.titles.tolist()) == [f"Title\nof {n}" for n in range(4)]
 
 
 def test_frames_of_all_kinds_give_the_same_data_as_a_file(save):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Collection, Iterable, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -89,24 +90,31 @@ def tell_left_out(
 
 
 def facts_in(
-    opened: Callable[[], Table], item: int, columns: Mapping[str, list[int]], tell: Tell | None
+    opened: Callable[[], Table],
+    item: int,
+    columns: Mapping[str, list[int]],
+    tell: Tell | None,
+    dropped: Sequence[int] = (),
 ) -> Facts:
     """Read titles and words of every item; the first that is not empty counts.
 
     tell: columns that differ between rows of one item are not about items (the title of a review
     is not), so they are left out and told. None: they were named for this, so they count
+    dropped: numbers of rows, in order, that are not in the dataset: they say nothing about items
     """
     places = sorted({at for some in columns.values() for at in some})
     texts: dict[int, dict[str, str]] = {at: {} for at in places}
     if not places:
         return {}
     table, differ, every = opened(), dict[int, str](), dict[str, None]()
-    for _, cells in table.batches(sorted({item, *places})):
-        ids = [cell.strip() for cell in cells[item]]
+    for lines, cells in table.batches(sorted({item, *places})):
+        kept = _kept(lines, dropped)
+        ids = [cells[item][row].strip() for row in kept]
         every |= dict.fromkeys(ids)
         for at in places:
-            for one, raw in zip(ids, cells[at], strict=True):
-                text = raw.strip()[:_LONGEST_TEXT]
+            some = cells[at]
+            for one, row in zip(ids, kept, strict=True):
+                text = some[row].strip()[:_LONGEST_TEXT]
                 if text and texts[at].setdefault(one, text) != text:
                     differ[at] = table.header[at]
     if tell is not None:
@@ -114,6 +122,14 @@ def facts_in(
             texts[at] = {}
             tell(f"column '{name}' differs between rows of one item: not read as a fact about it")
     return {one: tuple(_joined(one, texts, columns.get(r, ())) for r in FACTS) for one in every}  # type: ignore[misc]
+
+
+def _kept(lines: Sequence[int], dropped: Sequence[int]) -> Sequence[int]:
+    """Return the places in a batch of the rows that were not dropped."""
+    if not lines or not dropped:
+        return range(len(lines))
+    out = {*dropped[bisect_left(dropped, lines[0]) : bisect_right(dropped, lines[-1])]}
+    return [row for row, line in enumerate(lines) if line not in out]
 
 
 def _joined(item: str, texts: Mapping[int, Mapping[str, str]], places: Iterable[int]) -> str:

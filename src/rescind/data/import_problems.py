@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,8 +44,8 @@ class Problems:
     counts: Counter[tuple[int, str]] = field(default_factory=Counter)
     """By column and reason."""
     first: list[str] = field(default_factory=list)
-    rows: int = 0
-    """Rows with at least one invalid cell."""
+    rows: array[int] = field(default_factory=lambda: array("q"))
+    """The numbers of rows with at least one invalid cell, in order: eight bytes for each."""
 
     def note(
         self, lines: Sequence[int], wrong: Mapping[tuple[int, int, str], tuple[str, str]]
@@ -62,7 +63,7 @@ class Problems:
                     f"('{self.header[at]}'): {shown!r} is not a valid {role}"
                 )
         rows = {row for row, _, _ in wrong}
-        self.rows += len(rows)
+        self.rows.extend(lines[row] for row in sorted(rows))
         return rows
 
     def told(self) -> str:
@@ -85,7 +86,7 @@ class Problems:
     def error(self, total: int) -> DataError:
         """Return the error that says what to do. total: rows of the file"""
         columns = sorted({at for at, _ in self.counts} - self.needed)
-        left, ways = total - self.rows, []
+        left, ways = total - len(self.rows), []
         if left:
             drop = setting("drop_bad_rows", True)
             ways.append(f"pass {drop} to import the other {left:,} of {total:,} rows")

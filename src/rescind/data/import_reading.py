@@ -24,7 +24,7 @@ from rescind.data.import_cells import (
 from rescind.data.import_columns import Columns, Wanted
 from rescind.data.import_order import sorted_rows
 from rescind.data.import_problems import EMPTY, Problems, unreadable
-from rescind.data.import_tables import Table
+from rescind.data.import_tables import OtherWidth, Table
 from rescind.data.import_words import column, columns_of, setting
 from rescind.errors import ConfigError, DataError, suggest
 
@@ -124,17 +124,27 @@ def read_table(
     wanted: Wanted,
     drop: bool = False,
     tell: Tell = log.warning,
-) -> Canonical:
+) -> tuple[Canonical, Sequence[int]]:
     """Read and check the columns, then sort the rows by user, time and item.
+
+    Return them, and the numbers of the rows that were dropped, in the order of the file.
 
     opened: opens the table, each time from its beginning    drop: leave out rows with an invalid
     cell instead of refusing the file
     """
-    table = opened()
+    table, dropped = opened(), array("q")
     columns = table.plain(wanted)
     if columns is None:
         reader = _CellReader(table, wanted)
-        columns = reader.read(drop)
+        try:
+            columns = reader.read(drop)
+        except OtherWidth as error:
+            if not drop:
+                raise
+            asked = setting("drop_bad_rows", True)
+            raise OtherWidth(
+                f"{error} {asked} drops rows with an invalid cell, but none of another width."
+            ) from None
         if empty := reader.empty():
             for role in empty:
                 name = table.header[wanted.positions[role]]
@@ -144,14 +154,14 @@ def read_table(
         if reader.problems.rows:
             if not drop:
                 raise reader.problems.error(reader.total)
+            dropped = reader.problems.rows
             tell(
-                f"dropped {reader.problems.rows:,} of {reader.total:,} rows with invalid cells:\n  "
+                f"dropped {len(dropped):,} of {reader.total:,} rows with invalid cells:\n  "
                 + reader.problems.counted()
             )
     rows, users, items = columns
-    return Canonical(
-        sorted_rows(rows, table.in_order), {"source_id": np.asarray(items)}, np.asarray(users)
-    )
+    ordered = sorted_rows(rows, table.in_order)
+    return Canonical(ordered, {"source_id": np.asarray(items)}, np.asarray(users)), dropped
 
 
 class _CellReader:

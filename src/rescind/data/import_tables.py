@@ -24,6 +24,7 @@ _FEW_ROWS, _ROWS_A_BYTE = 1_000_000, 20  # lists of real people need a byte a ro
 _LARGEST_COLUMN = 2**29  # unpacked bytes of a column in one row group
 _SMALL_COLUMN, _HIGHEST_RATIO = 2**24, 200  # as in archives: a bomb shrinks a thousand times
 BATCH = 16_384
+_COUNTED = 1_000_000  # rows that are read only to say how many are of another width
 FORMATS = {
     ".csv": "csv", ".tsv": "tsv", ".inter": "inter", ".item": "inter", ".txt": "sequence",
     ".parquet": "parquet",
@@ -33,6 +34,10 @@ _SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
 
 Batch = tuple[Sequence[int], list[Sequence[str]]]
 """The line number of each row, and the cells, column by column."""
+
+
+class OtherWidth(DataError):
+    """A row has more or fewer cells than the header: nobody knows which cell is which."""
 
 
 @dataclass(frozen=True)
@@ -227,12 +232,14 @@ def _batches(
         lines = _line_numbers(rows, before, reader.line_num)
         if set(map(len, rows)) != {width}:
             kept = [(line, row) for line, row in zip(lines, rows, strict=True) if row]
-            for line, row in kept:
-                if len(row) != width:
-                    raise DataError(
-                        f"{path}, line {line}, column {min(len(row), width) + 1}: {len(row)} "
-                        f"cells, {width} are expected ({', '.join(names)})."
-                    )
+            if wrong := [(line, len(row)) for line, row in kept if len(row) != width]:
+                line, cells = wrong[0]
+                raise OtherWidth(
+                    f"{path}, line {line}, column {min(cells, width) + 1}: {cells} cells, {width} "
+                    f"are expected ({', '.join(names)})."
+                    f"{_how_many(len(wrong), reader, width, path)} Mend the file: a quote or a "
+                    f"separator is missing there, or there is one too many."
+                )
             lines, rows = [line for line, _ in kept], [row for _, row in kept]
         if header and first in rows:
             line = lines[rows.index(first)]
@@ -240,6 +247,24 @@ def _batches(
         if rows:
             yield lines, list(zip(*rows, strict=True))
         before, rows = reader.line_num, _rows(reader, BATCH, path)
+
+
+def _how_many(wrong: int, reader: Any, width: int, path: Path) -> str:
+    """Return a sentence that counts the rows of another width; empty if there is only one.
+
+    wrong: those found so far; `reader` goes on after them
+    """
+    left, more = _COUNTED, ""
+    try:
+        while rows := _rows(reader, BATCH, path):
+            if left <= 0:
+                more = " or more"
+                break
+            wrong += sum(len(row) not in (0, width) for row in rows)
+            left -= len(rows)
+    except DataError:  # such as a quote that is not closed; the row that was found is told first
+        more = " or more"
+    return f" {wrong:,} rows{more} are of another width." if wrong > 1 else ""
 
 
 def _line_numbers(rows: list[list[str]], before: int, last: int) -> Sequence[int]:

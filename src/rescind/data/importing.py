@@ -154,7 +154,7 @@ def dataset_of(
     table = opened()
     facts = {role: columns.pop(role) for role in FACTS if role in columns}
     positions = find_columns(table, columns, header, ignore)
-    stored = read_table(opened, Wanted(positions, text_ids, time_unit), drop, tell)
+    stored, dropped = read_table(opened, Wanted(positions, text_ids, time_unit), drop, tell)
     rows = len(stored.interactions["user"])
     if rows < least:
         raise DataError(
@@ -164,7 +164,7 @@ def dataset_of(
     if least > 1 and not table.in_order:
         _doubt_times(stored, table.header[positions.get("time", 0)], tell)
     about = find_facts(table, facts, ignore)
-    found = facts_in(opened, positions["item"], about, None if facts else tell)
+    found = facts_in(opened, positions["item"], about, None if facts else tell, dropped)
     if least > 1:  # a first import; what is appended has the same columns
         used = {role: [at] for role, at in positions.items()} | about
         tell_left_out({**columns, **facts}, used, tell)
