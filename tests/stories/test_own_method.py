@@ -551,7 +551,7 @@ class {name}(Method):
         ("Constant", "enough_rounds = 1", "enough_rounds = 1; width = 128",
          "sets width without a type, so nobody could set it. For a setting write width: int ="),
         ("TooFew", "state, sums, world, clock)", "state, sums)",
-         "TooFew.server_step takes (self, state, sums), but is called with (self, state, sums, wor"),
+         "TooFew.server_step takes (self, state, sums), but is called with (self, state, sums,"),
         ("NoReturn", "return state.next", "state.next",
          "error: NoReturn.server_step returned None; expected a ServerState of Tensors by name."),
         ("Mapped", "return state.next({{", "return ({{",
