@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 from rescind.audits.battery import Report
 from rescind.audits.finding import Finding
 from rescind.cli import app
+from rescind.data.blocklist import Blocklist
 from rescind.errors import ConfigError, DataError
 from rescind.experiments.learning_run import run_cell
 from rescind.experiments.recipe import Cell, DataSettings, RunSettings, SharingSettings
@@ -226,9 +227,23 @@ def test_who_has_left_is_told_so_where_own_lines_are_written(run, tmp_path):
         words = ["roster", "mine", f"{run}-forgot-1", "--user", user, "--out", out]
         return str(CliRunner().invoke(app, words).exception)
 
-    assert "user '7' has left this run, or had everything erased, after an earlier" in refused("7")
+    assert "user '7' has left this run after an earlier request. See its" in refused("7")
     never = refused("nobody")
     assert "there is no user 'nobody' among 29 users. 1 other has left this run since, or" in never
+
+
+def test_who_had_everything_erased_from_data_that_was_not_imported_can_leave(run, tmp_path):
+    (tmp_path / "asked.csv").write_text("user\n7\n")
+    words = ("--erase", str(tmp_path / "asked.csv"), "--audits", "none")
+    assert forget(run, *words).exit_code == 0
+    new = tmp_path / "run-forgot-1"
+    assert not Blocklist.read(new).has_withdrawn("7"), "control: an erasure is no withdrawal"
+    said = forget(new, "--withdraw", "7")
+    assert said.exit_code == 0, said.output
+    assert "that come later are left out of this run if it learns again.\n" in said.output
+    for folder in (run, new):
+        assert Blocklist.read(folder).has_withdrawn("7"), "also where it may learn again"
+    assert not Blocklist.of_dataset("synthetic"), "results of other runs stay"
 
 
 def test_the_next_request_to_an_emptied_run_is_told_the_run_that_stands_now(run, tmp_path):

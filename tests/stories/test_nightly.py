@@ -367,15 +367,23 @@ def test_a_second_letter_nights_later_is_answered_by_the_first(shop: Shop) -> No
     assert not list((shop.folder / "in" / "requests").glob("*.json"))
 
 
-def test_who_was_let_in_and_leaves_before_she_has_rows_is_not_told_the_old_answer(
-    shop: Shop,
+@pytest.mark.parametrize("leaves", [True, False])
+def test_who_was_let_in_and_leaves_before_she_has_rows_is_not_learnt_with_the_next_file(
+    shop: Shop, leaves: bool
 ) -> None:
     shop.ask("x1", '{"withdraw": "c7"}')
     assert shop.follow("nightly.sh")["requests"] == 0
     assert shop.rescind(next(line for line in script("return.sh") if " admit " in line))[0] == 0
-    shop.ask("x2", '{"withdraw": "c7"}')
-    assert shop.follow("nightly.sh")["requests"] == 1, "she would be learnt with the next file"
-    assert not (shop.folder / "in" / "requests" / "answered" / "x2").exists()
+    if leaves:
+        shop.ask("x2", '{"withdraw": "c7"}')
+    assert shop.follow("nightly.sh")["requests"] == 0
+    if leaves:
+        assert "same_as" not in shop.about("x2"), "the old answer is not about what comes now"
+        assert shop.about("x2")["no_receipt"] is True
+    table(shop.folder / "in" / "today.csv", [(7, 20, 300), (4, 20, 300)])
+    assert shop.follow("nightly.sh")["requests"] == 0
+    assert ("c7" in load_imported("mine").users) != leaves, "the control: she stays"
+    assert ("c7" in {user for user, _ in shop.lists()}) != leaves
 
 
 def test_cron_finds_the_command_with_the_lines_of_the_page(tmp_path: Path) -> None:

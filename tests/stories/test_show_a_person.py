@@ -122,10 +122,15 @@ def test_who_asked_before_is_told_from_who_never_was_there(shop: Path) -> None:
     theirs = records.item[records.client == fed.labels.client("K-04", 12)].unique().tolist()
     every = NamedRecords("K-04", tuple(fed.labels.item_id(item) for item in theirs))
     answer(shop / "run-forgot-1", "erase", every, audits="none")
-    for user in ("K-03", "K-04"):
-        for said in of_every_command("run-forgot-2", user):
-            left = f"user '{user}' has left this run, or had everything erased, after an earlier "
-            assert said.startswith(left)
+    for said in of_every_command("run-forgot-2", "K-03"):
+        assert said.startswith("user 'K-03' has left this run after an earlier request. See its")
+    for said in (
+        told("data", "show", "run-forgot-2", "--user", "K-04"),
+        told("recommend", "run-forgot-2", "--user", "K-04"),
+        told("audit", "run-forgot-2", "--withdraw", "K-04"),
+    ):
+        assert said.startswith("user 'K-04' had everything erased from this run after an earlier ")
+        assert "and has not left: rows that come later count. See its receipt" in said
     # A run that learnt later never had them; its data knows.
     run_cell(CELL, shop / "later")
     for said in of_every_command("later", "K-03"):

@@ -163,7 +163,14 @@ def command(
         check_finished(run)
     how = unlearner(method, change or ())
     from rescind.experiments.forget_run import check_requests
+    from rescind.experiments.leaving import may_still_leave
+    from rescind.storage.run_folder import newest
 
+    leaving = [
+        source for source in sources
+        if kind == "withdraw" and isinstance(source, str) and may_still_leave(newest(run), source)
+    ]  # fmt: skip
+    sources = [source for source in sources if source not in leaving]
     with _refused_whole():
         check_requests(run, kind, sources)
     verdicts = list[str]()
@@ -186,8 +193,27 @@ def command(
         )
         verdicts.append(_print(done, named))
         run = done.folder
+    for one in leaving:  # last, so that the same command goes on if it was stopped before
+        _note_leaving(newest(run), one, everywhere)
     if any(verdict in FAILED for verdict in verdicts):
         raise typer.Exit(1)
+
+
+def _note_leaving(run: Path, user: str, everywhere: bool | None) -> None:
+    """Note that somebody left whose records were all erased before; say so, and what is left."""
+    from rescind.experiments.leaving import note_leaving
+    from rescind.experiments.other_runs import others_told, others_with
+
+    out_of = note_leaving(run, user, everywhere)
+    typer.echo(
+        f"user '{user}': all their records were erased from {run} after an earlier request: see "
+        f"its receipt, no new one is needed.\n"
+        f"It is noted that they left: rows of theirs that come later are left out of {out_of}."
+    )
+    if stored := rows_left(run, {user: None}):
+        typer.echo(stored)
+    if others := others_with(run, {user: None}):
+        typer.echo(others_told(others))
 
 
 def _answer(

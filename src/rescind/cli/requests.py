@@ -268,7 +268,12 @@ def _print_answer(folder: Path, name: str, done: Pass) -> None:
     place, same = folder / "answered", done.before.get(name)
     to_send = _has_receipt(place / name)
     typer.echo(f"answered: {name}" + f"; for the user: {place}/{name}/" * to_send)
-    if same and _has_receipt(place / same):
+    if name in done.no_receipt:
+        typer.echo(
+            "  everything of theirs was erased after an earlier request, whose receipt is about "
+            "it: no new one is needed. Noted that they left: rows that come later are left out"
+        )
+    elif same and _has_receipt(place / same):
         typer.echo(f"  answered before, as {same}: send {place}/{same}/")
     elif same:
         typer.echo(f"  answered before, as {same}; its receipt is not in {place}/{same}/ any more")

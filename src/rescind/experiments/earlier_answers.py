@@ -20,6 +20,8 @@ from rescind.storage.run_folder import read_facts
 
 SAME = "same_as"
 """In the notes on a request: the name of the one that was answered before and asked the same."""
+NO_RECEIPT = "no_receipt"
+"""In the notes on a request: it needed no receipt, because an earlier request erased everything."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class Earlier:
     level: str
     place: Path | None
     """A folder that still has its receipt: that of the first, or of one that asked the same."""
+    no_receipt: bool
+    """It never had one: everything was erased before."""
 
 
 def told_before(folder: Path, one: Asked, run: Path) -> Earlier | None:
@@ -47,7 +51,7 @@ def told_before(folder: Path, one: Asked, run: Path) -> Earlier | None:
     names = (first, *(about["request"] for about in answers if _first(about) == first))
     places = (folder / ANSWERED / name for name in names)
     place = next((place for place in places if (place / RECEIPT).is_file()), None)
-    return Earlier(first, last["verdict"], last["level"], place)
+    return Earlier(first, last["verdict"], last["level"], place, bool(last.get(NO_RECEIPT)))
 
 
 def _first(about: dict[str, Any]) -> str:

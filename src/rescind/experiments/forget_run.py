@@ -121,7 +121,7 @@ def answer(
         if new.exists() and any(new.iterdir()):
             raise ConfigError(f"{new} is not empty. Choose another folder with --out.")
         previous = last_receipt(run)
-        listed = _is_listed(facts, source, everywhere)
+        listed = is_listed(facts, source, everywhere)
         before = not listed and _was_listed(facts, fed, request)
         fed.apply(event)  # fail before any output if the request is invalid
         on_start(fed, event, request.count)
@@ -190,7 +190,7 @@ def _of_people(facts: dict[str, Any]) -> bool:
     return facts["data"].get("source", "") not in ("", "generated")
 
 
-def _is_listed(facts: dict[str, Any], source: Source, everywhere: bool | None) -> bool:
+def is_listed(facts: dict[str, Any], source: Source, everywhere: bool | None) -> bool:
     """Return whether other runs on the dataset must leave the rows out, too.
 
     Imported data is private: its people asked for it. Public data stays as it was published, so

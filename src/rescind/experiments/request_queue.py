@@ -34,8 +34,15 @@ from rescind.data.blocklist import Blocklist
 from rescind.data.erasing import items_of
 from rescind.data.importing import imported_names
 from rescind.errors import DataError, RescindError
-from rescind.experiments.earlier_answers import SAME, Earlier, first_answer, told_before
+from rescind.experiments.earlier_answers import (
+    NO_RECEIPT,
+    SAME,
+    Earlier,
+    first_answer,
+    told_before,
+)
 from rescind.experiments.forget_run import Answer, answer
+from rescind.experiments.leaving import forgotten_before, note_leaving
 from rescind.experiments.left_in_others import OTHERS, Left, noted, settle_others
 from rescind.experiments.other_runs import others_with, still_has
 from rescind.experiments.request_files import (
@@ -80,6 +87,8 @@ from rescind.storage.run_folder import (
 
 REQUEST = "request.json"
 """The exact request, with which the user can check that the receipt is about it."""
+ONLY_ROWS = "the run has nothing of theirs; "
+FORGOT = "the run forgot them after an earlier request, whose receipt is about the model; "
 
 
 @dataclass(frozen=True)
@@ -100,6 +109,9 @@ class Pass:
     """Answered now or before, but other runs on the same data still have some of it."""
     rows: dict[str, str]
     """What became of the imported rows of an answered request, by its name."""
+    no_receipt: frozenset[str]
+    """Answered without a new receipt: everything was erased before, and it is noted that they
+    left."""
     waiting: tuple[Waiting, ...]
     """Not answered yet, unreadable files, too."""
     run: Path
@@ -140,8 +152,11 @@ def work_through(folder: Path, run: Path, audits: Audits = "standard", workers: 
     rows = {name: about["rows"] for name, about in answered.items() if about.get("rows")}
     before = {name: about.get(SAME, "") for name, about in answered.items() if about.get("before")}
     late = {name: _lateness(about) for name, about in answered.items() if about["late"]}
-    stands = current(run)
-    return Pass(tuple(answered), tuple(refused), failed, late, before, others, rows, left, stands)
+    without = frozenset(name for name, about in answered.items() if about.get(NO_RECEIPT))
+    return Pass(
+        tuple(answered), tuple(refused), failed, late, before, others, rows, without, left,
+        current(run),
+    )  # fmt: skip
 
 
 def _lateness(about: dict[str, Any]) -> str:
@@ -188,6 +203,9 @@ def _give(folder: Path, run: Path, one: Asked, audits: Audits, workers: int) -> 
         if name := _stored_only(one, last):
             _answer_by_rows(folder, one, last, name)
             return
+        if one.items is None and forgotten_before(last, one.user):
+            _answer_by_note(folder, one, last)
+            return
     done = answer(
         last, one.kind, one.source, None, audits, workers=workers, on_start=keep, case=_case(one)
     )
@@ -197,7 +215,7 @@ def _give(folder: Path, run: Path, one: Asked, audits: Audits, workers: int) -> 
 def _stored_only(one: Asked, run: Path) -> str:
     """Return the name of the data that has all of a request, if the run has nothing of the user.
 
-    Their rows were added since it learnt, or a filter left them out.
+    Their rows were added since it learnt, a filter left them out, or it forgot them before.
     """
     data = (read_facts(run) or {}).get("data", {})
     name = str(data.get("name", ""))
@@ -214,6 +232,18 @@ def _answer_by_rows(folder: Path, one: Asked, run: Path, data: str) -> None:
     if one.items is None:
         Blocklist().with_withdrawn(one.user).add_to_dataset(data)
     about = _known(one, run, "UNAUDITED", "L1") | {"only_rows": True}
+    about["forgotten_before"] = forgotten_before(run, one.user)
+    with _appearing(folder, one, about):
+        pass
+
+
+def _answer_by_note(folder: Path, one: Asked, run: Path) -> None:
+    """Answer a withdrawal of somebody whom the run forgot before: `_complete` notes that they left.
+
+    Which receipt is about it is unknown here: it may name others, too.
+    """
+    about = _known(one, run, "UNAUDITED", "")
+    about |= {"before": True, "forgotten_before": True, NO_RECEIPT: True}
     with _appearing(folder, one, about):
         pass
 
@@ -249,6 +279,8 @@ def _hand_over_again(folder: Path, one: Asked, run: Path, earlier: Earlier) -> N
     Its key and the exact page lie with the first answer alone.
     """
     about = _known(one, run, earlier.verdict, earlier.level) | {"before": True, SAME: earlier.name}
+    if earlier.no_receipt:
+        about[NO_RECEIPT] = True
     with _appearing(folder, one, about) as place:
         if earlier.place is not None:
             receipt = (earlier.place / RECEIPT).read_bytes()
@@ -291,15 +323,19 @@ def _appearing(folder: Path, one: Asked, about: dict[str, Any]) -> Iterator[Path
 def _complete(folder: Path, run: Path, one: Asked, now: datetime) -> dict[str, Any]:
     """Delete the imported rows, then the file of the request; return what is known of the answer.
 
+    Who withdraws and was forgotten before is noted as one who left: the erasure did not say so.
     Killed at any moment, the next call goes on from here: until then the request is open. Other
     runs are looked for first: without the file nobody knows any more what to look for.
     """
     path = about_answer(folder, one.name)
     about = read_table(path)
     if "answered" not in about:
+        if about.get("forgotten_before") and one.items is None:
+            note_leaving(current(run), one.user)
         if name := about["imported"]:
             receipt = path.with_name(f"receipt-{name}.json")
-            only = "the run has nothing of theirs; " if about.get("only_rows") else ""
+            only = FORGOT if about.get("forgotten_before") else ONLY_ROWS
+            only = only if about.get("only_rows") else ""
             about["rows"] = only + _delete_rows(receipt, name, one, about.get(SAME, ""))
         if runs := others_with(current(run), {one.user: one.items}):
             about[OTHERS] = noted(folder, one, runs)

@@ -32,11 +32,17 @@ class AskedBefore:
         No other id is suggested: it would be that of another person.
         """
         if self.of_run.left(user, labels):
+            how = "has left this run after an earlier request"
+            if not self.of_run.has_withdrawn(user):
+                how = (
+                    "had everything erased from this run after an earlier request, and has not "
+                    "left: rows that come later count"
+                )
             raise ConsentError(
-                f"user '{user}' has left this run, or had everything erased, after an earlier "
-                f"request: see its receipt. Nothing of theirs is left in it. Imported data is "
-                f"another place: rescind data show NAME --user {quote(user)} tells whether rows "
-                f"are still there, and rescind data erase NAME --user {quote(user)} deletes them."
+                f"user '{user}' {how}. See its receipt: nothing of theirs is left in it. Imported "
+                f"data is another place: rescind data show NAME --user {quote(user)} tells whether "
+                f"rows are still there, and rescind data erase NAME --user {quote(user)} deletes "
+                f"them."
             )
         try:
             return labels.client(user, clients)
