@@ -92,7 +92,8 @@ def test_going_back_says_which_answers_it_undoes(tmp_path: Path) -> None:
     back_up(state, backup)
     ledger.close()
     same = plan(state, backup, None, None)
-    assert (same.undone, same.entries_lost) == (Undone(0, 0, 0, 0), 0), "control: nothing since"
+    assert (same.undone, same.entries_lost) == (Undone(0, 0, 0, 0, 0), 0), "control: nothing since"
+    assert "receipt" not in str(same).replace("links and receipts", ""), "control: its key is there"
     ledger = opened(state, live=None)
     done(ledger, take_back(second, "erase", 2))
     ledger.releases.make(ledger)
@@ -100,11 +101,35 @@ def test_going_back_says_which_answers_it_undoes(tmp_path: Path) -> None:
     done(ledger, MakeToken(b"b" * 32, "new", "officer", ("read",), until))
     ledger.close()
     found = plan(state, backup, None, None)
-    assert found.undone == Undone(answers=1, requests=1, tokens_lost=1, tokens_back=1)
+    assert found.undone == Undone(
+        answers=1, answers_without_key=1, requests=1, tokens_lost=1, tokens_back=1
+    )
+    assert found.receipts_impossible == 1
     told = str(found)
-    assert "1 answered requests are open again" in told
-    assert "open doors again: rescind tokens list" in told
+    assert "1 answered request is open again: 0 can get another receipt, 1 cannot" in told
+    assert "1 request is not known any more" in told
+    assert "No receipt can be issued for 1 open request: its key is gone" in told
+    assert "opens doors again: rescind tokens list" in told
     assert "proofs of them lead nowhere" in told
+
+
+def test_open_requests_whose_receipts_were_issued_are_counted_without_the_ledger_in_place(
+    tmp_path: Path,
+) -> None:
+    state, backup = tmp_path / "state", tmp_path / "backup.db"
+    mirror, lost = tmp_path / "mirror.bin", tmp_path / "lost"
+    ledger = opened(state, live=None, keys_mirror=mirror)
+    people = [joined(ledger, *range(8)) for _ in range(3)]
+    for person in people[:2]:
+        done(ledger, take_back(person, "erase", 1))
+    back_up(state, backup)
+    ledger.releases.make(ledger)
+    ledger.close()
+    shutil.move(state, lost)
+    state.mkdir()
+    found = plan(state, backup, mirror, None)
+    assert (found.undone, found.receipts_impossible) == (None, 2)
+    assert "No receipt can be issued for 2 open requests: their keys are gone" in str(found)
 
 
 def test_an_old_ledger_in_place_is_accepted_only_by_restore(tmp_path: Path) -> None:

@@ -280,7 +280,7 @@ def test_a_lost_key_of_a_receipt_does_not_stop_the_others(ledger: Ledger) -> Non
     ledger.releases.make()
     row = request_of(ledger, body["request_id"])
     assert (row.status, row.receipt) == ("fulfilled", None)
-    assert "lost" in row.reason
+    assert "the key of its receipt is gone" in row.reason
 
 
 @dataclass

@@ -142,6 +142,9 @@ def test_access_is_fulfilled_with_a_link_to_everything(house: House) -> None:
     link = told["results_url"].removeprefix("http://localhost:8000")
     found = house.caller().get(link).json()
     assert [one["id"] for one in found["loans"]] == ["item-4", "item-5"]
+    none = person.get(f"/v1/me/requests/{asked['request_id']}/receipt")
+    assert none.status_code == 404
+    assert none.json()["detail"] == "This request is fulfilled: no receipt belongs to it."
 
 
 def test_the_same_message_twice_is_one_request(house: House) -> None:

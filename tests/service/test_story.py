@@ -12,12 +12,15 @@ from doors import Agent, House, opened
 from rescind.forgetting.receipt import opened as exactly
 from rescind.forgetting.receipt import parse
 from rescind.forgetting.verify import verify
+from rescind.ledger.backup import back_up, restore
 from rescind.ledger.fulfilment import Issue
 from rescind.ledger.options import Options
 from rescind.proof.log_folder import RECEIPT, entry_of
 from rescind.proof.notes import LOG, Key, Proof
 from rescind.service import chores, learning, receipts, statuses
 from rescind.service.problems import Problem
+
+TAKEN = {"kind": "erase", "items": ["item-2"]}
 
 
 def crowd(house: House, people: int = 15) -> None:
@@ -35,6 +38,46 @@ def check(house: House, told: dict, receipt: bytes, proof: str) -> None:
     assert (exact.asked.records, exact.done.level) == (told["n"], "L3")
     log = Key.parse(pinned["log"], LOG)
     Proof.parse(proof).check(entry_of(RECEIPT, receipt), log)
+
+
+def test_after_going_back_a_request_without_its_key_says_that_no_receipt_comes(
+    tmp_path: Path,
+) -> None:
+    state, issued, waiting = tmp_path / "state", tmp_path / "issued.db", tmp_path / "waiting.db"
+    with opened(state) as house:
+        crowd(house)
+        url = house.ledger.store.url
+        database = None if house.ledger.store.sqlite else url.render_as_string(False)
+        one = house.person((1, 2, 3)).post("/v1/me/requests", TAKEN).json()
+        back_up(state, issued, database)
+        house.release(house.operator())
+        assert house.caller().get(f"{one['link']}/receipt").status_code == 200
+    restore(state, issued, None, database)
+    with opened(state) as house:
+        other = house.person((1, 2, 3)).post("/v1/me/requests", TAKEN).json()
+        back_up(state, waiting, database)
+    restore(state, waiting, None, database)
+    with opened(state) as house:
+        ask = house.caller()
+        early = ask.get(f"{one['link']}/receipt").json()
+        assert "No receipt can be issued" in early["detail"], "also before the next release"
+        assert "not issued yet" in ask.get(f"{other['link']}/receipt").json()["detail"], "control"
+        house.release(house.operator())
+        told = ask.get(one["link"]).json()
+        assert (told["status"], told["level"], told["receipt"]) == ("fulfilled", "L3", False)
+        assert "No receipt can be issued" in told["processing_details"]
+        for paper in ("receipt", "proof"):
+            refused = ask.get(f"{one['link']}/{paper}")
+            assert refused.status_code == 404
+            assert refused.json()["type"].endswith("no-receipt")
+            assert "went back to a backup" in refused.json()["detail"]
+            assert "yet" not in refused.json()["detail"]
+            assert "issued before" in refused.json()["next"]
+        other_told = ask.get(other["link"]).json()
+        assert other_told["receipt"] is True, "control: its receipt was not issued before"
+        assert "No receipt" not in other_told["processing_details"]
+        receipt, proof = (ask.get(f"{other['link']}/{paper}") for paper in ("receipt", "proof"))
+        check(house, other, receipt.content, proof.text)
 
 
 @pytest.mark.parametrize("instant", [False, True])

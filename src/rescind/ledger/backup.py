@@ -49,7 +49,9 @@ class Undone:
     """What the ledger in place has done, and the other one does not know."""
 
     answers: int
-    """Requests that are fulfilled here and open there: they get another receipt."""
+    """Requests that are answered here and open there."""
+    answers_without_key: int
+    """Those of them that cannot get another receipt: its key was destroyed with the first one."""
     requests: int
     """Requests that are not there at all. What they took back stays gone: its keys are."""
     tokens_lost: int
@@ -57,17 +59,25 @@ class Undone:
     """Tokens that were revoked or spent since, and open doors again."""
 
     def __str__(self) -> str:
+        again = self.answers - self.answers_without_key
+        receipts = f": {again:,} can get another receipt, {self.answers_without_key:,} cannot"
+        end = "ends" if self.tokens_lost == 1 else "end"
+        back = "opens" if self.tokens_back == 1 else "open"
         return (
-            f"Undone: {self.answers:,} answered requests are open again, and get another receipt; "
-            f"{self.requests:,} requests are not known any more, so the links and receipts that "
-            f"people hold lead nowhere (what they took back stays gone).\n"
-            f"Tokens: {self.tokens_lost:,} made since end; {self.tokens_back:,} that ended since "
-            f"open doors again: rescind tokens list, then revoke."
+            f"Undone: {_are(self.answers, 'answered request')} open again"
+            f"{receipts if self.answers else ''}; {_are(self.requests, 'request')} not known any "
+            f"more, so the links and receipts that people hold of such requests lead nowhere (what "
+            f"they took back stays gone).\n"
+            f"Tokens: {self.tokens_lost:,} made since {end}; {self.tokens_back:,} that ended "
+            f"since {back} doors again: rescind tokens list, then revoke."
         )
 
     @classmethod
-    def between(cls, here: Connection, there: Connection) -> Undone:
-        """Compare the ledger in place with the one that replaces it."""
+    def between(cls, here: Connection, there: Connection, without_key: set[str]) -> Undone:
+        """Compare the ledger in place with the one that replaces it.
+
+        without_key: open requests of the other one whose receipts cannot be issued
+        """
         table = tables.request
         question = select(table.c.id, table.c.status)
         now, then = ({row.id: row.status for row in one.execute(question)} for one in (here, there))
@@ -76,8 +86,22 @@ class Undone:
             for one in (here, there)
         )
         known = now.keys() & then.keys()
-        answered = [name for name in known if then[name] in OPEN and now[name] not in OPEN]
-        return cls(len(answered), len(now.keys() - known), len(made - kept), len(kept - made))
+        answered = {name for name in known if then[name] in OPEN and now[name] not in OPEN}
+        return cls(
+            len(answered),
+            len(answered & without_key),
+            len(now.keys() - known),
+            len(made - kept),
+            len(kept - made),
+        )
+
+
+def _are(number: int, thing: str) -> str:
+    return f"{count_of(number, thing)} {'is' if number == 1 else 'are'}"
+
+
+def _entries(number: int) -> str:
+    return count_of(number, "entry", "entries")
 
 
 @dataclass(frozen=True)
@@ -94,12 +118,14 @@ class Plan:
     accounts_ended: int
     keys_destroyed: int
     """Keys of what was lent or changed since: nothing in this ledger needs them."""
+    receipts_impossible: int = 0
+    """Open requests whose receipt cannot be issued: its key was destroyed with an earlier one."""
     undone: Undone | None = None
     """What the ledger in place has answered since; None: it is the one to accept, or unreadable."""
 
     def __str__(self) -> str:
         text = (
-            f"This ledger has {self.entries:,} entries. {count_of(self.loans, 'loan')} of "
+            f"This ledger has {_entries(self.entries)}. {count_of(self.loans, 'loan')} of "
             f"{people_of(self.people)} open.\n"
             f"Dropped: {count_of(self.loans_dropped, 'loan')} of {people_of(self.people_dropped)}, "
             f"which changed or left since. Accounts that ended since: {self.accounts_ended:,}.\n"
@@ -108,12 +134,30 @@ class Plan:
         )
         if self.undone is not None:
             text += f"\n{self.undone}"
+        if self.receipts_impossible:
+            text += f"\n{self._about_receipts()}"
         text += "\nEverybody signs in again: sessions end."
         if self.entries_lost:
             text += (
-                f"\nThe log goes back by {self.entries_lost:,} entries: proofs of them lead "
+                f"\nThe log goes back by {_entries(self.entries_lost)}: proofs of them lead "
                 f"nowhere. Witnesses that saw them will refuse the log for good, and they are "
                 f"right: publish what happened. A log that they cosign needs a new state folder."
+            )
+        return text
+
+    def _about_receipts(self) -> str:
+        """Say which receipts cannot be issued, and what is left to do for their people."""
+        number = self.receipts_impossible
+        keys = "its key is" if number == 1 else "their keys are"
+        text = (
+            f"No receipt can be issued for {count_of(number, 'open request')}: {keys} gone. A key "
+            f"is destroyed when its receipt is issued. Send the issued ones again from where they "
+            f"are kept: whoever did not save theirs gets no other."
+        )
+        if self.undone is not None:
+            text += (
+                " The ledger in place holds those that it issued: before you go on, keep it with "
+                "rescind backup."
             )
         return text
 
@@ -153,6 +197,7 @@ def plan(state: Path, backup: Path | None, keys_mirror: Path | None, database: s
         refuse_foreign(keys, source, state, backup, database)
         loans, lost = open_boxes(keys, source)
         named = tables.named_slots(source)
+        without_key = _without_key(keys, source)
         tree = _tree(source)
         return Plan(
             entries=len(tree),
@@ -163,14 +208,27 @@ def plan(state: Path, backup: Path | None, keys_mirror: Path | None, database: s
             loans_dropped=sum(row.lent for row in lost),
             accounts_ended=sum(row.account_key not in keys.ids for row in lost),
             keys_destroyed=len(keys.without_box(named)),
-            undone=_undone(state, database, source) if backup else None,
+            receipts_impossible=len(without_key),
+            undone=_undone(state, database, source, without_key) if backup else None,
         )
 
 
-def _undone(state: Path, database: str | None, source: Connection) -> Undone | None:
+def _without_key(keys: KeySlots, source: Connection) -> set[str]:
+    """Return the open requests of a ledger that wait for a receipt whose key is gone."""
+    table = tables.request
+    waiting = select(table.c.id, table.c.receipt_slot).where(
+        table.c.status.in_(OPEN), table.c.receipt_key.is_not(None)
+    )
+    known = keys.ids  # None is not among them: an earlier start has seen that the key is gone
+    return {row.id for row in source.execute(waiting) if row.receipt_slot not in known}
+
+
+def _undone(
+    state: Path, database: str | None, source: Connection, without_key: set[str]
+) -> Undone | None:
     """Compare with the ledger in place; None if it cannot be read, which may be why."""
     with in_place(state, database) as here:
-        return None if here is None else Undone.between(here, source)
+        return None if here is None else Undone.between(here, source, without_key)
 
 
 def restore(

@@ -2,7 +2,8 @@
 
 A take-back is L1 with its answer: unreadable here and out of the sum. It is L3 when what is served
 was made without it: with the next release, or at once in the instant form. Then its receipt is
-signed, its leaf is logged, and the key of the receipt is destroyed here.
+signed, its leaf is logged, and the key of the receipt is destroyed here. So a ledger that went back
+to a backup from before cannot issue it once more: the request is fulfilled without a receipt.
 
 A restart issues what is due: requests up to the release's `seq` without a receipt.
 """
@@ -43,6 +44,11 @@ LEAF_BYTES = 33 + 32
 """An entry of the log and its hash (`tables.leaf`)."""
 ACCOUNT_BYTES = 16 + len(LEFT)
 """What leaving does not empty in the row of a person."""
+KEY_GONE = (
+    "done, but the key of its receipt is gone: destroyed when the receipt was issued, before this "
+    "service went back to a backup, or lost. So no receipt was issued now"
+)
+"""Why a fulfilled request has no receipt, for operators."""
 NOT_COVERED = (
     "The answer to your call, for 72 hours: it opens with your key of that call only.",
     "Releases that people downloaded before this one.",
@@ -136,8 +142,8 @@ class Issue:
         }
         receipt = None
         key = _key_of(batch, row)
-        if key is None:  # lost with keys.bin: nobody could open what it would seal
-            done["reason"] = "done, but the key of its receipt is lost, so none was issued"
+        if key is None:  # nobody could open what another key would seal
+            done["reason"] = KEY_GONE
         else:
             kept = kept_after({**row._mapping, **done, "issued_at": batch.now})
             issued = self._receipt(batch, served, row, key, previous, kept)

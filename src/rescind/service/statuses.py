@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 STEPS = ("hidden", "erased", "summed", "served", "issued")
 WRITING = "What is served is made without it. Its receipt is being written: look again in a moment."
+NO_RECEIPT = (
+    "No receipt can be issued any more: its key is gone. It was destroyed when the receipt was "
+    "issued, and after that this service went back to a backup; or all its keys were lost."
+)
 _DETAILS = {
     agency.OPEN: "It has arrived and will be looked at now.",
     agency.FULFILLED: "Done: what is served is made without it.",
@@ -34,11 +38,12 @@ def details(service: Service, row: Any) -> str:
         return "It waits for the person's own confirmation with a passkey, for 14 days."
     if row.kind == agency.ACCESS and row.status == agency.FULFILLED:
         return "The link leads to everything that is lent."
+    more = f" {NO_RECEIPT}" if receipt_impossible(row) else ""
     if row.status != agency.IN_PROGRESS:
-        return _DETAILS[row.status]
+        return _DETAILS[row.status] + more
     if being_written(service, row):
-        return WRITING
-    text = f"Unreadable here and out of the sum. {next_release(service)}"
+        return WRITING if not more else _DETAILS[agency.FULFILLED] + more
+    text = f"Unreadable here and out of the sum. {next_release(service)}{more}"
     return f"{text} It takes longer: {row.reason}" if row.reason else text
 
 
@@ -106,6 +111,13 @@ def being_written(service: Service, row: Any) -> bool:
     return row.status == agency.IN_PROGRESS and service.ledger.releases.fulfils(row.seq)
 
 
+def receipt_impossible(row: Any) -> bool:
+    """Return whether a request is done, or will be, without a receipt: the key of it is gone."""
+    if row.status == agency.FULFILLED:
+        return row.receipt is None and row.kind != agency.ACCESS
+    return row.receipt_key is not None and row.receipt_slot is None  # a start saw that it is gone
+
+
 def _steps(row: Any) -> dict[str, str]:
     """Return when each step was done that was done."""
     steps = {name: moment(getattr(row, f"{name}_at")) for name in STEPS}
@@ -140,6 +152,8 @@ def _answered(answer: Answer) -> Any:
         seq=None,  # no release has it yet
         status=body["status"],
         reason=None,
+        receipt=None,
+        receipt_key=None,  # it is there, but nobody needs it here
         kind=body["kind"],
         level=body["level"],
         received_at=datetime.fromisoformat(body["received_at"]),
