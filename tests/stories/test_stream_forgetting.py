@@ -124,6 +124,10 @@ class KeepsTheTeacher(F3CRec):
         return super().server_turn(state, world, clock)
 
 
+# As if it were part of the package: a class from outside that keeps values is refused.
+KeepsTheTeacher.__module__ = "rescind.methods"
+
+
 def audited(method: F3CRec) -> list[Finding]:
     KeepsTheTeacher.kept.clear()
     before = in_second_block(method)
