@@ -27,12 +27,16 @@ AnyData = Dataset | GraphDataset
 
 
 def prepare(
-    settings: DataSettings, erased_too: bool = False, folder: Path | None = None
+    settings: DataSettings,
+    erased_too: bool = False,
+    folder: Path | None = None,
+    count_erased: bool = False,
 ) -> Dataset:
     """Load a dataset and apply the recipe's filters.
 
     erased_too: as in `load`; filters do not count the erased rows
     folder: of a run, whose list of removed rows counts, too
+    count_erased: filters count them all the same, as earlier versions did
     """
     names = ("users", "items", "interactions", "variant")
     given = {n: v for n in names if (v := getattr(settings, n)) is not None}
@@ -45,7 +49,8 @@ def prepare(
     if settings.split == "last" or settings.order:
         dataset = in_order(dataset)  # filters count distinct pairs
     if settings.filters:
-        counted = _listed(dataset, folder).left_of(dataset) if erased_too else dataset
+        without = erased_too and not count_erased
+        counted = _listed(dataset, folder).left_of(dataset) if without else dataset
         kept = _filtered(counted, settings)
         dataset = kept if counted is dataset else _of_both(dataset, kept)
     if settings.split == "random":

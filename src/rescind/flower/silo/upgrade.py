@@ -60,8 +60,8 @@ def _numbering_of_then(
         holdings, labels = data.hold(0)
         return holdings.records, Numbering.of(labels, holdings.clients, holdings.items)
     # Rows that the dataset's own list leaves out may have been there then, and counted by filters.
-    for erased_too in (False, True):
-        rows = data.numbered(prepare(data.settings, erased_too))
+    for erased_too, counted in ((False, False), (True, False), (True, True)):
+        rows = data.numbered(prepare(data.settings, erased_too, count_erased=counted))
         records = Records.of(torch.tensor(rows.user), torch.tensor(rows.item))
         held = all(bool(store.held(m).records.among(records).all()) for m in unnamed)
         if held and _explains(rows, listed):
