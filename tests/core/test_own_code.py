@@ -274,6 +274,13 @@ class Rebinds(Popularity):
         return type(self).LAST
 
 
+class Hides(Popularity):
+    """In the class a value of the same name does not change."""
+
+    CACHE = ()
+    server_step = Caches.server_step
+
+
 class Numbers(FedAvg):
     def client_loss(self, *given):
         global CALLS  # noqa: PLW0603 - as authors do
@@ -293,11 +300,13 @@ class Collects(Popularity):
     ("made", "what"),
     [
         (Caches, r"Caches\.server_step keeps values between calls \(CACHE\)"),
+        (Hides, r"Hides\.server_step keeps values between calls \(CACHE\)"),
         (Rebinds, r"Rebinds\.server_step keeps values between calls \(LAST\)"),
         (lambda: Numbers(model=MF(dim=2)), r"Numbers\.client_train keeps values .*\(CALLS\)"),
     ],
 )
 def test_a_value_that_goes_from_one_run_to_the_next_is_refused(made, what):
+    CACHE.clear()
     with pytest.raises(ConfigError, match=what):
         learn(made(), rounds=1)
 

@@ -145,21 +145,25 @@ def _generators() -> tuple[Any, ...]:
 # -- values that are kept between calls -----------------------------------------------------------
 
 
-def kept_by(method: object) -> dict[str, tuple[int, int]]:
+Kept = dict[tuple[str, str], tuple[int, int]]
+"""By place and name: which value it is, and how often it changed."""
+
+
+def kept_by(method: object) -> Kept:
     """Return what a method from outside keeps at the top of its file and in its class.
 
-    By name, which value it is, and how often it changed. Lists are left out: people collect in them
-    what they want to look at later.
+    Lists are left out: people collect in them what they want to look at later.
     """
-    found = dict[str, tuple[int, int]]()
+    found = Kept()
     for part in (method, getattr(method, "model", method)):
         for cls in type(part).__mro__:
             if ours(cls) or cls.__module__.partition(".")[0] in _NOBODYS:
                 continue
-            at_top = vars(sys.modules[cls.__module__]) if cls.__module__ in sys.modules else {}
-            for name, value in (*at_top.items(), *vars(cls).items()):
-                if name[:2] != "__" and not isinstance(value, _NO_VALUES):
-                    found[name] = id(value), _changes(value)
+            file = sys.modules.get(cls.__module__)
+            for place, values in (("", vars(file) if file else {}), (cls.__qualname__, vars(cls))):
+                for name, value in values.items():
+                    if name[:2] != "__" and not isinstance(value, _NO_VALUES):
+                        found[f"{cls.__module__} {place}", name] = id(value), _changes(value)
     return found
 
 
@@ -173,11 +177,9 @@ def _changes(value: Any) -> int:
     return len(value) if isinstance(value, dict | set) else 0
 
 
-def _refuse_keeping(
-    method: object, function: Callable[..., Any], before: dict[str, tuple[int, int]]
-) -> None:
+def _refuse_keeping(method: object, function: Callable[..., Any], before: Kept) -> None:
     now, name = kept_by(method), _ASKED.get(function.__name__, function.__name__)
-    changed = sorted(one for one, value in now.items() if before.get(one) != value)
+    changed = sorted({one[1] for one, value in now.items() if before.get(one) != value})
     raise ConfigError(
         f"{type(method).__name__}.{name} keeps values between calls ({', '.join(changed)}): "
         f"another seed, and a model that is trained again without somebody, would get them, too. "
