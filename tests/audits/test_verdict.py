@@ -200,7 +200,7 @@ def test_too_few_records_are_inconclusive_not_void_and_never_a_pass():
     unseen = {"no_op": "INCONCLUSIVE", "shift": "INCONCLUSIVE", "retrain": "INCONCLUSIVE"}
     report = report_of([judged(**unseen), judged("harm", "b")])
     assert report.verdict == "INCONCLUSIVE"
-    assert "even doing nothing is not noticed" in report.why
+    assert "no check is sure to notice that nothing was done" in report.why
     assert overall(report.findings) == report.verdict
 
 
@@ -231,7 +231,7 @@ def test_planted_records_alone_say_nothing_about_a_request():
     unseen = judged(no_op="INCONCLUSIVE", shift="INCONCLUSIVE")
     report = report_of([unseen, planted])
     assert report.verdict == "INCONCLUSIVE"
-    assert "even doing nothing is not noticed" in report.why
+    assert "no check is sure to notice that nothing was done" in report.why
     failed = judged(name="planted", subject="FAIL")
     failed = replace(failed, check=planted.check)
     assert report_of([judged(), failed]).verdict == "FAIL"

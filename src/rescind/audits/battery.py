@@ -338,7 +338,7 @@ def _missing_power(judged: Sequence[Judged]) -> str:
     """Return why a PASS would mean nothing; '' if the audit had the power that is needed."""
     forgetting = [j for j in judged if j.check.kind == "forgetting"]
     if not any(j.clear for j in forgetting if not j.check.planted):
-        return "with so few records, even doing nothing is not noticed"
+        return "with so few records, no check is sure to notice that nothing was done"
     # Harm to others is no question of power: a retrain that is unclear there can still be told.
     retrain = worst([v for j in forgetting if (v := j.counts(RETRAIN))])
     if retrain != "PASS":

@@ -87,8 +87,8 @@ def lines(findings: Sequence[Finding], never: str = NEVER_SAW) -> str:
     rows = "".join(_line(finding) for finding in told)
     return (
         f'<figure class="picture"><ul class="lines">{rows}</ul>'
-        f"<figcaption>{_key()} Each line is one check. The shaded part is where models lie "
-        f"{escape(never)}.</figcaption></figure>"
+        f"<figcaption>{_key()} Each line is one check. The shaded part counts as equal to "
+        f"models {escape(never)}.</figcaption></figure>"
     )
 
 

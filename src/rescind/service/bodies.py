@@ -143,7 +143,9 @@ class Acknowledgement(BaseModel):
 class TakeBack(Body):
     """What to take back: `items`, or "everything". `leave` is always everything, so it needs none.
 
-    Leaving and "everything" need a fresh confirmation.
+    Leaving and "everything" need a fresh confirmation. `receipt_key` opens the exact numbers of the
+    receipt (`rescind verify --event-key`): 32 random bytes as 64 hexadecimal digits that you keep.
+    Without it, the answer has one, once.
     """
 
     kind: Literal["unshare", "erase", "leave"]

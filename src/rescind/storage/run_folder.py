@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -141,7 +141,12 @@ def _elsewhere(run: Path) -> str:
     # Of a folder elsewhere its neighbours alone: what is above it may be a whole disk.
     found = _finished_in(beside, "*" if run.is_absolute() or ".." in run.parts else "**")
     by_likeness = sorted(found, key=lambda one: (-_likeness(one, run), one))
-    return f"Finished runs in {beside}: {', '.join(by_likeness[:3])}." if by_likeness else ""
+    return f"Finished runs in {beside}: {_first_few(by_likeness)}." if by_likeness else ""
+
+
+def _first_few(names: Sequence[str], few: int = 3) -> str:
+    more = f" and {len(names) - few:,} more" if len(names) > few else ""
+    return ", ".join(names[:few]) + more
 
 
 def _likeness(one: str, run: Path) -> float:
@@ -150,8 +155,8 @@ def _likeness(one: str, run: Path) -> float:
 
 def _inside(run: Path) -> str:
     """Return a hint to runs further down; '' if there are none."""
-    inside = sorted(_finished_in(run))[:3]
-    return f"Finished runs inside it: {', '.join(inside)}." if inside else ""
+    inside = sorted(_finished_in(run))
+    return f"Finished runs inside it: {_first_few(inside)}." if inside else ""
 
 
 def _finished_in(folder: Path, depth: str = "**") -> list[str]:

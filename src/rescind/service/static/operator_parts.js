@@ -203,7 +203,7 @@ export function Witnesses ({ overview, witnesses }) {
     <${Figures} of=${{
       leaves: count(overview.counts.leaves), witnesses: count(witnesses.witnesses.length),
       'signed the newest': by ? `${by.length} of ${checkpoint.of}` : '–',
-      'last checkpoint': checkpoint ? ago(checkpoint.at) : 'none'
+      'last cosigned': checkpoint ? ago(checkpoint.at) : 'never'
     }} />
     <${Table} label="Witnesses" empty="Nobody cosigns this log yet: people must believe you alone." head=${['witness', 'signed', 'since']}
       rows=${witnesses.witnesses.map(one => [one.name, one.signed == null ? '–' : one.signed, moment(one.at)])} />
