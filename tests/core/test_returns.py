@@ -66,6 +66,11 @@ OTHER_SIZES = {
     "few rows": ("server_init", lambda *_: ServerState({"item": ROWS}), "'item' as [5, 4]"),
     "lost": ("server_step", lambda _, state, *__: state.next({}), "nothing; expected 'item', too"),
     "cut": ("server_step", lambda _, state, *__: state.next({"item": ROWS}), "'item' as [5, 4]"),
+    "wider": (
+        "server_step",
+        lambda _, state, *__: state.next({"item": torch.zeros(20, 5)}),
+        "'item' as [20, 5]; expected [20, 4], as before",
+    ),
     "no round": ("server_step", lambda _, state, *__: state, "a state after round 0; expected one"),
     "twice": ("server_sample", lambda *_: torch.tensor([3, 3]), "ids out of order, or one of"),
     "unsorted": ("server_sample", lambda *_: torch.tensor([3, 1]), "ids out of order, or one of"),

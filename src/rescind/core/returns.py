@@ -78,6 +78,10 @@ def _wrong_tables(state: Any, method: Any, world: Any, before: Any = None) -> st
         elif public[name].shape[:1] != (items,):
             shape = list(public[name].shape)
             return f"'{name}' as {shape}; expected [{items}, ...], a row for each item"
+        elif learns and before is not None and name in before.public:
+            shape, wanted = list(public[name].shape), [items, *before.public[name].shape[1:]]
+            if shape != wanted:
+                return f"'{name}' as {shape}; expected {wanted}, as before"
     return ""
 
 
