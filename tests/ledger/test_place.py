@@ -321,3 +321,18 @@ def test_a_refused_start_leaves_no_folder(tmp_path: Path) -> None:
         assert state.is_dir() is (there == state), "what was there before stays"
         assert (tmp_path / "new").exists() is (there == state)
         state.mkdir(parents=True, exist_ok=True)
+
+
+def test_a_service_does_not_begin_above_another_or_in_a_run(tmp_path: Path) -> None:
+    """As `--state runs` would for `--state runs/service`: an empty one that nobody meant."""
+    opened(tmp_path / "runs" / "service").close()
+    with pytest.raises(ConfigError, match=r"runs holds no service, but \S+service does. Give"):
+        opened(tmp_path / "runs")
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["service"]
+    run = tmp_path / "runs" / "mine"
+    run.mkdir()
+    (run / "run.json").write_text("{}")
+    with pytest.raises(ConfigError, match="is the folder of a run"):
+        opened(run)
+    opened(tmp_path / "runs" / "second").close()  # the control: a new folder beside them
+    opened(tmp_path / "runs" / "service").close()

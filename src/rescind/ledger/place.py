@@ -104,11 +104,30 @@ def check_there(state: Path, database: str | None) -> None:
 
 
 def check_may_begin(state: Path, database: str | None) -> None:
-    """Refuse an empty ledger beside keys: they belong to one that is somewhere else, or lost."""
+    """Refuse an empty ledger beside keys: they belong to one that is somewhere else, or lost.
+
+    Also refuse one above another service, or in a run: the folder was mistyped.
+    """
     check_not_elsewhere(state, database)
-    if database is None and (state / KEYS).exists() and not (state / FILE).exists():
+    if not (state / KEYS).exists() and not (state / FILE).exists():
+        _check_nobody_elses(state)
+    elif database is None and not (state / FILE).exists():
         raise ConfigError(
             f"{state} has {KEYS} and no {FILE}, and a new ledger would not fit these keys. If the "
             f"ledger is in PostgreSQL, give --database; if it is lost: rescind restore {state} "
             f"--from BACKUP; to begin anew, name a new folder."
+        )
+
+
+def _check_nobody_elses(state: Path) -> None:
+    """Refuse to begin in a folder that is of something else."""
+    if inside := sorted(path.parent for path in state.glob(f"*/{KEYS}")):
+        raise ConfigError(
+            f"{state} holds no service, but {inside[0]} does. Give --state {inside[0]}; to begin "
+            f"another one, name a new folder."
+        )
+    if (state / "run.json").exists():
+        raise ConfigError(
+            f"{state} is the folder of a run, and a service needs its own. Name a new folder with "
+            f"--state."
         )
