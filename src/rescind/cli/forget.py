@@ -168,7 +168,8 @@ def command(
 
     leaving = [
         source for source in sources
-        if kind == "withdraw" and isinstance(source, str) and may_still_leave(newest(run), source)
+        if kind == "withdraw" and isinstance(source, str)
+        and may_still_leave(newest(run), source, everywhere)
     ]  # fmt: skip
     sources = [source for source in sources if source not in leaving]
     with _refused_whole():

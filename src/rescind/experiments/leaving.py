@@ -1,6 +1,7 @@
-"""Note that somebody left whose records were all erased before: a run has nothing to forget then.
+"""Note that somebody left of whom a run has nothing to forget: an earlier request did that.
 
-An erasure names records, so rows that come later count. Only a withdrawal keeps those out, too.
+An erasure names records, so rows that come later count; and who withdrew may have been let in again
+(`rescind data admit`). Only a withdrawal that is noted keeps later rows out.
 """
 
 from __future__ import annotations
@@ -22,9 +23,32 @@ def forgotten_before(run: Path, user: str) -> bool:
     return not still_has(run, {user: None})
 
 
-def may_still_leave(run: Path, user: str) -> bool:
-    """Return whether a run has forgotten a user, and nobody noted that they left."""
-    return forgotten_before(run, user) and not Blocklist.read(run).has_withdrawn(user)
+def may_still_leave(run: Path, user: str, everywhere: bool | None = None) -> bool:
+    """Return whether a run has forgotten a user, and it is not noted that they left.
+
+    everywhere: as in `forget_run.answer`
+    """
+    if not forgotten_before(run, user):
+        return False
+    return not all(listed.has_withdrawn(user) for listed in _lists(run, user, everywhere))
+
+
+def let_in_again(run: Path, user: str) -> bool:
+    """Return whether later rows of a user who asked before count: the answer of then is not enough.
+
+    A list of who withdrew from a graph names no users, so that nobody comes back there.
+    """
+    lists = _lists(run, user, None)
+    return any(listed.has_asked(user) and not listed.has_withdrawn(user) for listed in lists)
+
+
+def _lists(run: Path, user: str, everywhere: bool | None) -> list[Blocklist]:
+    """Return the lists that must have a user who leaves: of the run, and of imported data."""
+    facts = read_facts(run) or {}
+    lists = [Blocklist.read(run)]
+    if "data" in facts and is_listed(facts, user, everywhere):
+        lists.append(Blocklist.of_dataset(facts["data"]["name"]))
+    return lists
 
 
 def note_leaving(run: Path, user: str, everywhere: bool | None = None) -> str:

@@ -42,7 +42,7 @@ from rescind.experiments.earlier_answers import (
     told_before,
 )
 from rescind.experiments.forget_run import Answer, answer
-from rescind.experiments.leaving import forgotten_before, note_leaving
+from rescind.experiments.leaving import forgotten_before, let_in_again, note_leaving
 from rescind.experiments.left_in_others import OTHERS, Left, noted, settle_others
 from rescind.experiments.other_runs import others_with, still_has
 from rescind.experiments.request_files import (
@@ -192,11 +192,12 @@ def _give(folder: Path, run: Path, one: Asked, audits: Audits, workers: int) -> 
         text = event_text(event, fed.labels).encode()
         write_atomically(_exact_request(folder, one.name), text, private=True)
 
-    for link in links([run, *replaced(run)][-1]):  # whichever run of the chain was named
-        last = link
-        if one.digest == moved_request(link):
-            break
-    else:  # since then the run was learnt again, which forgets the chain
+    *before, last = links([run, *replaced(run)][-1])  # whichever run of the chain was named
+    returned = one.items is None and let_in_again(last, one.user)
+    moved = [link for link in before if one.digest == moved_request(link)]
+    if moved and not returned:
+        last = moved[0]
+    else:  # since then the run was learnt again, which forgets the chain; or they came back
         if earlier := told_before(folder, one, last):
             _hand_over_again(folder, one, last, earlier)
             return
