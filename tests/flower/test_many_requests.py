@@ -381,14 +381,18 @@ def test_a_new_training_after_a_request_starts_without_the_erased(deployed: Depl
 
 def returned(deployed: Deployment, user: str, rows: list[str]) -> list[str]:
     """Let a user in, with rows that are new. Return what their silo then trains on."""
+    let_in(deployed, user)
+    append(deployed, user, rows)
+    deployed.run()
+    return deployed.items(user)
+
+
+def let_in(deployed: Deployment, user: str) -> None:
     silo = deployed.folder / f"silo-{IDS.index(user) % SILOS}"
     RecipeData(deployed.asked.recipe).note_in(Store(silo))  # as `join` does
     done = CliRunner().invoke(data, ["admit", "shop", "--user", user, "--silo", str(silo)])
     assert done.exit_code == 0, done.exception
     assert str(silo) in done.output
-    append(deployed, user, rows)
-    deployed.run()
-    return deployed.items(user)
 
 
 def append(deployed: Deployment, user: str, items: list[str]) -> None:
@@ -416,6 +420,21 @@ def test_who_returned_can_withdraw_again(deployed: Deployment) -> None:
     facts = deployed.run(withdraw=["customer 7"])
     assert facts["forgot"][-1]["receipt"] == "receipts/3.json"
     assert not deployed.held("customer 7")
+    deployed.run()
+    assert not deployed.held("customer 7")
+
+
+def test_who_was_let_in_is_told_to_withdraw_after_the_training(deployed: Deployment) -> None:
+    deployed.run(withdraw=["customer 7"])
+    new = min({f"product {n}" for n in range(20)} - first_items("customer 7"))
+    let_in(deployed, "customer 7")
+    append(deployed, "customer 7", [new])
+    (refused,) = deployed.run(withdraw=["customer 7"])["refused_requests"]
+    assert "train first (rescind flower run without requests), then give this" in refused["why"]
+    deployed.run()
+    assert deployed.held("customer 7"), "as it says: later rows count"
+    deployed.run(withdraw=["customer 7"])
+    append(deployed, "customer 7", ["product 3", "product 4"])
     deployed.run()
     assert not deployed.held("customer 7")
 

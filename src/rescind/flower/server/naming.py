@@ -157,7 +157,9 @@ def event_of(one: NamedRequest, fed: Federation, known: Numbers) -> Event:
     if client >= len(fed.world.members) or not bool(fed.world.members[client]):
         raise ConsentError(
             f"user '{one.user}' is not a member of this run: they withdrew, or have no data here. "
-            f"See the receipt of the earlier request. This request changed nothing."
+            f"See the receipt of the earlier request. If they were let in again since then "
+            f"(rescind data admit), later rows count: train first (rescind flower run without "
+            f"requests), then give this request again. It changed nothing."
         )
     if one.kind == "withdraw":
         return Withdraw(client)
