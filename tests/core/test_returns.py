@@ -64,7 +64,11 @@ OTHER_SIZES = {
         "'items'; expected 'item'",
     ),
     "few rows": ("server_init", lambda *_: ServerState({"item": ROWS}), "'item' as [5, 4]"),
-    "lost": ("server_step", lambda _, state, *__: state.next({}), "nothing; expected 'item', too"),
+    "lost": (
+        "server_step",
+        lambda _, state, *__: state.next({}),
+        "nothing; expected 'item', too, which was public",
+    ),
     "cut": ("server_step", lambda _, state, *__: state.next({"item": ROWS}), "'item' as [5, 4]"),
     "wider": (
         "server_step",

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from rescind.core.cohort import Cohort
+from rescind.core.in_place import Unchanged
 from rescind.core.params import Params
 from rescind.core.returns import ANSWERS, ours
 from rescind.core.update import Rows, Sum, Update
@@ -116,14 +117,17 @@ def repeatable(method: object, function: Callable[P, T], twice: bool) -> Callabl
         return function
     if getattr(method, "additive", False) and getattr(method, "noise", 0):
         twice = False  # privacy noise comes from the operating system, and has to differ
+    written = inspect.signature(function)
+    name = _ASKED.get(function.__name__, function.__name__)
 
     def asked(*given: P.args, **named: P.kwargs) -> T:
-        before, kept = _generators(), kept_by(method)
+        before, kept, given_to = _generators(), kept_by(method), written.bind(*given, **named)
+        unchanged = Unchanged(given_to.arguments, copy=False)
         first = function(*given, **named)
+        unchanged.check(f"{type(method).__name__}.{name}")  # in code of a model, too
         if kept_by(method) != kept:
             _refuse_keeping(method, function, kept)
         if (twice or _generators() != before) and not alike(first, function(*given, **named)):
-            name = _ASKED.get(function.__name__, function.__name__)
             raise ConfigError(
                 f"two calls of {type(method).__name__}.{name} with the same arguments differ, so "
                 f"nobody could repeat this run, and forgetting would not be exact. Draw random "

@@ -12,6 +12,7 @@ from functools import wraps
 from inspect import getattr_static, isfunction, signature
 from typing import Any
 
+from rescind.core.in_place import Unchanged
 from rescind.errors import BoundaryError
 
 
@@ -92,6 +93,13 @@ def _wrong_round(state: Any, before: Any) -> str:
     return f"a state after round {state.round}; expected one after round {before.round + 1}"
 
 
+def _lost(state: Any, before: Any) -> str:
+    """Say which public value is left out: clients of the next round would look for it."""
+    lost = [name for name in before.public if name not in state.public]
+    there = ", ".join(map(repr, state.public)) or "nothing"
+    return f"{there}; expected '{lost[0]}', too, which was public before" if lost else ""
+
+
 def _model(method: Any) -> str:
     return type(method.model).__name__
 
@@ -141,7 +149,7 @@ ANSWERS = {
     "server_mail": Answer("Mail or None", is_a("Mail", "NoneType"), "Mail(...)"),
     "server_step": Answer(
         *_STATE, 'state.next({"item": table})',
-        lambda made, given: _wrong_round(made, given[1])
+        lambda made, given: _wrong_round(made, given[1]) or _lost(made, given[1])
         or _wrong_tables(made, given[0], given[3], given[1]),
     ),
     "server_turn": Answer(
@@ -196,11 +204,15 @@ def _held(name: str, function: Callable[..., Any], answer: Answer) -> Callable[.
 
     @wraps(function)
     def asked(*given: Any, **named: Any) -> Any:
+        bound = written.bind(*given, **named)
+        _, *rest = bound.arguments.items()  # self
+        before = Unchanged(dict(rest), copy=".server_" in name)
         made = function(*given, **named)
+        before.check(name)
         if not answer.fits(made):
             wrong = f"{_told(made)}; expected {answer.words}"
         else:
-            wrong = answer.wrong(made, written.bind(*given, **named).args) if answer.wrong else ""
+            wrong = answer.wrong(made, bound.args) if answer.wrong else ""
         if wrong:
             raise BoundaryError(
                 f"{name} returned {wrong}. Change that function: return {answer.write}."
