@@ -81,6 +81,8 @@ def command(
         reached = f"{one.rounds:6d}  {one.best_round:7d}  {one.value:.4f}"
         typer.echo(f"{rate:8.3g}  {clients:8,}  {reached}")
     typer.echo(f"item popularity: {found.popularity:.4f}")
+    if found.best.best_round == rounds:
+        typer.echo(f"The best was still growing at round {rounds}: try --rounds {3 * rounds}.")
     if found.best.value <= found.popularity:
         typer.echo(f"No setting lies above popularity. Next: rescind run --data {data}")
     told = "" if not change else f", with your --set ({', '.join(change)}) in it"

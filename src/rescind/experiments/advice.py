@@ -58,10 +58,10 @@ def advise(sizes: Sizes, ties: float | None, free: int | None) -> Advice:
     ties: share of rows with the time of another item of their user, None if there are no times
     free: bytes of memory, None if not known
     """
-    each, density = sizes.rows / sizes.users, sizes.rows / (sizes.users * sizes.items)
+    each, share = sizes.rows / sizes.users, 100 * sizes.rows / (sizes.users * sizes.items)
     why = [
         f"{sizes.users:,} users, {sizes.items:,} items, {each:.0f} rows per user, "
-        f"{100 * density:.2g} % of all pairs"
+        f"{share:{'.2g' if share < 10 else '.0f'}} % of all pairs"
     ]
     needs = memory_of_methods(sizes, ties is not None)
     seconds = seconds_to_solve(sizes.items)
