@@ -292,7 +292,9 @@ def with_requests(
     facts = {name: fact for name, fact in progress.facts.items() if name != REFUSED}
     progress = replace(progress, facts=facts)
     forgot = facts.get("forgot", ())
-    known = {*progress.asked, *(f.get("asked") for f in forgot if asked.resume or f["waiting"])}
+    # One that a kill left unlearnt but unsettled has no "waiting" yet: it is under way, too.
+    open_ = [f for f in forgot if asked.resume or f.get("waiting", True)]
+    known = {*progress.asked, *(f.get("asked") for f in open_)}
     new = [one for one in dict.fromkeys(asked.requests) if digest_of(one) not in known]
     if not new:
         return progress
