@@ -53,7 +53,7 @@ class Shop:
         file.write_text(json.dumps(mine))
         words = ["roster", "check", str(self.folder), "--log-key", str(key_of(self.log))]
         got = CliRunner().invoke(app, [*words, "--mine", str(file)])
-        return got.exit_code, got.output
+        return got.exit_code, got.output + str(got.exception or "")
 
     @property
     def statements(self) -> int:
@@ -79,6 +79,21 @@ def test_names_are_those_that_the_log_states(shop: Shop) -> None:
     assert "counted since" in said
     assert "its items have the names (ids) that the log states as entry" in said
     assert shop.statements == 1
+
+
+@pytest.mark.parametrize("empty", [[], {"lines": []}], ids=["of a run", "of a service"])
+def test_a_file_without_a_line_is_not_valid(shop: Shop, empty: Any) -> None:
+    shop.publishes()
+    code, said = shop.check(empty)
+    assert code != 0
+    assert "Nothing was checked" in said
+    assert "You have no line now" in said
+    assert "VALID" not in said
+    assert "names of the items" not in said
+    lines: Any = shop.mine()
+    code, said = shop.check(lines if isinstance(empty, list) else {"lines": lines})
+    assert (code, said.startswith("VALID")) == (0, True), "control: a real line"
+    assert shop.check({"line": []})[1].startswith("NOT VALID"), "control: another file"
 
 
 def test_another_name_is_not_valid(shop: Shop) -> None:

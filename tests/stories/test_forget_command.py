@@ -99,6 +99,8 @@ def test_a_page_begins_with_the_number_of_the_request_and_who_answered(run, tmp_
     first = body.index("Request DSR-2026/117 was answered on 20")
     assert " by Example Ltd &lt;privacy@example.org&gt;." in body[first:]
     assert first < body.index('class="summary')
+    assert "The operator has it, too, until they delete it" in body
+    assert "only the requester has" not in body
     data = (new / "receipt.json").read_bytes()
     assert b"DSR-2026" not in data, "it may name a user"
     assert receipt_of(new).claims["operator"] == who
@@ -306,6 +308,14 @@ def test_a_user_without_items_is_refused(run, words):
     said = forget(run, *words)
     assert isinstance(said.exception, ConfigError)
     assert "--withdraw USER" in str(said.exception)
+
+
+def test_who_withdraws_names_no_items(run):
+    said = str(forget(run, "--withdraw", "7", "--item", "film 3").exception)
+    assert "--withdraw takes no --item" in said
+    assert "--user 7 --item 'film 3'" in said, "what to give instead"
+    assert "0 users" not in said
+    assert "0 users and 1 item" in str(forget(run, "--item", "3").exception), "control"
 
 
 @pytest.mark.parametrize("control", ["Nothing", "PurgeOnly"])

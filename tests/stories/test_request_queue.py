@@ -1041,6 +1041,8 @@ def test_the_command_for_cron(queue, monkeypatch, capsys, tmp_path):
     assert "answered: anna" in out.out
     assert "late: anna; answered" in out.err
     assert re.search(r"overdue: ben; due 2020-01-01, overdue by [\d,]{5} days\n", out.err)
+    first = [line.partition(":")[0] for line in out.err.splitlines()]
+    assert first == ["late", "overdue", "refused"], "urgent lines come first"
     assert "rescind_requests_overdue 1" in (tmp_path / "m.prom").read_text()
 
 

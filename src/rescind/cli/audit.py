@@ -68,7 +68,7 @@ def command(
     from rescind.errors import ConfigError
     from rescind.storage.run_folder import check_finished, working_on
 
-    named = named_records(user, item)
+    named = named_records(user, item, withdraw)
     kind, sources = requests_of(erase, unshare, withdraw, nodes, edges, labels, named)
     if len(sources) > 1:
         raise ConfigError(

@@ -149,7 +149,7 @@ def command(
     from rescind.errors import ConfigError
     from rescind.storage.run_folder import MOVED, check_finished
 
-    few = named_records(user, item)
+    few = named_records(user, item, withdraw)
     kind, sources = requests_of(erase, unshare, withdraw, nodes, edges, labels, few)
     if audits not in ("standard", "full", "none"):
         raise ConfigError(f"--audits is standard, full or none; got '{audits}'.")

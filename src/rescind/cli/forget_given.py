@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -44,10 +45,20 @@ def requests_of(
     return given[0][0], [source for _, source in given]
 
 
-def named_records(user: Sequence[str] | None, item: Sequence[str] | None) -> NamedRecords | None:
-    """Return the records that --user and --item name; None if neither was given."""
+def named_records(
+    user: Sequence[str] | None, item: Sequence[str] | None, withdraw: Sequence[str] | None = None
+) -> NamedRecords | None:
+    """Return the records that --user and --item name; None if neither was given.
+
+    withdraw: users who leave, which takes no items
+    """
     from rescind.errors import ConfigError
 
+    if withdraw and item:
+        raise ConfigError(
+            f"--withdraw takes no --item: who withdraws goes with everything. To erase single "
+            f"records: --user {shlex.quote(withdraw[0])} --item {shlex.quote(item[0])}."
+        )
     users, items = tuple(dict.fromkeys(user or ())), tuple(dict.fromkeys(item or ()))
     if not users and not items:
         return None

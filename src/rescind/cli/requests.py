@@ -240,9 +240,6 @@ def run_queue(
     overdue = [one.name for one in done.waiting if one.due < now]
     for name in done.answered:
         _print_answer(folder, name, done)
-    for name in done.refused:
-        when = due.get(name, "its file is gone")
-        typer.echo(f"refused: {name}; {when}; why: {_why(folder, name)}", err=True)
     for name in done.failed:
         typer.echo(f"audit failed: {name}; see its receipt", err=True)
     for name, how in done.late.items():
@@ -254,6 +251,9 @@ def run_queue(
             when = f"due {one.due:%Y-%m-%d}, {time_left(one.due, now)}"
             typer.echo(f"answered before: {one.name}; {when}\n{_in_others(one.runs)}", err=True)
             overdue += [one.name] * (one.due < now)
+    for name in done.refused:  # last: there may be many, each night, and those above are urgent
+        when = due.get(name, "its file is gone")
+        typer.echo(f"refused: {name}; {when}; why: {_why(folder, name)}", err=True)
     waiting = [one for one in done.waiting if one.name not in done.refused]
     typer.echo(
         f"{len(done.answered)} answered, {len(done.refused)} refused, {len(waiting)} waiting; the "

@@ -22,6 +22,12 @@ Log = Annotated[
     Path | None, Option("--log", help="The folder of the log. Default: log/ beside your keys.")
 ]
 
+NO_LINE = (
+    "Nothing was checked: {file} has no line. You have no line now: what you lend changed since "
+    "the last roster, or you lend nothing. To see whether a line from before was revoked, give the "
+    "file that you kept with --mine; to check the roster alone, leave --mine out."
+)
+
 
 @app.command("publish")
 def publish(
@@ -93,10 +99,12 @@ def check(
 ) -> None:
     """Check that the lines of a roster add up, without any data. Exit code 1 if they do not.
 
+    Exit code 2 if the file of --mine has no line: then nothing is checked.
+
     Examples: rescind roster check public --log-key log.pub --witness witness-0.pub;
     rescind roster check public --log-key log.pub --mine mine.json
     """
-    from rescind.errors import DataError
+    from rescind.errors import ConfigError, DataError
     from rescind.forgetting.receipt_log import own_key_under
     from rescind.proof import roster
     from rescind.proof.notes import LOG, WITNESS
@@ -105,6 +113,9 @@ def check(
     witnesses = [key_given(one, WITNESS) for one in witness or []]
     before = read_text(since, CHECKPOINT) if since else None
     own = read_text(mine, "Give the file that rescind roster mine wrote") if mine else None
+    lines = _lines_in(own) if own is not None else None
+    if lines == []:
+        raise ConfigError(NO_LINE.format(file=mine))
     signers = read_text(silos, "Give the file silos.pub of a silo") if silos else None
     earliest = _time_of(after, signers) if after else None
     try:
@@ -112,7 +123,7 @@ def check(
         trusted = trusted or own_key_under(public.log.note)
         told = roster.check(public, trusted, witnesses, before)
         told += [f"the log begins with what {since} signed"] if since else []
-        told += _mine(public, own) if own is not None else []
+        told += _mine(public, lines) if mine else []
         told += _signed(folder, public, signers, earliest) if signers is not None else []
         told += _audit(run, public, folder) if run else []
         told += _audit_state(state, database, public) if state else []
@@ -189,17 +200,23 @@ def mine(
     typer.echo(f"Next: rescind roster check PUBLIC --log-key KEY --mine {out}")
 
 
-def _mine(public, text):
+def _lines_in(text):
+    """Return the lines in a person's file; None if it is no such file."""
+    try:
+        lines = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if isinstance(lines, dict):
+        lines = lines.get("lines")  # as a service tells them: /v1/me/lines
+    good = isinstance(lines, list) and all(isinstance(one, dict) for one in lines)
+    return lines if good else None
+
+
+def _mine(public, lines):
     from rescind.errors import DataError
     from rescind.proof.roster import Stated, history, own_line
 
-    try:
-        lines = json.loads(text)
-    except ValueError:
-        lines = None
-    if isinstance(lines, dict):
-        lines = lines.get("lines")  # as a service tells them: /v1/me/lines
-    if not isinstance(lines, list) or not all(isinstance(one, dict) for one in lines):
+    if lines is None:
         raise DataError(
             "the file given with --mine is not one that rescind roster mine wrote, nor what a "
             "service tells at /v1/me/lines."

@@ -12,13 +12,14 @@ from typing import Any
 from rescind.core.federation import Federation
 from rescind.core.method import Unlearner
 from rescind.core.params import digest, nbytes
-from rescind.core.records import Event, Unshare, Withdraw
+from rescind.core.records import Event, Withdraw
 from rescind.core.request import Request
-from rescind.data.blocklist import Blocklist, place
+from rescind.data.blocklist import Blocklist
 from rescind.errors import ConfigError
 from rescind.experiments.cell import FILTERS
 from rescind.experiments.counterfactual import open_run
 from rescind.experiments.learning_run import measured_users
+from rescind.experiments.left_behind import Rows, copies, later_runs, of_people, rows_asked
 from rescind.experiments.read_request import DRAW, Kind, NamedRecords, Source, read_request
 from rescind.experiments.stream_run import measured_again
 from rescind.forgetting.asked_before import AskedBefore
@@ -122,7 +123,7 @@ def answer(
             raise ConfigError(f"{new} is not empty. Choose another folder with --out.")
         previous = last_receipt(run)
         listed = is_listed(facts, source, everywhere)
-        before = not listed and _was_listed(facts, fed, request)
+        rows = rows_asked(facts, fed, request)
         fed.apply(event)  # fail before any output if the request is invalid
         on_start(fed, event, request.count)
         watched = replace(fed, watch=(*fed.watch, *watch))
@@ -131,7 +132,7 @@ def answer(
                 watched, event, method, audits,
                 previous=previous, data=_public_data(facts), folder=scratch, workers=workers,
                 progress=on_retrain,
-                not_covered=[*_copies(facts, event, listed or before), *_chosen(facts)],
+                not_covered=[*copies(facts, event, listed, rows), *_chosen(facts)],
                 also_kept=lambda after: _lists(run, facts, listed, _withheld(fed, after, request)),
                 away=away, case=case,
             )  # fmt: skip
@@ -148,7 +149,7 @@ def answer(
         shown = page(evidence.receipt, findings, key=evidence.key)
         draft(folder, run, new, evidence.receipt, shown.encode())
         commit(run, new)
-    return Answer(after, evidence, new, new / KEY, _later_runs(facts, event, listed, before))
+    return Answer(after, evidence, new, new / KEY, later_runs(facts, event, listed, rows))
 
 
 def _withheld(before: Federation, after: Federation, request: Request) -> Blocklist:
@@ -185,11 +186,6 @@ def request_digest(kind: Kind, source: Source) -> str:
     return hashed.hexdigest()
 
 
-def _of_people(facts: dict[str, Any]) -> bool:
-    """Return whether a run learnt from data about people, and not from generated data."""
-    return facts["data"].get("source", "") not in ("", "generated")
-
-
 def is_listed(facts: dict[str, Any], source: Source, everywhere: bool | None) -> bool:
     """Return whether other runs on the dataset must leave the rows out, too.
 
@@ -197,7 +193,7 @@ def is_listed(facts: dict[str, Any], source: Source, everywhere: bool | None) ->
     that a trial does not change the results of later runs.
     """
     if everywhere is not None:
-        return everywhere and _of_people(facts)
+        return everywhere and of_people(facts)
     drawn = isinstance(source, str) and source.startswith(DRAW)
     return facts["data"].get("source") == "imported" and not drawn
 
@@ -205,7 +201,7 @@ def is_listed(facts: dict[str, Any], source: Source, everywhere: bool | None) ->
 def _listed_afterwards(facts: dict[str, Any], kind: Kind, source: Source) -> str:
     """Let other runs leave out what was forgotten by one run only until now; say so."""
     name = facts["data"]["name"]
-    if not _of_people(facts):
+    if not of_people(facts):
         return ""
     if isinstance(source, NamedRecords) and kind == "erase":
         listed = Blocklist().with_erased([source.user] * len(source.items), source.items)
@@ -219,74 +215,7 @@ def _listed_afterwards(facts: dict[str, Any], kind: Kind, source: Source) -> str
             f"`rescind data erase {name} --user USER`."
         )
     listed.add_to_dataset(name)
-    return _later_runs(facts, None, listed=True)
-
-
-def _was_listed(facts: dict[str, Any], fed: Federation, request: Request) -> bool:
-    """Return whether an earlier request has other runs leave all of these rows out already."""
-    if not _of_people(facts) or fed.now.vault.holdings.graph is not None:
-        return False
-    asked = Blocklist().after(request.event, request.records, fed.labels)
-    return Blocklist.of_dataset(facts["data"]["name"]).covers(asked)
-
-
-def _later_runs(
-    facts: dict[str, Any], event: Event | None, listed: bool, before: bool = False
-) -> str:
-    """Return what a request does to other runs. before: an earlier one had listed its rows"""
-    name = facts["data"]["name"]
-    if before:
-        return (
-            f"These rows were on the list of '{name}' before ({place(name)}), by an earlier "
-            f"request: new runs leave them out."
-        )
-    if isinstance(event, Unshare):
-        return _later_loans(name, listed) if _of_people(facts) else ""
-    if listed:
-        return (
-            f"From now on every load and every new run of '{name}' on this machine leaves these "
-            f"rows out (list: {place(name)}). Results from before are of other data."
-        )
-    if not _of_people(facts):
-        return ""
-    return (
-        f"Other runs on '{name}' are as before and may learn these rows again. To leave the rows "
-        f"out of them, too, give the same command again with --everywhere."
-    )
-
-
-def _later_loans(name: str, listed: bool) -> str:
-    if listed:
-        return (
-            f"From now on these rows are not lent again in any run of '{name}' on this machine "
-            f"(list: {place(name)}). They stay in the data, and runs learn from them on devices."
-        )
-    return (
-        f"Other runs on '{name}' are as before and may lend these rows again. To lend them in none "
-        f"of them, give --everywhere."
-    )
-
-
-def _copies(facts: dict[str, Any], event: Event, listed: bool) -> list[str]:
-    """Name the copies of the data that this request does not delete."""
-    data = facts["data"]
-    if not _of_people(facts):
-        return []
-    if isinstance(event, Unshare):
-        again = "and are not lent again" if listed else "and other runs may lend them again"
-        copy = "imported copy" if data["source"] == "imported" else "published files"
-        return [
-            f"The {copy} of '{data['name']}': all rows stay there, as they do on devices, {again}."
-        ]
-    later = "are left out of every run from now on" if listed else "may be learnt by other runs"
-    if data["source"] == "imported":
-        return [
-            f"The imported copy of '{data['name']}': its rows {later}, and `rescind data erase` "
-            f"deletes them. The file it was imported from.",
-            f"Other models that were trained on '{data['name']}' before: each is answered by "
-            f"itself.",
-        ]
-    return [f"The published files of '{data['name']}' on this machine: their rows {later}."]
+    return later_runs(facts, None, listed=True, rows=Rows())
 
 
 def _chosen(facts: dict[str, Any]) -> list[str]:

@@ -135,7 +135,8 @@ def _asked_and_done(out: Page, receipt: Receipt) -> None:
         out.text(f"Asked by {who} about {count}. {_deleted(receipt)}".strip())
         out.text(
             "The records themselves are not in the receipt. It holds a digest of the request under "
-            "a key that only the requester has, so others cannot test which records it is about.",
+            "the requester's key. The operator has it, too, until they delete it; nobody else can "
+            "test which records it is about.",
             note=True,
         )
         online = ", ".join(f"{ROLES.get(r, r)}: {shown(n)}" for r, n in done.online.items())
