@@ -22,6 +22,7 @@ from rescind.errors import ConfigError, DataError
 from rescind.ledger import tables
 from rescind.ledger.belonging import in_place, refuse_foreign
 from rescind.ledger.errors import CannotStart
+from rescind.ledger.keycopies import check_files
 from rescind.ledger.keyfile import FILE as KEYS
 from rescind.ledger.keyfile import Head
 from rescind.ledger.keyslots import KeySlots
@@ -30,6 +31,7 @@ from rescind.ledger.lost_keys import (
     check_not_missing,
     mirror_missing,
     mirror_of,
+    note_gone,
     note_owner,
     remember_mirror,
 )
@@ -265,6 +267,7 @@ def _go_back(
         remember_mirror(state, mirror)
         with connection.begin():
             note_owner(connection, keys)
+            note_gone(connection, keys)  # the operator was asked
             connection.execute(delete(tables.session))  # everybody signs in again
         tree = read_tree(connection)
         with connection.begin():
@@ -332,6 +335,7 @@ def _held(state: Path, mirror: Path | None) -> Iterator[Path | None]:
         if missing := mirror_missing(state, mirror):  # it would be newer than the keys afterwards
             raise CannotStart(f"{missing} Nothing was done.")
         check_not_missing(state, mirror)
+        check_files(state / KEYS, mirror)  # before their modes: it may be any file
         yield mirror
 
 
