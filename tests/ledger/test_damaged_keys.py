@@ -247,6 +247,17 @@ def test_going_back_with_a_damaged_copy_keeps_the_keys_of_the_other(case: Case) 
     check_opens_all(state, people)
 
 
+def test_going_back_with_damaged_keys_says_so(case: Case) -> None:
+    state, mirror, _ = case
+    alone(state, mirror)
+    backup = state.parent / "backup.db"
+    back_up(state, backup)
+    assert "cannot be found" not in str(plan(state, backup, None, None)), "control"
+    (state / "keys.bin").write_bytes(over(1, bytes(BLOCK))((state / "keys.bin").read_bytes()))
+    told = str(plan(state, backup, None, None))
+    assert "64 keys of the ledger in place cannot be found: the keys are damaged" in told
+
+
 def test_going_back_with_a_file_that_holds_no_keys_says_so_first(case: Case) -> None:
     state, _, _ = case
     films = state.parent / "films.csv"

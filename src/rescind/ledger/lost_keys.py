@@ -75,7 +75,7 @@ def check_keys(
     Nothing is written. accepted: the operator says that keys are lost
     """
     with connection.begin():
-        named, gone = named_slots(connection), _gone(connection)
+        named, gone = named_slots(connection), gone_of(connection)
         batch, owner = last_batch_if_any(connection), owner_of(connection)
     files, found = _joined(state, mirror, named)
     there = keys_in(found.data).keys()
@@ -137,7 +137,8 @@ def forget_gone(connection: Connection) -> None:
     connection.execute(delete(setting).where(setting.c.name == GONE))
 
 
-def _gone(connection: Connection) -> set[int]:
+def gone_of(connection: Connection) -> set[int]:
+    """Return the ids of destroyed keys that a ledger names since a restore."""
     text = connection.scalar(select(setting.c.value).where(setting.c.name == GONE))
     return set(json.loads(text or "[]"))
 
