@@ -27,7 +27,7 @@ from rescind.ledger import tables
 from rescind.ledger.backup import back_up, plan, restore
 from rescind.ledger.book import Ledger
 from rescind.ledger.contributing import MOST, Contribute, Part
-from rescind.ledger.errors import VersionConflict
+from rescind.ledger.errors import CannotStart, VersionConflict
 from rescind.ledger.exporting import export_of
 from rescind.ledger.kept_part import name_of
 from rescind.ledger.lending import Lend
@@ -263,7 +263,9 @@ def test_a_lost_key_drops_the_part_alone_and_says_so(tmp_path: Path) -> None:
     ledger.keys.destroy(slot)
     ledger.keys.sync()
     ledger.close()
-    again = live(tmp_path)
+    with pytest.raises(CannotStart, match="1 key of this ledger cannot be found"):
+        live(tmp_path)
+    again = live(tmp_path, options=Options(accept_lost_keys=True))
     assert again.report.kept_parts_dropped == 1
     assert "1 kept parts cannot be opened" in str(again.report)
     assert (lent(again, person), kept(again, person)) == ([1, 2], [])

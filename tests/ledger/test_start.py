@@ -271,7 +271,9 @@ def test_keys_that_are_behind_their_ledger_are_refused_until_that_is_accepted(
     mirror = old if which == "an old mirror" else None
     if mirror is None:
         shutil.copy(old, state / "keys.bin")
-    with pytest.raises(CannotStart, match=r"is an old copy of the keys.* has 2 boxes"):
+    with pytest.raises(
+        CannotStart, match=r"is an old copy of the keys.* 2 keys of this ledger cannot"
+    ):
         opened(state, keys_mirror=mirror)
     shutil.copy(right, state / "keys.bin")
     ledger = opened(state)

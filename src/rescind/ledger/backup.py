@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,14 +22,17 @@ from rescind.errors import ConfigError, DataError
 from rescind.ledger import tables
 from rescind.ledger.belonging import in_place, refuse_foreign
 from rescind.ledger.errors import CannotStart
+from rescind.ledger.keycopies import check_files
 from rescind.ledger.keyfile import FILE as KEYS
 from rescind.ledger.keyfile import Head
 from rescind.ledger.keyslots import KeySlots
 from rescind.ledger.lending import LEFT
 from rescind.ledger.lost_keys import (
     check_not_missing,
+    gone_of,
     mirror_missing,
     mirror_of,
+    note_gone,
     note_owner,
     remember_mirror,
 )
@@ -37,7 +40,7 @@ from rescind.ledger.migrate import migrate, newest
 from rescind.ledger.place import FILE, check_not_elsewhere, check_there, remember
 from rescind.ledger.reading import OPEN
 from rescind.ledger.start import open_boxes, read_tree
-from rescind.ledger.store import Store, last_batch, reading, reading_any
+from rescind.ledger.store import Store, last_batch, last_batch_if_any, reading, reading_any
 from rescind.proof.tlog import Tree
 
 CHUNK = 1000
@@ -122,6 +125,8 @@ class Plan:
     """Open requests whose receipt cannot be issued: its key was destroyed with an earlier one."""
     undone: Undone | None = None
     """What the ledger in place has answered since; None: it is the one to accept, or unreadable."""
+    keys_lost: int = 0
+    """Keys that the ledger in place needs and no copy has: the keys are damaged, or an old copy."""
 
     def __str__(self) -> str:
         text = (
@@ -132,6 +137,12 @@ class Plan:
             f"The next start destroys {count_of(self.keys_destroyed, 'key')} of what was lent or "
             f"changed since. Until then another backup can be put in place instead."
         )
+        if self.keys_lost:
+            text += (
+                f"\n{count_of(self.keys_lost, 'key')} of the ledger in place cannot be found: the "
+                f"keys are damaged, or an old copy. What they open is dropped, too: put a whole "
+                f"copy back first."
+            )
         if self.undone is not None:
             text += f"\n{self.undone}"
         if self.receipts_impossible:
@@ -210,7 +221,18 @@ def plan(state: Path, backup: Path | None, keys_mirror: Path | None, database: s
             keys_destroyed=len(keys.without_box(named)),
             receipts_impossible=len(without_key),
             undone=_undone(state, database, source, without_key) if backup else None,
+            keys_lost=_keys_lost(keys, state, database),
         )
+
+
+def _keys_lost(keys: KeySlots, state: Path, database: str | None) -> int:
+    """Count keys that are damaged, not destroyed: a ledger as new as its keys names no others."""
+    with in_place(state, database) as here:
+        if here is None or last_batch_if_any(here) < keys.head.batch:
+            return 0
+        with suppress(DBAPIError):  # of an earlier version: it has other columns
+            return len(tables.named_slots(here) - keys.ids - gone_of(here))
+    return 0
 
 
 def _without_key(keys: KeySlots, source: Connection) -> set[str]:
@@ -265,6 +287,7 @@ def _go_back(
         remember_mirror(state, mirror)
         with connection.begin():
             note_owner(connection, keys)
+            note_gone(connection, keys)  # the operator was asked
             connection.execute(delete(tables.session))  # everybody signs in again
         tree = read_tree(connection)
         with connection.begin():
@@ -332,6 +355,7 @@ def _held(state: Path, mirror: Path | None) -> Iterator[Path | None]:
         if missing := mirror_missing(state, mirror):  # it would be newer than the keys afterwards
             raise CannotStart(f"{missing} Nothing was done.")
         check_not_missing(state, mirror)
+        check_files(state / KEYS, mirror)  # before their modes: it may be any file
         yield mirror
 
 

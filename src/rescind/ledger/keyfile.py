@@ -16,21 +16,17 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from shlex import quote
 
 from rescind.errors import ConfigError
-from rescind.ledger.errors import CannotStart
 
 FILE = "keys.bin"
 SLOT, KEY, CHECK = 64, 32, 24
 FREE = bytes(SLOT)
 FIRST = 3
 """Slots before it: the secret and the two places of the head."""
-SET_UP = 8
-"""Slots of a disk's sector: what a set-up writes is in the first one, also if it began twice."""
 RESERVED = 1 << 32
 SECRET, SIGNER, LOG_KEY = 1, 2, 3
 """Ids of the server's own keys: its secret, the key of receipts, the key of the log."""
@@ -75,15 +71,24 @@ def head_of(path: Path) -> Head:
     return newest_head(heads_in(data))
 
 
-def ids_in(path: Path) -> set[int]:
-    """Return the ids of the keys of boxes in a file, without opening it for writing."""
-    data = contents(path)
-    whole = (
-        slot
+def keys_in(data: bytes) -> dict[int, int]:
+    """Return the ids of all keys that are whole, the secret left out, and their places."""
+    return {
+        id_of(slot): place
         for place, slot in enumerate(slots_in(data))
-        if place >= FIRST and slot != FREE and check(place, slot[:40], CHECK) == slot[40:]
-    )
-    return {slot_id for slot in whole if (slot_id := id_of(slot)) >= RESERVED}
+        if place >= FIRST and is_whole(place, slot)
+    }
+
+
+def torn_in(data: bytes) -> int:
+    """Return how many slots are neither free nor whole."""
+    slots = enumerate(slots_in(data))
+    return sum(p >= FIRST and slot != FREE and not is_whole(p, slot) for p, slot in slots)
+
+
+def is_whole(place: int, slot: bytes) -> bool:
+    """Whether a slot holds a key, and all of it."""
+    return slot != FREE and check(place, slot[:40], CHECK) == slot[40:]
 
 
 def id_of(slot: bytes) -> int:
@@ -118,71 +123,8 @@ def identity(secret: bytes | None) -> str | None:
     return None if secret is None else hmac.digest(secret, b"identity", "sha256").hex()
 
 
-def identity_in(path: Path) -> str | None:
-    """Return whose keys a file holds; None: nobody's."""
-    return identity(_secret(contents(path)))
-
-
-def check_copies(paths: Sequence[Path], found: Sequence[bytes]) -> int:
-    """Return which copy is the newest; refuse files that are no keys, or of two services.
-
-    Nothing may be written before it. The first copy is written first, so it is newer if both say
-    the same.
-    """
-    for path, data in zip(paths, found, strict=True):
-        if _secret(data) is None and not _unfinished(data):
-            raise CannotStart(_no_keys(path, mirror=path != paths[0]))
-    if len(found) == 1:
-        return 0
-    (path, mirror), (first, second) = paths, map(_secret, found)
-    if first is not None and second is not None and first != second:
-        raise CannotStart(
-            f"{mirror} holds the keys of another service than {path}. Nothing was changed. Name "
-            f"another file as the mirror (--keys-mirror FILE); if {mirror} is the right one, move "
-            f"the other away: {_moved(path)}"
-        )
-    heads = [newest_head(heads_in(data)) for data in found]
-    newer = second is not None and (first is None or heads[1].batch > heads[0].batch)
-    if newer and heads[0] != Head():  # without a head it is a copy that was not finished
-        raise CannotStart(
-            f"the mirror {mirror} is newer than {path}, which is an old copy. Nothing was changed. "
-            f"Put the mirror in its place: {_moved(path)} && cp {quote(str(mirror))} "
-            f"{quote(str(path))}. Delete {path}.old when all is well: it holds keys that were "
-            f"destroyed since."
-        )
-    return int(newer)
-
-
-def check_files(path: Path, mirror: Path | None) -> None:
-    """Refuse files of keys that `KeySlots` would refuse, before a ledger is opened for them."""
-    paths = [one for one in (path, mirror) if one is not None]
-    check_copies(paths, [contents(one) for one in paths])
-
-
-def _secret(data: bytes) -> bytes | None:
+def secret_of(data: bytes) -> bytes | None:
+    """Return the server's secret; None: it is not there, or not whole."""
     slot = data[:SLOT]
-    whole = len(slot) == SLOT and slot != FREE and check(0, slot[:40], CHECK) == slot[40:]
+    whole = len(slot) == SLOT and is_whole(0, slot)
     return slot[8:40] if whole and id_of(slot) == SECRET else None
-
-
-def _unfinished(data: bytes) -> bool:
-    """Whether a file is empty, or its set-up was killed: nothing needs what is in it."""
-    beyond = data[SLOT : SLOT * FIRST] + data[SLOT * SET_UP :]
-    return len(data) % SLOT == 0 and not any(beyond)
-
-
-def _no_keys(path: Path, mirror: bool) -> str:
-    text = f"{path} does not hold the server's secret: it is no file of keys, or was changed or cut"
-    if mirror:
-        return (
-            f"{text}. Nothing was changed. Name the right file. If it was the mirror and {FILE} is "
-            f"whole, move it away ({_moved(path)}), and the next start writes a new one."
-        )
-    return (
-        f"{text}. Nothing was changed. Put the right file back (a copy of --keys-mirror), or move "
-        f"it away to start with new keys: then nothing that was lent can be opened. {_moved(path)}"
-    )
-
-
-def _moved(path: Path) -> str:
-    return f"mv {quote(str(path))} {quote(str(path) + '.old')}"

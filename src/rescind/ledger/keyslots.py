@@ -1,9 +1,10 @@
 """`keys.bin` while it is open: making and destroying keys, and boxes under them.
 
-How the file is laid out, and what tells two files apart, is in `ledger.keyfile`. Erasing is
-overwriting a slot in place and then syncing; nothing else counts as deletion. A slot that was
-written only in part fails its check: it was a key that nothing needs yet, or one that was being
-destroyed, so it is destroyed.
+How the file is laid out is in `ledger.keyfile`, and how two copies become one in
+`ledger.keycopies`. Erasing is overwriting a slot in place and then syncing; nothing else counts as
+deletion. A slot that was written only in part fails its check: it was a key that nothing needs yet,
+or one that was being destroyed, so it is destroyed. Whether anything needs it is asked before
+(`ledger.lost_keys`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 from rescind.core.files import sync_folder
 from rescind.errors import ConfigError, DataError
 from rescind.ledger.errors import CannotStart, DiskFull
+from rescind.ledger.keycopies import Joined, joined
 from rescind.ledger.keyfile import (
     CHECK,
     FIRST,
@@ -36,11 +38,12 @@ from rescind.ledger.keyfile import (
     SLOT,
     Head,
     check,
-    check_copies,
     contents,
     head_at,
     id_of,
     identity,
+    is_whole,
+    keys_in,
     newest_head,
     slots_in,
 )
@@ -70,10 +73,18 @@ def about(person: bytes | str | None, table: str, column: str) -> bytes:
 class KeySlots:
     """The slots of one state folder. One process has them; one thread writes them."""
 
-    def __init__(self, path: Path, mirror: Path | None = None, *, reading: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        mirror: Path | None = None,
+        *,
+        reading: bool = False,
+        needed: Collection[int] = (),
+    ) -> None:
         """Open or make the file, and lock it.
 
         mirror: a second copy on another disk    reading: make no file and write into none
+        needed: ids that the ledger names: a copy that lost one gets it from the other
         """
         self.path, self.torn = path, 0
         self.fresh = not path.exists()
@@ -88,14 +99,14 @@ class KeySlots:
         self._dirty = False
         try:
             found = [contents(one) for one in paths]
-            newest = check_copies(paths, found)
-            self.copied = newest > 0
+            all_of = joined(paths, found, needed)
+            self.copied = all_of.newest > 0 and not keys_in(found[0])
             """Whether the keys of the mirror were taken, because the first copy had none."""
-            for file, data in zip(self._files, found, strict=not reading):
-                if data != found[newest]:
-                    _copy(found[newest], file)
-            self._load(found[newest])
-            if SECRET not in self._keys and not reading:
+            self.lacked = _lacked(paths, found, all_of, needed)
+            """The copies that had lost keys, and how many of those that the ledger names."""
+            self._make_equal(found, all_of)
+            self._load(all_of.data)
+            if not reading and not {SECRET, SIGNER, LOG_KEY} <= self._keys.keys():
                 self._set_up()
             self._under_secret: Any = hmac.new(self._keys.get(SECRET, b""), digestmod="sha256")
         except BaseException:
@@ -200,12 +211,19 @@ class KeySlots:
         self._keys = {}
         self._under_secret = None
 
+    def _make_equal(self, found: list[bytes], all_of: Joined) -> None:
+        """Write copies that differ. The newest first: it only gains keys, so none is ever lost."""
+        copies = list(enumerate(zip(self._files, found, strict=False)))  # reading: no files
+        for _, (file, data) in sorted(copies, key=lambda one: one[0] != all_of.newest):
+            if data != all_of.data:
+                _copy(all_of.data, file)
+
     def _set_up(self) -> None:
         if not self._free:
             self._grow()
-        for slot_id in (SIGNER, LOG_KEY):
-            self._put(slot_id, secrets.token_bytes(KEY), self._places.get(slot_id))
-        self._put(SECRET, secrets.token_bytes(KEY), 0)  # last: it says that the rest is there
+        for slot_id, place in ((SIGNER, None), (LOG_KEY, None), (SECRET, 0)):
+            if slot_id not in self._keys:  # the secret is last: it says that the rest is there
+                self._put(slot_id, secrets.token_bytes(KEY), place)
         self.sync()
         sync_folder(self.path.parent)
 
@@ -247,7 +265,7 @@ class KeySlots:
                 self._heads[place - 1] = head_at(place, slot)
             elif slot == FREE:
                 self._free += [place] * (place >= FIRST)
-            elif check(place, slot[:40], CHECK) != slot[40:]:
+            elif not is_whole(place, slot):
                 self._mend(place)
             else:
                 slot_id = id_of(slot)
@@ -290,6 +308,21 @@ def _cipher() -> Any:
 def _packed(place: int, head: Head) -> bytes:
     body = struct.pack("<QQ", head.size, head.batch) + head.root
     return body + check(place, body, SLOT - len(body))
+
+
+def _lacked(
+    paths: list[Path], found: list[bytes], all_of: Joined, needed: Collection[int]
+) -> dict[Path, int]:
+    """Count what copies with keys in them had lost. One that was not there yet had none."""
+    if all(data == all_of.data for data in found):
+        return {}
+    whole = keys_in(all_of.data).keys() & {*needed, SIGNER, LOG_KEY}
+    lost = {
+        path: len(whole - there.keys())
+        for path, data in zip(paths, found, strict=True)
+        if data != all_of.data and (there := keys_in(data))
+    }
+    return {path: count for path, count in lost.items() if count}
 
 
 def _copy(data: bytes, file: int) -> None:

@@ -1,20 +1,40 @@
 """Keys that are not where they were: a ledger is not opened without them unless that is meant.
 
 A start with new keys drops every loan and ends every account, for good, and the right keys cannot
-bring them back afterwards. So a disk that is not mounted, or a mirror that was not named, must not
-look like keys that are lost. Where the mirror is, a note in the folder says (`keys-mirror.txt`).
+bring them back afterwards. So a disk that is not mounted, a mirror that was not named or a file
+that was cut must not look like keys that are lost. Where the mirror is, a note in the folder says
+(`keys-mirror.txt`).
+
+A key is durable before the ledger names it, and destroyed when the ledger names it no more. So
+however the service was killed, every key that the ledger names is there. Only `rescind restore` may
+put a ledger in place that names destroyed keys: it asks, and notes which.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Collection
 from pathlib import Path
 
 from sqlalchemy import Connection, delete, insert, inspect, select
 
 from rescind.core.files import write_atomically
+from rescind.core.words import count_of
 from rescind.ledger.errors import CannotStart, OlderLedger
+from rescind.ledger.keycopies import Joined, joined
 from rescind.ledger.keyfile import FILE as KEYS
-from rescind.ledger.keyfile import Head, head_of, identity_in, ids_in
+from rescind.ledger.keyfile import (
+    LOG_KEY,
+    RESERVED,
+    SIGNER,
+    SLOT,
+    Head,
+    contents,
+    identity,
+    keys_in,
+    secret_of,
+    torn_in,
+)
 from rescind.ledger.keyslots import KeySlots
 from rescind.ledger.store import last_batch_if_any
 from rescind.ledger.tables import named_slots, setting
@@ -22,6 +42,8 @@ from rescind.ledger.tables import named_slots, setting
 NOTE = "keys-mirror.txt"
 OWNER = "keys"
 """The setting that says which keys are a ledger's own."""
+GONE = "keys gone"
+"""The setting that holds, from a restore to the next start, the ids of keys that were destroyed."""
 
 
 def check_owner(state: Path, mirror: Path | None, connection: Connection) -> None:
@@ -29,12 +51,13 @@ def check_owner(state: Path, mirror: Path | None, connection: Connection) -> Non
 
     Keys that no ledger has used yet are another matter (`check_keys`): nobody misses them.
     """
-    _, newest = _files(state, mirror)
-    if not (head_of(newest).size or ids_in(newest)):
+    files, found = _joined(state, mirror)
+    newest = files[found.newest]
+    if not (found.head.size or _boxes(found)):
         return
     with connection.begin():
         owner = owner_of(connection) if inspect(connection).has_table(setting.name) else None
-    if owner in (None, identity_in(newest)):
+    if owner in (None, identity(secret_of(found.data))):
         return
     raise OlderLedger(
         f"the keys in {newest} are those of another service than this ledger, and a start would "
@@ -44,36 +67,80 @@ def check_owner(state: Path, mirror: Path | None, connection: Connection) -> Non
     )
 
 
-def check_keys(state: Path, mirror: Path | None, connection: Connection, accepted: bool) -> None:
-    """Refuse a ledger with boxes that no file of keys opens: none is there, or only an old copy.
+def check_keys(
+    state: Path, mirror: Path | None, connection: Connection, accepted: bool
+) -> set[int]:
+    """Refuse a ledger that names keys which no copy has; return the ids of those that it names.
 
-    Keys that have seen the whole ledger and do not open a box are another matter: they were
-    destroyed, and `rescind restore` has asked. accepted: the operator says that keys are lost
+    Nothing is written. accepted: the operator says that keys are lost
     """
-    files, newest = _files(state, mirror)
     with connection.begin():
-        there = ids_in(newest)
-        if accepted or head_of(newest).batch >= last_batch_if_any(connection):
-            return
-        named = named_slots(connection)
-    missing = named - there
-    if not missing:
-        return  # killed before the head was written
-    found = _missing(files)
-    if head_of(newest) != Head():
-        found = f"{newest} is an old copy of the keys: the ledger went on without it"
+        named, gone = named_slots(connection), gone_of(connection)
+        batch, owner = last_batch_if_any(connection), owner_of(connection)
+    files, found = _joined(state, mirror, named)
+    there = keys_in(found.data).keys()
+    secret = secret_of(found.data)
+    own = {SIGNER, LOG_KEY} if secret is not None else set()
+    missing = (named | own) - there - gone
+    if accepted or not missing:
+        return named
+    its_own = found.head != Head() or (secret is not None and identity(secret) == owner)
+    what = _what_is_wrong(files, found, batch) if its_own else _missing(files)
     raise CannotStart(
-        f"{found}, and this ledger has {len(missing):,} boxes that only its keys open. "
+        f"{what}, so {count_of(len(missing), 'key')} of this ledger cannot be found. "
         f"Nothing was done. {put_back(state, mirror)} Only if the keys are lost for good: "
         f"rescind serve --accept-lost-keys drops every loan and ends every account that they "
         f"open."
     )
 
 
-def _files(state: Path, mirror: Path | None) -> tuple[list[Path], Path]:
-    """Return the files of keys, and the one that was used last."""
+def _what_is_wrong(files: list[Path], found: Joined, batch: int) -> str:
+    """Say of keys that lack some whether they are damaged or only old, and where we looked."""
+    newest = files[found.newest]
+    data = contents(newest)
+    if len(data) % SLOT:
+        text = f"{newest} is damaged: it was cut or added to ({len(data):,} bytes)"
+    elif torn := torn_in(data):
+        text = f"{newest} is damaged: {count_of(torn, 'slot')} of it hold no key that is whole"
+    elif found.head.batch >= batch:
+        text = f"{newest} is damaged: it saw the last change, and keys are gone from it"
+    else:
+        text = f"{newest} is an old copy of the keys, or parts of it were overwritten with zeros"
+    others = [str(path) for path in files if path != newest and path.exists()]
+    return f"{text}; {others[0]} does not have them either" if others else text
+
+
+def _joined(
+    state: Path, mirror: Path | None, needed: Collection[int] = ()
+) -> tuple[list[Path], Joined]:
+    """Return the files of keys, and what they hold together."""
     files = [path for path in (state / KEYS, mirror) if path is not None]
-    return files, max(files, key=lambda path: head_of(path).batch)
+    return files, joined(files, [contents(path) for path in files], needed)
+
+
+def _boxes(found: Joined) -> bool:
+    return any(slot_id >= RESERVED for slot_id in keys_in(found.data))
+
+
+def note_gone(connection: Connection, keys: KeySlots) -> None:
+    """Note which keys of a ledger that was put in place are destroyed: a start drops their boxes.
+
+    Others that are missing then were lost since.
+    """
+    forget_gone(connection)
+    gone = sorted(named_slots(connection) - keys.ids)
+    connection.execute(insert(setting).values(name=GONE, value=json.dumps(gone)))
+
+
+def forget_gone(connection: Connection) -> None:
+    """Forget which keys were destroyed: nothing names them any more."""
+    connection.execute(delete(setting).where(setting.c.name == GONE))
+
+
+def gone_of(connection: Connection) -> set[int]:
+    """Return the ids of destroyed keys that a ledger names since a restore."""
+    text = connection.scalar(select(setting.c.value).where(setting.c.name == GONE))
+    return set(json.loads(text or "[]"))
 
 
 def owner_of(connection: Connection) -> str | None:
@@ -101,8 +168,10 @@ def check_not_missing(state: Path, mirror: Path | None) -> None:
 def put_back(state: Path, mirror: Path | None) -> str:
     """Return how to get the keys back."""
     noted = noted_mirror(state)
-    if noted is not None and noted != mirror:
+    if noted is not None and (mirror is None or noted != mirror.absolute()):
         return f"Mount their disk or that of their mirror, {noted}, or put the file back."
+    if mirror is not None:
+        return f"Mount their disk, or put a whole copy in the place of {state / KEYS} or {mirror}."
     return "Mount their disk or put the file back; with a mirror, give --keys-mirror FILE."
 
 

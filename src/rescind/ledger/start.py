@@ -13,9 +13,9 @@ from __future__ import annotations
 import ctypes
 import json
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -32,11 +32,19 @@ from rescind.ledger.catalogue import FILE as CATALOGUE
 from rescind.ledger.catalogue import Catalogue
 from rescind.ledger.errors import CannotStart, OlderLedger
 from rescind.ledger.kept_part import drop_kept_parts, open_kept_parts
+from rescind.ledger.keycopies import check_files
 from rescind.ledger.keyfile import FILE as KEYS
-from rescind.ledger.keyfile import Head, check_files, head_of
+from rescind.ledger.keyfile import Head, head_of
 from rescind.ledger.keyslots import KeySlots, about
 from rescind.ledger.lending import LEFT, forget_person
-from rescind.ledger.lost_keys import check_keys, check_owner, mirror_of, note_owner, remember_mirror
+from rescind.ledger.lost_keys import (
+    check_keys,
+    check_owner,
+    forget_gone,
+    mirror_of,
+    note_owner,
+    remember_mirror,
+)
 from rescind.ledger.migrate import migrate
 from rescind.ledger.options import Options
 from rescind.ledger.parts import Parts
@@ -70,6 +78,8 @@ class Report:
     """Whether the mirror's keys were taken for those that were missing."""
     kept_parts_dropped: int = 0
     """People whose browser helps with what it keeps, and whose part has no key any more."""
+    keys_mended: Mapping[Path, int] = field(default_factory=dict)
+    """Copies of the keys that were damaged or old, and how many keys the other one gave them."""
 
     def __str__(self) -> str:
         text = f"{count_of(self.loans, 'loan')} of {people_of(self.people)} opened."
@@ -77,6 +87,8 @@ class Report:
             text += " keys.bin was not there: it was copied from the mirror."
         elif self.keys_were_missing:
             text += " keys.bin was not there: new keys were made."
+        for path, count in self.keys_mended.items():
+            text += f" {path} was damaged or old: it got {count_of(count, 'key')} from its copy."
         if self.people_dropped or self.accounts_dropped:
             text += (
                 f" {count_of(self.loans_dropped, 'loan')} of {people_of(self.people_dropped)} "
@@ -116,9 +128,9 @@ def prepared(
             tree = read_tree(connection)
             check_fits(_head(state, keys_mirror), connection, tree)
         migrate(connection)
-        check_keys(state, keys_mirror, connection, options.accept_lost_keys)
+        needed = check_keys(state, keys_mirror, connection, options.accept_lost_keys)
         _sync_names(state, store)
-        keys = KeySlots(state / KEYS, keys_mirror)
+        keys = KeySlots(state / KEYS, keys_mirror, needed=needed)
         undo.callback(keys.close)
         with compared_with_note(state, database):
             items, sums = _catalogue(state, catalogue, connection, live)
@@ -288,6 +300,7 @@ def _recover(parts: Parts) -> Report:
             people = {*unopened, *(bytes(row.id) for row in lost)}
             note_dropped(connection, len(people), parts.clock())
         _forget_lost_keys(keys, connection)
+        forget_gone(connection)
     destroyed = 0
     with connection.begin():
         if parts.options.sweep:
@@ -307,6 +320,7 @@ def _recover(parts: Parts) -> Report:
         keys_were_missing=keys.fresh and bool(batch),
         keys_copied=keys.copied,
         kept_parts_dropped=len(unopened),
+        keys_mended=keys.lacked,
     )
 
 
