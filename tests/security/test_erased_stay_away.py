@@ -757,7 +757,10 @@ def test_a_trial_and_a_reminder_need_no_file_of_the_request(table: Path, tmp_pat
     run_cell(CELL, tmp_path / "run")
     words = ["forget", str(tmp_path / "run"), "--withdraw", CANARY, "--audits", "none"]
     assert CliRunner().invoke(app, [*words, "--only-here"]).exit_code == 0
-    assert "answered before" in CliRunner().invoke(app, words).output
+    assert not Blocklist.of_dataset("mine").has_withdrawn(CANARY), "control: it was a trial"
+    said = CliRunner().invoke(app, words).output
+    assert "see its receipt, no new one is needed.\nIt is noted that they left" in said
+    assert Blocklist.of_dataset("mine").has_withdrawn(CANARY)
 
 
 def test_what_an_earlier_requester_gets_stays_when_a_run_is_learnt_again_and_asked_again(
