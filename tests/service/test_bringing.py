@@ -6,6 +6,10 @@ import csv
 import json
 import os
 import re
+import signal
+import sqlite3
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,10 +18,12 @@ import pytest
 import rescind as rs
 from authenticator import Authenticator
 from doors import House, opened
+from rescind.data.erasing import erase_imported
 from rescind.errors import ConfigError, DataError
 from rescind.ledger.book import Ledger
+from rescind.ledger.failpoints import VARIABLE
 from rescind.ledger.options import Options
-from rescind.service import recovery
+from rescind.service import bringing, recovery, running
 from rescind.service.bringing import bring, items_of, users_of
 from rescind.service.running import Doorway, Wanted, run
 
@@ -39,7 +45,7 @@ def brought(state: Path, codes: Path, items: Path | None = None) -> list[str]:
     people = users_of("mine", codes, said.append, items)
     ledger = Ledger.open(state, catalogue=people.catalogue)
     try:
-        bring(ledger, people, codes, said.append)
+        bring(ledger, "mine", people, codes, said.append)
     finally:
         ledger.close()
     return said
@@ -99,8 +105,15 @@ def test_the_service_keeps_no_id_of_theirs(tmp_path: Path, mine: Path) -> None:
 
 def test_an_import_begins_a_new_service(tmp_path: Path, mine: Path) -> None:
     brought(tmp_path / "state", mine)
-    with pytest.raises(ConfigError, match="exists already"):
-        users_of("mine", mine, print)
+    again = Wanted(users="mine", codes=mine)
+    with pytest.raises(ConfigError, match=r"exists already.*name a new file"):
+        run(tmp_path / "other", Doorway(port=0), again, Options(), say=lambda text: None)
+    assert not (tmp_path / "other").exists(), "refused before anything is made"
+    Ledger.open(tmp_path / "nobody", catalogue=items_of(table_of_items(tmp_path, 12))).close()
+    with pytest.raises(ConfigError, match=r"exists already.*name a new file"):
+        run(tmp_path / "nobody", Doorway(port=0), again, Options(), say=lambda text: None)
+    with pytest.raises(ConfigError, match=r"has its data already \(7 people\).*Leave --import"):
+        brought(tmp_path / "state", mine)
     with pytest.raises(ConfigError, match=r"has its data already \(7 people\).*Leave --import"):
         brought(tmp_path / "state", mine.with_name("more.csv"))
     assert not mine.with_name("more.csv").exists()
@@ -139,12 +152,114 @@ def test_users_come_into_a_service_that_has_items_and_nobody_yet(
     wide = items_of(table_of_items(tmp_path, 12))
     Ledger.open(tmp_path / "state", catalogue=wide).close()
     ledger = Ledger.open(tmp_path / "state")
-    bring(ledger, users_of("mine", mine, print), mine, print)
+    bring(ledger, "mine", users_of("mine", mine, print), mine, print)
     ledger.close()
     with opened(tmp_path / "state", items=0) as house:
         _, browser = claim(house, code_of(mine, "c3"))
         lent = {one["id"] for one in browser.get("/v1/me/loans").json()["items"]}
         assert lent == {item for user, item in ROWS if user == "c3"}
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from rescind.ledger.book import Ledger
+from rescind.service import bringing, recovery
+bringing.TOGETHER, recovery.MEMORY_KIB = 2, 64
+state, codes = map(Path, sys.argv[1:])
+users = bringing.users_of("mine", codes, print)
+bringing.bring(Ledger.open(state, catalogue=users.catalogue), "mine", users, codes, print)
+"""
+
+
+def killed(state: Path, codes: Path, where: str) -> None:
+    """Bring the users in, in a process that ends by SIGKILL at a place."""
+    env = os.environ | {VARIABLE: where}
+    command = [sys.executable, "-c", KILLED, str(state), str(codes)]
+    ended = subprocess.run(command, check=False, env=env, capture_output=True, text=True)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+
+
+def start(state: Path, **wanted: object) -> str:
+    """Start and end a service; return what it said."""
+    said: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(running, "_serve", lambda *_: said.append("it serves"))
+        run(state, Doorway(port=0), Wanted(**wanted), Options(), say=said.append)
+    return "\n".join(said)
+
+
+@pytest.mark.parametrize(
+    ("where", "noted", "written"),
+    [
+        ("inside commit:1", False, False),  # nothing is noted yet
+        ("committed:1", True, False),
+        ("inside commit:2", True, True),  # nobody is in yet
+        ("committed:2", True, True),
+        ("inside commit:4", True, True),
+        ("release committed", True, True),
+        ("receipts committed", True, True),
+    ],
+)
+def test_an_import_that_was_killed_goes_on(
+    tmp_path: Path, mine: Path, where: str, noted: bool, written: bool
+) -> None:
+    state = tmp_path / "state"
+    killed(state, mine, where)
+    assert mine.exists() == written
+    before = mine.read_bytes() if written else b""
+    if noted:
+        with pytest.raises(ConfigError, match=rf"of its 7 users .*--import mine --codes {mine}:"):
+            start(state)
+    told = start(state, users="mine", codes=mine)
+    assert "7 users lend 42 records" in told
+    assert "it serves" in told
+    assert mine.read_bytes().startswith(before), "codes that may be sent already"
+    assert "42 loans of 7 people opened" in start(state), "a later start"
+    with opened(state, items=0) as house:
+        assert house.ledger.releases.current.number == 1
+        for user in {user for user, _ in ROWS}:
+            status, browser = claim(house, code_of(mine, user))
+            assert status == 200
+            lent = {one["id"] for one in browser.get("/v1/me/loans").json()["items"]}
+            assert lent == {item for one, item in ROWS if one == user}
+
+
+def test_an_import_goes_on_with_its_own_codes_and_data_only(tmp_path: Path, mine: Path) -> None:
+    state = tmp_path / "state"
+    killed(state, mine, "committed:3")
+    with pytest.raises(ConfigError, match=r"the file has the codes of 0 of them\. Give it as bef"):
+        start(state, users="mine", codes=tmp_path / "more.csv")
+    kept = mine.read_text()
+    mine.write_text(kept.replace("c6", "c7"))
+    with pytest.raises(ConfigError, match="codes of other users than the data"):
+        start(state, users="mine", codes=mine)
+    mine.write_text("nothing")
+    with pytest.raises(DataError, match="is not a file of codes"):
+        start(state, users="mine", codes=mine)
+    mine.write_text(kept)
+    erase_imported("mine", ["c0"], ["p0"])
+    with pytest.raises(ConfigError, match=r"the data changed since.*To begin anew"):
+        start(state, users="mine", codes=mine)
+    assert mine.read_text() == kept
+    assert not (tmp_path / "more.csv").exists()
+
+
+def test_a_service_without_a_note_of_an_import_starts(tmp_path: Path, mine: Path) -> None:
+    state = tmp_path / "state"
+    assert "it serves" in start(state, users="mine", codes=mine)
+    with sqlite3.connect(state / "ledger.db") as db:  # as older versions left it
+        assert db.execute("DELETE FROM setting WHERE name = 'import'").rowcount == 1
+    assert "42 loans of 7 people opened" in start(state)
+
+
+def test_the_instant_form_needs_no_release(tmp_path: Path, mine: Path) -> None:
+    people = users_of("mine", mine, print)
+    options = Options(instant=True)
+    ledger = Ledger.open(tmp_path / "state", catalogue=people.catalogue, options=options)
+    bring(ledger, "mine", people, mine, print)
+    bringing.check_complete(ledger)
+    ledger.close()
 
 
 def table_of_items(folder: Path, count: int) -> Path:

@@ -202,6 +202,7 @@ def run(
     """Open the ledger, fill it if asked to, and serve until a signal comes."""
     wanted.check()
     _check_mirror(keys_mirror)
+    bringing.check_begun(state, wanted.codes)
     people = _people(wanted, say)
     listening = door.listening()
     try:
@@ -223,8 +224,10 @@ def run(
                 say(f"note: {missing}")
             if swap_in_use():
                 say("note: swap is on, so memory with loans may be written to a disk. Turn it off.")
-            if people is not None and wanted.codes:
-                bringing.bring(ledger, people, wanted.codes, say)
+            if wanted.users is None:
+                bringing.check_complete(ledger)
+            if people is not None and wanted.users and wanted.codes:
+                bringing.bring(ledger, wanted.users, people, wanted.codes, say)
             elif people is not None:
                 demonstration.fill(ledger, people, say)
             for one in wanted.removed():
