@@ -23,7 +23,7 @@ from rescind.errors import ConfigError, DataError
 from rescind.ledger.book import Ledger
 from rescind.ledger.failpoints import VARIABLE
 from rescind.ledger.options import Options
-from rescind.service import bringing, recovery, running
+from rescind.service import bringing, demonstration, recovery, running
 from rescind.service.bringing import bring, items_of, users_of
 from rescind.service.running import Doorway, Wanted, run
 
@@ -260,6 +260,11 @@ def test_the_instant_form_needs_no_release(tmp_path: Path, mine: Path) -> None:
     bring(ledger, "mine", people, mine, print)
     bringing.check_complete(ledger)
     ledger.close()
+    people = demonstration.people_of("synthetic", print)
+    ledger = Ledger.open(tmp_path / "demo", catalogue=people.catalogue, options=options)
+    demonstration.fill(ledger, people, print)
+    assert ledger.reading.overview()["people"] == len(people.names)
+    ledger.close()
 
 
 def table_of_items(folder: Path, count: int) -> Path:
@@ -299,6 +304,33 @@ def test_a_table_that_lacks_items_of_users_is_refused(tmp_path: Path, mine: Path
     with pytest.raises(DataError, match=r"lacks 2 of the 9 items .*such as 'p[78]'"):
         users_of("mine", mine, print, table_of_items(tmp_path, 7))
     assert len(users_of("mine", mine, print, table_of_items(tmp_path, 9)).catalogue) == 9, "control"
+
+
+def test_what_stands_for_erased_ids_does_not_come(tmp_path: Path, mine: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(path.read_text() + "gone,q1,Title of q1\ngone,q2,Title of q2\ngone,p0,\n")
+    rs.import_file(path, "mine", replace=True)
+    assert len(users_of("mine", mine, print).catalogue) == 11, "control"
+    erase_imported("mine", ["gone"])
+    assert "(removed 9)" in rs.load("mine").items, "control: the places are there"
+    said: list[str] = []
+    alone = users_of("mine", mine, said.append)
+    assert said[0].startswith("mine: 7 people, 9 items")
+    assert {*alone.catalogue.ids} == {item for _, item in ROWS}
+    assert {*alone.names} == {user for user, _ in ROWS}
+    brought(tmp_path / "state", mine, table_of_items(tmp_path, 12))  # it lacks q1 and q2
+    with opened(tmp_path / "state", items=0) as house:
+        _, browser = claim(house, code_of(mine, "c3"))
+        lent = {one["id"] for one in browser.get("/v1/me/loans").json()["items"]}
+        assert lent == {item for user, item in ROWS if user == "c3"}
+
+
+def test_where_imports_were_looked_for_is_told(tmp_path: Path, mine: Path, monkeypatch) -> None:
+    with pytest.raises(ConfigError, match=r"'his' is not an imported dataset; .*Allowed: mine\."):
+        users_of("his", mine, print)
+    monkeypatch.setenv("RESCIND_CACHE", str(tmp_path / "other"))
+    with pytest.raises(ConfigError, match=f"nothing is imported in {tmp_path}/other/imported"):
+        users_of("mine", mine, print)
 
 
 def test_a_mirror_without_a_folder_is_refused_before_anything_is_made(tmp_path: Path) -> None:

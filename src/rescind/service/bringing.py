@@ -17,8 +17,8 @@ from rescind.core.files import write_atomically
 from rescind.core.words import people_of as people_told
 from rescind.data.import_facts import listed_items
 from rescind.data.import_tables import open_table
-from rescind.data.importing import imported_names
-from rescind.errors import ConfigError, DataError, suggest
+from rescind.data.importing import check_imported
+from rescind.errors import ConfigError, DataError
 from rescind.ledger.brought import BringIn, NoteImport, import_under_way
 from rescind.ledger.catalogue import FILE as CATALOGUE
 from rescind.ledger.catalogue import Catalogue
@@ -73,11 +73,7 @@ def users_of(name: str, codes: Path | None, say: Say, items: Path | None = None)
 
     items: a table of the whole catalogue; without it, only what somebody had can ever be lent
     """
-    if name not in imported_names():
-        raise ConfigError(
-            f"'{name}' is not an imported dataset; {suggest(name, imported_names())} "
-            f"Import your users' records first: rescind data import FILE --name NAME."
-        )
+    check_imported(name)
     if codes is None:
         raise ConfigError(
             "--import needs --codes FILE: a new file, with the code that lets each user in."
