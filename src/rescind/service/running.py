@@ -184,8 +184,12 @@ class Wanted:
 
 
 def _witness_key(text: str) -> Key:
-    path = Path(text)
-    if "+" not in text and path.is_file():
+    if "+" not in text:  # every key has one
+        if not (path := Path(text)).is_file():
+            raise ConfigError(
+                f"there is no file {path} with the key of a witness. Name the file that holds the "
+                f"line that rescind witness prints, or give the line itself: NAME+ID+KEY."
+            )
         text = path.read_text(encoding="utf-8", errors="replace")
     return Key.parse(text, WITNESS)
 
