@@ -161,21 +161,32 @@ def test_users_come_into_a_service_that_has_items_and_nobody_yet(
 
 
 KILLED = """
-import sys
+import os, signal, sys
 from pathlib import Path
 from rescind.ledger.book import Ledger
 from rescind.service import bringing, recovery
 bringing.TOGETHER, recovery.MEMORY_KIB = 2, 64
-state, codes = map(Path, sys.argv[1:])
+state, codes = map(Path, sys.argv[1:3])
+if sys.argv[3:]:
+    name, nth = sys.argv[3], int(sys.argv[4])
+    called, real = [], getattr(bringing, name)
+    def counting(*given):
+        called.append(name)
+        return os.kill(os.getpid(), signal.SIGKILL) if len(called) == nth else real(*given)
+    setattr(bringing, name, counting)
 users = bringing.users_of("mine", codes, print)
 bringing.bring(Ledger.open(state, catalogue=users.catalogue), "mine", users, codes, print)
 """
 
 
 def killed(state: Path, codes: Path, where: str) -> None:
-    """Bring the users in, in a process that ends by SIGKILL at a place."""
-    env = os.environ | {VARIABLE: where}
-    command = [sys.executable, "-c", KILLED, str(state), str(codes)]
+    """Bring the users in, in a process that ends by SIGKILL at a place.
+
+    where: a failpoint, or `call` and the name of something that is called for the n-th time
+    """
+    called = where.split()[1:] if where.startswith("call ") else []
+    env = os.environ | ({} if called else {VARIABLE: where})
+    command = [sys.executable, "-c", KILLED, str(state), str(codes), *called]
     ended = subprocess.run(command, check=False, env=env, capture_output=True, text=True)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
 
@@ -192,13 +203,13 @@ def start(state: Path, **wanted: object) -> str:
 @pytest.mark.parametrize(
     ("where", "noted", "written"),
     [
-        ("inside commit:1", False, False),  # nothing is noted yet
-        ("committed:1", True, False),
-        ("inside commit:2", True, True),  # nobody is in yet
-        ("committed:2", True, True),
-        ("inside commit:4", True, True),
+        ("call NoteImport 1", False, False),  # nothing is noted yet
+        ("call _write_codes 1", True, False),
+        ("call BringIn 1", True, True),  # nobody is in yet
+        ("call BringIn 4", True, True),
+        ("inside commit:5", True, True),
         ("release committed", True, True),
-        ("receipts committed", True, True),
+        ("call NoteImport 2", True, True),  # all but the note that it is complete
     ],
 )
 def test_an_import_that_was_killed_goes_on(
@@ -227,7 +238,7 @@ def test_an_import_that_was_killed_goes_on(
 
 def test_an_import_goes_on_with_its_own_codes_and_data_only(tmp_path: Path, mine: Path) -> None:
     state = tmp_path / "state"
-    killed(state, mine, "committed:3")
+    killed(state, mine, "call BringIn 4")
     with pytest.raises(ConfigError, match=r"the file has the codes of 0 of them\. Give it as bef"):
         start(state, users="mine", codes=tmp_path / "more.csv")
     kept = mine.read_text()
