@@ -35,6 +35,13 @@ def test_an_unknown_index_is_answered_with_the_range(user):
         Labels().client(user, 5)
 
 
+def test_what_stands_for_a_removed_item_is_not_offered():
+    with pytest.raises(DataError, match=r"among 1 items\. .*such as i2\."):
+        NAMED.without_items([0]).item("i9", 2)
+    with pytest.raises(DataError, match=r"among 2 items.*such as i1, i2"):
+        NAMED.item("i9", 2)  # control
+
+
 def test_a_superscript_is_not_an_index():
     with pytest.raises(DataError):
         Labels().client("²", 5)

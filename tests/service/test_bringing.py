@@ -6,6 +6,10 @@ import csv
 import json
 import os
 import re
+import signal
+import sqlite3
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,10 +18,12 @@ import pytest
 import rescind as rs
 from authenticator import Authenticator
 from doors import House, opened
+from rescind.data.erasing import erase_imported
 from rescind.errors import ConfigError, DataError
 from rescind.ledger.book import Ledger
+from rescind.ledger.failpoints import VARIABLE
 from rescind.ledger.options import Options
-from rescind.service import recovery
+from rescind.service import bringing, demonstration, recovery, running
 from rescind.service.bringing import bring, items_of, users_of
 from rescind.service.running import Doorway, Wanted, run
 
@@ -39,7 +45,7 @@ def brought(state: Path, codes: Path, items: Path | None = None) -> list[str]:
     people = users_of("mine", codes, said.append, items)
     ledger = Ledger.open(state, catalogue=people.catalogue)
     try:
-        bring(ledger, people, codes, said.append)
+        bring(ledger, "mine", people, codes, said.append)
     finally:
         ledger.close()
     return said
@@ -99,8 +105,15 @@ def test_the_service_keeps_no_id_of_theirs(tmp_path: Path, mine: Path) -> None:
 
 def test_an_import_begins_a_new_service(tmp_path: Path, mine: Path) -> None:
     brought(tmp_path / "state", mine)
-    with pytest.raises(ConfigError, match="exists already"):
-        users_of("mine", mine, print)
+    again = Wanted(users="mine", codes=mine)
+    with pytest.raises(ConfigError, match=r"exists already.*name a new file"):
+        run(tmp_path / "other", Doorway(port=0), again, Options(), say=lambda text: None)
+    assert not (tmp_path / "other").exists(), "refused before anything is made"
+    Ledger.open(tmp_path / "nobody", catalogue=items_of(table_of_items(tmp_path, 12))).close()
+    with pytest.raises(ConfigError, match=r"exists already.*name a new file"):
+        run(tmp_path / "nobody", Doorway(port=0), again, Options(), say=lambda text: None)
+    with pytest.raises(ConfigError, match=r"has its data already \(7 people\).*Leave --import"):
+        brought(tmp_path / "state", mine)
     with pytest.raises(ConfigError, match=r"has its data already \(7 people\).*Leave --import"):
         brought(tmp_path / "state", mine.with_name("more.csv"))
     assert not mine.with_name("more.csv").exists()
@@ -139,12 +152,130 @@ def test_users_come_into_a_service_that_has_items_and_nobody_yet(
     wide = items_of(table_of_items(tmp_path, 12))
     Ledger.open(tmp_path / "state", catalogue=wide).close()
     ledger = Ledger.open(tmp_path / "state")
-    bring(ledger, users_of("mine", mine, print), mine, print)
+    bring(ledger, "mine", users_of("mine", mine, print), mine, print)
     ledger.close()
     with opened(tmp_path / "state", items=0) as house:
         _, browser = claim(house, code_of(mine, "c3"))
         lent = {one["id"] for one in browser.get("/v1/me/loans").json()["items"]}
         assert lent == {item for user, item in ROWS if user == "c3"}
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from rescind.ledger.book import Ledger
+from rescind.service import bringing, recovery
+bringing.TOGETHER, recovery.MEMORY_KIB = 2, 64
+state, codes = map(Path, sys.argv[1:3])
+if sys.argv[3:]:
+    name, nth = sys.argv[3], int(sys.argv[4])
+    called, real = [], getattr(bringing, name)
+    def counting(*given):
+        called.append(name)
+        return os.kill(os.getpid(), signal.SIGKILL) if len(called) == nth else real(*given)
+    setattr(bringing, name, counting)
+users = bringing.users_of("mine", codes, print)
+bringing.bring(Ledger.open(state, catalogue=users.catalogue), "mine", users, codes, print)
+"""
+
+
+def killed(state: Path, codes: Path, where: str) -> None:
+    """Bring the users in, in a process that ends by SIGKILL at a place.
+
+    where: a failpoint, or `call` and the name of something that is called for the n-th time
+    """
+    called = where.split()[1:] if where.startswith("call ") else []
+    env = os.environ | ({} if called else {VARIABLE: where})
+    command = [sys.executable, "-c", KILLED, str(state), str(codes), *called]
+    ended = subprocess.run(command, check=False, env=env, capture_output=True, text=True)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+
+
+def start(state: Path, **wanted: object) -> str:
+    """Start and end a service; return what it said."""
+    said: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(running, "_serve", lambda *_: said.append("it serves"))
+        run(state, Doorway(port=0), Wanted(**wanted), Options(), say=said.append)
+    return "\n".join(said)
+
+
+@pytest.mark.parametrize(
+    ("where", "noted", "written"),
+    [
+        ("call NoteImport 1", False, False),  # nothing is noted yet
+        ("call _write_codes 1", True, False),
+        ("call BringIn 1", True, True),  # nobody is in yet
+        ("call BringIn 4", True, True),
+        ("inside commit:5", True, True),
+        ("release committed", True, True),
+        ("call NoteImport 2", True, True),  # all but the note that it is complete
+    ],
+)
+def test_an_import_that_was_killed_goes_on(
+    tmp_path: Path, mine: Path, where: str, noted: bool, written: bool
+) -> None:
+    state = tmp_path / "state"
+    killed(state, mine, where)
+    assert mine.exists() == written
+    before = mine.read_bytes() if written else b""
+    if noted:
+        with pytest.raises(ConfigError, match=rf"of its 7 users .*--import mine --codes {mine}:"):
+            start(state)
+    told = start(state, users="mine", codes=mine)
+    assert "7 users lend 42 records" in told
+    assert "it serves" in told
+    assert mine.read_bytes().startswith(before), "codes that may be sent already"
+    assert "42 loans of 7 people opened" in start(state), "a later start"
+    with opened(state, items=0) as house:
+        assert house.ledger.releases.current.number == 1
+        for user in {user for user, _ in ROWS}:
+            status, browser = claim(house, code_of(mine, user))
+            assert status == 200
+            lent = {one["id"] for one in browser.get("/v1/me/loans").json()["items"]}
+            assert lent == {item for one, item in ROWS if one == user}
+
+
+def test_an_import_goes_on_with_its_own_codes_and_data_only(tmp_path: Path, mine: Path) -> None:
+    state = tmp_path / "state"
+    killed(state, mine, "call BringIn 4")
+    with pytest.raises(ConfigError, match=r"the file has the codes of 0 of them\. Give it as bef"):
+        start(state, users="mine", codes=tmp_path / "more.csv")
+    kept = mine.read_text()
+    mine.write_text(kept.replace("c6", "c7"))
+    with pytest.raises(ConfigError, match="codes of other users than the data"):
+        start(state, users="mine", codes=mine)
+    mine.write_text("nothing")
+    with pytest.raises(DataError, match="is not a file of codes"):
+        start(state, users="mine", codes=mine)
+    mine.write_text(kept)
+    erase_imported("mine", ["c0"], ["p0"])
+    with pytest.raises(ConfigError, match=r"the data changed since.*To begin anew"):
+        start(state, users="mine", codes=mine)
+    assert mine.read_text() == kept
+    assert not (tmp_path / "more.csv").exists()
+
+
+def test_a_service_without_a_note_of_an_import_starts(tmp_path: Path, mine: Path) -> None:
+    state = tmp_path / "state"
+    assert "it serves" in start(state, users="mine", codes=mine)
+    with sqlite3.connect(state / "ledger.db") as db:  # as older versions left it
+        assert db.execute("DELETE FROM setting WHERE name = 'import'").rowcount == 1
+    assert "42 loans of 7 people opened" in start(state)
+
+
+def test_the_instant_form_needs_no_release(tmp_path: Path, mine: Path) -> None:
+    people = users_of("mine", mine, print)
+    options = Options(instant=True)
+    ledger = Ledger.open(tmp_path / "state", catalogue=people.catalogue, options=options)
+    bring(ledger, "mine", people, mine, print)
+    bringing.check_complete(ledger)
+    ledger.close()
+    people = demonstration.people_of("synthetic", print)
+    ledger = Ledger.open(tmp_path / "demo", catalogue=people.catalogue, options=options)
+    demonstration.fill(ledger, people, print)
+    assert ledger.reading.overview()["people"] == len(people.names)
+    ledger.close()
 
 
 def table_of_items(folder: Path, count: int) -> Path:
@@ -184,6 +315,33 @@ def test_a_table_that_lacks_items_of_users_is_refused(tmp_path: Path, mine: Path
     with pytest.raises(DataError, match=r"lacks 2 of the 9 items .*such as 'p[78]'"):
         users_of("mine", mine, print, table_of_items(tmp_path, 7))
     assert len(users_of("mine", mine, print, table_of_items(tmp_path, 9)).catalogue) == 9, "control"
+
+
+def test_what_stands_for_erased_ids_does_not_come(tmp_path: Path, mine: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(path.read_text() + "gone,q1,Title of q1\ngone,q2,Title of q2\ngone,p0,\n")
+    rs.import_file(path, "mine", replace=True)
+    assert len(users_of("mine", mine, print).catalogue) == 11, "control"
+    erase_imported("mine", ["gone"])
+    assert "(removed 9)" in rs.load("mine").items, "control: the places are there"
+    said: list[str] = []
+    alone = users_of("mine", mine, said.append)
+    assert said[0].startswith("mine: 7 people, 9 items")
+    assert {*alone.catalogue.ids} == {item for _, item in ROWS}
+    assert {*alone.names} == {user for user, _ in ROWS}
+    brought(tmp_path / "state", mine, table_of_items(tmp_path, 12))  # it lacks q1 and q2
+    with opened(tmp_path / "state", items=0) as house:
+        _, browser = claim(house, code_of(mine, "c3"))
+        lent = {one["id"] for one in browser.get("/v1/me/loans").json()["items"]}
+        assert lent == {item for user, item in ROWS if user == "c3"}
+
+
+def test_where_imports_were_looked_for_is_told(tmp_path: Path, mine: Path, monkeypatch) -> None:
+    with pytest.raises(ConfigError, match=r"'his' is not an imported dataset; .*Allowed: mine\."):
+        users_of("his", mine, print)
+    monkeypatch.setenv("RESCIND_CACHE", str(tmp_path / "other"))
+    with pytest.raises(ConfigError, match=f"nothing is imported in {tmp_path}/other/imported"):
+        users_of("mine", mine, print)
 
 
 def test_a_mirror_without_a_folder_is_refused_before_anything_is_made(tmp_path: Path) -> None:

@@ -229,7 +229,7 @@ def test_wrong_words_are_told(house: House, tmp_path: Path) -> None:
     key = open_witness(tmp_path / "w", "silo-0", [log_key(house)]).key
     wrong = operator.post("/v1/operator/witnesses", {"key": str(key), "url": "ftp://x"})
     assert wrong.status_code == 400
-    for text, words in (("http://x", "not URL=KEY"), ("http://x=y", "key of a witness")):
+    for text, words in (("http://x", "not URL=KEY"), ("http://x=y", "there is no file y")):
         with pytest.raises(ConfigError, match=words):
             Wanted(witnesses=(text,)).witnesses_found()
     assert Wanted(witnesses=(f"http://x={key}",)).witnesses_found() == [("http://x", key)]

@@ -1013,6 +1013,25 @@ def test_a_folder_that_is_not_there_has_no_list(tmp_path):
         open_requests(tmp_path / "none", datetime.now(UTC))
 
 
+def test_the_folder_above_the_requests_is_refused_with_theirs(queue):
+    folder, run = queue
+    above = folder.parent / "in"
+    above.mkdir()
+    (above / "first.csv").write_text("user,item\n")
+    shutil.copytree(folder, above / "requests")
+    for call in (
+        lambda: work_through(above, run),
+        lambda: open_requests(above, datetime.now(UTC)),
+    ):
+        with pytest.raises(DataError, match=f"but a folder {above / 'requests'}. Give that one"):
+            call()
+    assert sorted(one.name for one in above.iterdir()) == ["first.csv", "requests"]
+    ask(above, "anna", withdraw="7")  # control: it has requests of its own
+    done = work_through(above, run, "none")
+    assert done.answered == ("anna",)
+    assert {*done.refused} == {"first.csv", "requests"}
+
+
 def test_refusals_are_counted_while_they_stand(queue):
     folder, run = queue
     wrong = [ask(folder, name, withdraw="4711") for name in ("anna", "ben", "cem")]

@@ -180,13 +180,12 @@ def admit_user(
     """
     from rescind.data.blocklist import FILE, Blocklist
     from rescind.data.erasing import admit_imported
-    from rescind.data.importing import imported_names
-    from rescind.errors import ConfigError, DataError, suggest
+    from rescind.data.importing import check_imported
+    from rescind.errors import ConfigError, DataError
     from rescind.experiments.request_queue import links
     from rescind.flower.silo.silo_notes import is_silo
 
-    if name not in imported_names():
-        raise ConfigError(f"'{name}' is not an imported dataset; {suggest(name, imported_names())}")
+    check_imported(name)
     for one in run or ():
         if not one.is_dir():
             raise ConfigError(f"there is no run {one}. Nothing was changed.")

@@ -105,11 +105,9 @@ def _for_single_items(users: int) -> str:
 
 def _show_left_out(name: str, json: bool) -> None:
     from rescind.data.erasing import left_out
-    from rescind.data.importing import imported_names
-    from rescind.errors import ConfigError, suggest
+    from rescind.data.importing import check_imported
 
-    if name not in imported_names():
-        raise ConfigError(f"'{name}' is not an imported dataset; {suggest(name, imported_names())}")
+    check_imported(name)
     found = left_out(name)
     if json:
         rows = {user: one.rows for user, one in found.items()}

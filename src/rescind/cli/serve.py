@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -103,6 +104,7 @@ def command(
     Examples: rescind serve --demo ml-100k --state runs/service-demo;
     rescind serve --state /var/lib/rescind --items films.csv --behind-proxy lend.example.org
     """
+    from rescind.cli.stopping import interruptible
     from rescind.core.fast.kept_code import keep_in
 
     keep_in(state / "compiled")  # before any loop is read
@@ -143,4 +145,5 @@ def command(
         cosign_wait=cosign_wait,
         accept_lost_keys=accept_lost_keys,
     )
-    run(state, door, wanted, options, database, keys_mirror)
+    with interruptible() if users else nullcontext():
+        run(state, door, wanted, options, database, keys_mirror)

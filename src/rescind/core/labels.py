@@ -241,6 +241,8 @@ def _find(name: str, known: dict[str, int], size: int, kind: str) -> int:
             f"there is no {kind} '{name}': these are several {kind}s. Give them one by one, on the "
             f"command line {how}."
         )
+    if kind == "item":  # what stands for an item that is gone is no id to give
+        known = {item: index for item, index in known.items() if item != removed(index)}
     left = sum(k.startswith(GONE) for k in known)
     gone = "1 other has" if left == 1 else f"{left:,} others have"
     more = f" {gone} left this run since, or had everything erased." if left else ""

@@ -68,6 +68,17 @@ def imported_names() -> list[str]:
     return sorted(name for name in found if not name.startswith("."))
 
 
+def check_imported(name: str) -> None:
+    """Raise an error with the names of all imports if there is none of this one."""
+    if name in (known := imported_names()):
+        return
+    nothing = f"nothing is imported in {imported_folder()} (HOME or RESCIND_CACHE say where)."
+    raise ConfigError(
+        f"'{name}' is not an imported dataset; {suggest(name, known) if known else nothing} Import "
+        f"records first: rescind data import FILE --name NAME."
+    )
+
+
 def import_file(
     path: str | Path,
     name: str,
@@ -190,8 +201,7 @@ def append_file(name: str, path: str | Path, **settings: Any) -> Appended:
     Rows that were erased, and all rows of users who left, are withheld: they get no place.
     settings: those of `import_file` about columns and cells. Default: those of the import
     """
-    if name not in imported_names():
-        raise ConfigError(f"'{name}' is not an imported dataset; {suggest(name, imported_names())}")
+    check_imported(name)
     path = Path(path)
     with locked(imported_folder()):
         about, old = about_imported(name), load_imported(name)

@@ -93,6 +93,7 @@ def read_all(folder: Path, now: datetime) -> tuple[list[Asked], list[Unreadable]
 
     A request under a wrong name is a request: if it were skipped, its deadline would pass unseen.
     """
+    _check_not_above(folder)
     asked, wrong = [], []
     for path in sorted(folder.iterdir()):
         copied = path.name.startswith(".") and path.suffix != _SUFFIX
@@ -106,6 +107,16 @@ def read_all(folder: Path, now: datetime) -> tuple[list[Asked], list[Unreadable]
             since, until, guessed = _times_of(path, table, now)
             wrong.append(Unreadable(path, since, until, str(error), guessed=guessed))
     return asked, wrong
+
+
+def _check_not_above(folder: Path) -> None:
+    """Refuse the folder above one of requests: nothing in it is a request."""
+    inside, used = folder / "requests", (folder / ANSWERED).exists()
+    if inside.is_dir() and not used and not any(folder.glob(f"*{_SUFFIX}")):
+        raise DataError(
+            f"{folder} has no requests (files NAME.json), but a folder {inside}. Give that one; "
+            f"nothing was done."
+        )
 
 
 def _json(path: Path) -> Any:

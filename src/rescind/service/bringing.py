@@ -6,21 +6,23 @@ The service keeps no id of theirs. The file of codes is the only place where bot
 from __future__ import annotations
 
 import csv
-import os
+import io
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rescind.core.files import write_atomically
 from rescind.core.words import people_of as people_told
 from rescind.data.import_facts import listed_items
 from rescind.data.import_tables import open_table
-from rescind.data.importing import imported_names
-from rescind.errors import ConfigError, DataError, suggest
-from rescind.ledger.accounts import NewCodes
+from rescind.data.importing import check_imported
+from rescind.errors import ConfigError, DataError
+from rescind.ledger.brought import BringIn, NoteImport, import_under_way
+from rescind.ledger.catalogue import FILE as CATALOGUE
 from rescind.ledger.catalogue import Catalogue
-from rescind.ledger.lending import Join, Lend
+from rescind.ledger.credentials import RECOVERY, find_credential
 from rescind.service import recovery
 from rescind.service.demonstration import People, people_of
 
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 TOGETHER = 200
 """Users brought at a time."""
+COLUMNS = ("user", "code")
+ANEW = "To begin anew instead, delete the folder and the file of codes."
 
 
 def items_of(path: Path) -> Catalogue:
@@ -69,19 +73,10 @@ def users_of(name: str, codes: Path | None, say: Say, items: Path | None = None)
 
     items: a table of the whole catalogue; without it, only what somebody had can ever be lent
     """
-    if name not in imported_names():
-        raise ConfigError(
-            f"'{name}' is not an imported dataset; {suggest(name, imported_names())} "
-            f"Import your users' records first: rescind data import FILE --name NAME."
-        )
+    check_imported(name)
     if codes is None:
         raise ConfigError(
             "--import needs --codes FILE: a new file, with the code that lets each user in."
-        )
-    if codes.exists():
-        raise ConfigError(
-            f"{codes} exists already. If the users were brought in before, leave --import and "
-            f"--codes out; otherwise name a new file with --codes."
         )
     users = people_of(name, say)
     if items is not None:
@@ -110,34 +105,138 @@ def _within(users: People, catalogue: Catalogue, file: str, name: str) -> People
     return People(catalogue, loans, users.names)
 
 
-def bring(ledger: Ledger, users: People, codes: Path, say: Say = print) -> None:
-    """Let everybody join and lend, write their codes, and make the first release."""
-    if there := ledger.reading.overview()["people"]:
+def check_begun(state: Path, codes: Path | None) -> None:
+    """Refuse a file of codes that is there before the service is: it is of another one."""
+    if codes is not None and codes.exists() and not (state / CATALOGUE).exists():
+        raise ConfigError(_taken(codes))
+
+
+def check_complete(ledger: Ledger) -> None:
+    """Refuse to serve some of the users of an import that was interrupted."""
+    if begun := import_under_way(ledger.reading):
+        there = ledger.reading.overview()["people"]
         raise ConfigError(
-            f"{ledger.state} has its data already ({people_told(there)}), and --import is for the "
-            f"first start. Leave --import and --codes out; to add items, give --items FILE alone. "
-            f"If an import was interrupted, delete the folder and the file of codes, and begin "
-            f"again."
+            f"an import into {ledger.state} was interrupted: {there:,} of its {begun['users']:,} "
+            f"users are here. Give the command of the first start again, with {_options(begun)}: "
+            f"it goes on where it stopped. {ANEW}"
         )
+
+
+def bring(ledger: Ledger, name: str, users: People, codes: Path, say: Say = print) -> None:
+    """Let everybody join and lend, write their codes, and make the first release.
+
+    Killed at any moment, it goes on with the same data and file of codes.
+    """
+    begun = import_under_way(ledger.reading)
+    if not begun:
+        _check_new(ledger, codes)
     users = _within(users, ledger.catalogue, f"The catalogue of {ledger.state}", "the import")
-    handle = os.open(codes, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file, lineterminator="\n")  # for loops in a shell
-        table.writerow(("user", "code"))
-        for first in range(0, len(users.loans), TOGETHER):
-            part = slice(first, first + TOGETHER)
-            texts, kept = recovery.new_codes(len(users.names[part]))
-            table.writerows(zip(users.names[part], texts, strict=True))
-            file.flush()
-            os.fsync(file.fileno())  # before the accounts: a code that is lost locks somebody out
-            joined = [ledger.submit(Join()) for _ in texts]
-            for one, code, text, items in zip(joined, kept, texts, users.loans[part], strict=True):
-                person = bytes.fromhex(one.result().body["person"])
-                ledger.submit(NewCodes(person, (code,), (text,)))
-                ledger.submit(Lend(person, tuple(items.tolist()))).result()
-    ledger.releases.make(ledger)
+    texts = _codes_in(codes) if begun else {}
+    here = _brought(ledger, texts)
+    if begun and (why := _misfit(ledger, users, texts, here)):
+        raise ConfigError(
+            f"an import into {ledger.state} was interrupted, and cannot go on with --import {name} "
+            f"--codes {codes}: {why}. Give it as before: {_options(begun)}. {ANEW}"
+        )
+    if here:
+        say(f"{len(here):,} of {len(users.names):,} users were brought in before; going on.")
+    about = {"name": name, "codes": str(codes.absolute()), "users": len(users.names)}
+    ledger.submit(NoteImport(about)).result()
+    if not texts:
+        texts = {user: recovery.new_text() for user in users.names}
+        _write_codes(codes, texts)  # before the accounts: a code that is lost locks somebody out
+    _bring_rest(ledger, users, texts, here)
+    if ledger.releases.current is None:  # the instant form needs none
+        ledger.releases.make(ledger)
+    ledger.submit(NoteImport()).result()
     say(
         f"{len(users.loans):,} users lend {sum(map(len, users.loans)):,} records. Their codes are "
         f"in {codes}: send each user theirs, and keep the file, sealed, until all are used. Only "
         f"their code takes out somebody who never comes (docs/service.md)."
     )
+
+
+def _bring_rest(
+    ledger: Ledger, users: People, texts: dict[str, str], here: dict[str, bytes]
+) -> None:
+    """Bring in whoever is not here yet."""
+    every = zip(users.names, users.loans, strict=True)
+    rest = [(texts[user], items) for user, items in every if user not in here]
+    for first in range(0, len(rest), TOGETHER):
+        coming = [
+            ledger.submit(BringIn(recovery.kept(text), tuple(items.tolist())))
+            for text, items in rest[first : first + TOGETHER]
+        ]
+        for one in coming:
+            one.result()
+
+
+def _check_new(ledger: Ledger, codes: Path) -> None:
+    """Refuse to begin an import where people are, or over a file."""
+    if there := ledger.reading.overview()["people"]:
+        raise ConfigError(
+            f"{ledger.state} has its data already ({people_told(there)}), and --import is for the "
+            f"first start. Leave --import and --codes out; to add items, give --items FILE alone."
+        )
+    if codes.exists():
+        raise ConfigError(_taken(codes))
+
+
+def _taken(codes: Path) -> str:
+    return (
+        f"{codes} exists already, and no import into this service was begun. If it has the codes "
+        f"of another service, keep it; name a new file with --codes."
+    )
+
+
+def _options(begun: dict[str, Any]) -> str:
+    return f"--import {begun['name']} --codes {begun['codes']}"
+
+
+def _write_codes(path: Path, texts: dict[str, str]) -> None:
+    """Write all codes at once: the file is whole, or not there."""
+    out = io.StringIO()
+    table = csv.writer(out, lineterminator="\n")  # for loops in a shell
+    table.writerows([COLUMNS, *texts.items()])
+    write_atomically(path, out.getvalue().encode(), private=True)
+
+
+def _codes_in(path: Path) -> dict[str, str]:
+    """Read the code of each user; empty if there is no such file. Another file is refused."""
+    if not path.exists():
+        return {}
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            first, *rows = csv.reader(file)
+        if tuple(first) != COLUMNS:
+            raise ValueError(f"its columns are {', '.join(first)}")
+        return {user: code for user, code in rows}
+    except (OSError, ValueError, csv.Error) as error:
+        raise DataError(
+            f"{path} is not a file of codes ({error}). Put back the one that was written."
+        ) from None
+
+
+def _brought(ledger: Ledger, texts: dict[str, str]) -> dict[str, bytes]:
+    """Return who is here already, found by their codes: the person of each user."""
+    with ledger.store.reading() as tx:
+        found = {
+            user: find_credential(tx, ledger.keys, recovery.split(text)[0], RECOVERY)
+            for user, text in texts.items()
+        }
+    return {user: one.person for user, one in found.items() if one is not None}
+
+
+def _misfit(
+    ledger: Ledger, users: People, texts: dict[str, str], here: dict[str, bytes]
+) -> str | None:
+    """Return why an import cannot go on with this data and these codes; None: it can."""
+    there = ledger.reading.overview()["people"]
+    if len(here) != there:
+        return f"{there:,} users are here, and the file has the codes of {len(here):,} of them"
+    if texts and tuple(texts) != users.names:
+        return "the file has codes of other users than the data"
+    loans = zip(users.names, users.loans, strict=True)
+    if any(not np.array_equal(ledger.live.of(here[u]), own) for u, own in loans if u in here):
+        return "the data changed since, for users who are here"
+    return None

@@ -35,7 +35,7 @@ class People:
 
 def people_of(name: str, say: Say = print) -> People:
     """Return the people of a dataset; synthetic ones if it cannot be had here."""
-    data = _obtained(name, say)
+    data = _obtained(name, say).compact()  # without what stands for ids of erased rows
     order = np.lexsort((data.item, data.user))
     user, item = data.user[order], data.item[order]
     first = np.flatnonzero(np.r_[True, user[1:] != user[:-1]]) if len(user) else np.empty(0, int)
@@ -83,7 +83,8 @@ def fill(ledger: Ledger, people: People, say: Say = print) -> None:
         for one in lent:
             one.result()
         ids += fresh
-    ledger.releases.make(ledger)
+    if ledger.releases.current is None:  # the instant form needs none
+        ledger.releases.make(ledger)
     say(f"{len(ids):,} people lend {sum(map(len, people.loans)):,} records.")
 
 

@@ -24,11 +24,14 @@ MEMORY_KIB, ITERATIONS = 19 * 1024, 2
 
 def new_codes(count: int = COUNT) -> tuple[list[str], tuple[Code, ...]]:
     """Return codes for their owner, and what is kept of them."""
-    texts = [
-        "-".join("".join(secrets.choice(ALPHABET) for _ in range(GROUP)) for _ in range(GROUPS))
-        for _ in range(count)
-    ]
-    return texts, tuple(map(_kept, texts))
+    texts = [new_text() for _ in range(count)]
+    return texts, tuple(map(kept, texts))
+
+
+def new_text() -> str:
+    """Return one code for its owner."""
+    groups = ("".join(secrets.choice(ALPHABET) for _ in range(GROUP)) for _ in range(GROUPS))
+    return "-".join(groups)
 
 
 def split(text: str) -> tuple[bytes, bytes]:
@@ -45,7 +48,8 @@ def matches(text: str, found: Found | None) -> bool:
     return hmac.compare_digest(_slow_digest(split(text)[1], salt), digest) and found is not None
 
 
-def _kept(text: str) -> Code:
+def kept(text: str) -> Code:
+    """Return what is kept of a code. It takes a while, on purpose."""
     lookup, secret = split(text)
     salt = secrets.token_bytes(16)
     return Code(lookup, salt, _slow_digest(secret, salt))

@@ -184,8 +184,12 @@ class Wanted:
 
 
 def _witness_key(text: str) -> Key:
-    path = Path(text)
-    if "+" not in text and path.is_file():
+    if "+" not in text:  # every key has one
+        if not (path := Path(text)).is_file():
+            raise ConfigError(
+                f"there is no file {path} with the key of a witness. Name the file that holds the "
+                f"line that rescind witness prints, or give the line itself: NAME+ID+KEY."
+            )
         text = path.read_text(encoding="utf-8", errors="replace")
     return Key.parse(text, WITNESS)
 
@@ -202,6 +206,7 @@ def run(
     """Open the ledger, fill it if asked to, and serve until a signal comes."""
     wanted.check()
     _check_mirror(keys_mirror)
+    bringing.check_begun(state, wanted.codes)
     people = _people(wanted, say)
     listening = door.listening()
     try:
@@ -223,8 +228,10 @@ def run(
                 say(f"note: {missing}")
             if swap_in_use():
                 say("note: swap is on, so memory with loans may be written to a disk. Turn it off.")
-            if people is not None and wanted.codes:
-                bringing.bring(ledger, people, wanted.codes, say)
+            if wanted.users is None:
+                bringing.check_complete(ledger)
+            if people is not None and wanted.users and wanted.codes:
+                bringing.bring(ledger, wanted.users, people, wanted.codes, say)
             elif people is not None:
                 demonstration.fill(ledger, people, say)
             for one in wanted.removed():
