@@ -81,8 +81,8 @@ class Drawing(FedAvg):
         return scores * self.drawn("client_scores", len(cohort), None)[:, None]
 
 
-def learn(method, executor=None, rounds=2):
-    fed = Federation.start(tiny_holdings(12, 20), method, seed=0, executor=executor)
+def learn(method, executor=None, rounds=2, clients=12):
+    fed = Federation.start(tiny_holdings(clients, 20), method, seed=0, executor=executor)
     return fed.run(rounds)
 
 
@@ -257,7 +257,7 @@ def test_ranges_of_rows_are_not_read_for_methods_of_rescind(monkeypatch):
 
 # -- values that are kept between calls -----------------------------------------------------------
 
-CACHE, SEEN, CALLS = {}, [], 0
+CACHE, SEEN, CALLS, SUMS, RATES = {}, [], 0, [], [1.0, 0.5]
 
 
 class Caches(Popularity):
@@ -288,11 +288,40 @@ class Numbers(FedAvg):
         return super().client_loss(*given)
 
 
+class InAList(Popularity):
+    def server_step(self, state, sums, world, clock):
+        if not SUMS:
+            SUMS.append(sums["train"].totals["item"])
+        return state.next({"item": SUMS[0]})
+
+
+class ByDefault(Popularity):
+    def server_step(self, state, sums, world, clock, memo={}):  # noqa: B006 - as authors do
+        return state.next({"item": memo.setdefault("item", sums["train"].totals["item"])})
+
+
+class OnItself(Popularity):
+    def server_step(self, state, sums, world, clock):
+        if not hasattr(self, "total"):
+            object.__setattr__(self, "total", sums["train"].totals["item"])
+        return state.next({"item": self.total})
+
+
+class OnAFunction(Popularity):
+    def server_step(self, *given):
+        helped.last = super().server_step(*given)
+        return helped.last
+
+
+def helped():
+    """Nothing: a place for values."""
+
+
 class Collects(Popularity):
     """The control: a list to look at later."""
 
     def server_step(self, state, *given):
-        SEEN.append(state.round)
+        SEEN.append(state.round * RATES[0])
         return super().server_step(state, *given)
 
 
@@ -301,6 +330,9 @@ class Collects(Popularity):
     [
         (Caches, r"Caches\.server_step keeps values between calls \(CACHE\)"),
         (Hides, r"Hides\.server_step keeps values between calls \(CACHE\)"),
+        (ByDefault, r"ByDefault\.server_step keeps values between calls \(memo\)"),
+        (OnItself, r"OnItself\.server_step keeps values between calls \(total\)"),
+        (OnAFunction, r"OnAFunction\.server_step keeps values .* \(helped\.last\)"),
         (Rebinds, r"Rebinds\.server_step keeps values between calls \(LAST\)"),
         (lambda: Numbers(model=MF(dim=2)), r"Numbers\.client_train keeps values .*\(CALLS\)"),
     ],
@@ -313,4 +345,11 @@ def test_a_value_that_goes_from_one_run_to_the_next_is_refused(made, what):
 
 def test_a_list_may_collect_what_somebody_wants_to_look_at():
     learn(Collects(), rounds=2)
-    assert SEEN == [0, 0, 1], "twice in the first round"
+    assert SEEN == [0, 1], "once a round, also where it is asked twice"
+    assert RATES == [1.0, 0.5], "a list of settings stays"
+
+
+def test_a_list_that_is_read_takes_nothing_into_the_next_run():
+    learn(InAList(), rounds=2)  # the first run is what it would be without
+    with pytest.raises(ConfigError, match="a list that an earlier call has filled"):
+        learn(InAList(), rounds=1, clients=11)

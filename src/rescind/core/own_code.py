@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import inspect
 import random  # noqa: TID251 - to see whether others draw from it
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
-from types import FunctionType, ModuleType
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -21,6 +19,7 @@ from torch import Tensor
 
 from rescind.core.cohort import Cohort
 from rescind.core.in_place import Unchanged
+from rescind.core.kept_values import Kept, as_loaded, kept_by, note_lists
 from rescind.core.params import Params
 from rescind.core.returns import ANSWERS, ours
 from rescind.core.update import Rows, Sum, Update
@@ -117,6 +116,7 @@ def repeatable(method: object, function: Callable[P, T], twice: bool) -> Callabl
         return function
     if getattr(method, "additive", False) and getattr(method, "noise", 0):
         twice = False  # privacy noise comes from the operating system, and has to differ
+    note_lists(method)
     written = inspect.signature(function)
     name = _ASKED.get(function.__name__, function.__name__)
 
@@ -127,12 +127,17 @@ def repeatable(method: object, function: Callable[P, T], twice: bool) -> Callabl
         unchanged.check(f"{type(method).__name__}.{name}")  # in code of a model, too
         if kept_by(method) != kept:
             _refuse_keeping(method, function, kept)
-        if (twice or _generators() != before) and not alike(first, function(*given, **named)):
+        if not (twice or _generators() != before):
+            return first
+        with as_loaded(method):
+            second = function(*given, **named)
+        if not alike(first, second):
             raise ConfigError(
                 f"two calls of {type(method).__name__}.{name} with the same arguments differ, so "
                 f"nobody could repeat this run, and forgetting would not be exact. Draw random "
                 f"numbers from the clock (clock.uniform, clock.normal, clock.integers), not from "
-                f"torch.rand, numpy or random, and change no argument in place."
+                f"torch.rand, numpy or random, and read nothing from a list that an earlier call "
+                f"has filled."
             )
         return first
 
@@ -147,38 +152,6 @@ def _generators() -> tuple[Any, ...]:
 
 
 # -- values that are kept between calls -----------------------------------------------------------
-
-
-Kept = dict[tuple[str, str], tuple[int, int]]
-"""By place and name: which value it is, and how often it changed."""
-
-
-def kept_by(method: object) -> Kept:
-    """Return what a method from outside keeps at the top of its file and in its class.
-
-    Lists are left out: people collect in them what they want to look at later.
-    """
-    found = Kept()
-    for part in (method, getattr(method, "model", method)):
-        for cls in type(part).__mro__:
-            if ours(cls) or cls.__module__.partition(".")[0] in _NOBODYS:
-                continue
-            file = sys.modules.get(cls.__module__)
-            for place, values in (("", vars(file) if file else {}), (cls.__qualname__, vars(cls))):
-                for name, value in values.items():
-                    if name[:2] != "__" and not isinstance(value, _NO_VALUES):
-                        found[f"{cls.__module__} {place}", name] = id(value), _changes(value)
-    return found
-
-
-_NOBODYS = {*sys.stdlib_module_names, "torch"}
-_NO_VALUES = (list, type, ModuleType, FunctionType)
-
-
-def _changes(value: Any) -> int:
-    if isinstance(value, Tensor):
-        return value._version
-    return len(value) if isinstance(value, dict | set) else 0
 
 
 def _refuse_keeping(method: object, function: Callable[..., Any], before: Kept) -> None:
