@@ -105,6 +105,8 @@ def test_a_value_that_is_not_a_number_is_no_change():
         before.check("f")
 
 
+OFTEN = {"FedAvg", "FedShare", "F3CRec", "Gram", "SeqGram", "GraphFedAvg"}
+"""What other authors build on most; the rest takes minutes."""
 WORLDS = {
     "ranking": lambda: tiny_holdings(clients=9, items=14),
     "nodes": lambda: tiny_subgraphs(clients=9),
@@ -114,7 +116,9 @@ WORLDS = {
 @pytest.mark.parametrize(
     ("cls", "task"),
     [
-        pytest.param(cls, task, id=f"{name}-{task}")
+        pytest.param(
+            cls, task, id=f"{name}-{task}", marks=() if name in OFTEN else pytest.mark.slow
+        )
         for name, cls in methods.all_methods().items()
         for task in cls.tasks
     ],

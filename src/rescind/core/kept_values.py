@@ -104,11 +104,9 @@ def _of_object(part: object) -> Iterator[tuple[str, str, Any]]:
     """Yield what was put into a method beside its settings."""
     if ours(type(part)) or not is_dataclass(part):
         return
-    settings = {field.name for field in fields(part)}
-    for name, value in vars(part).items():
-        derived = isinstance(inspect.getattr_static(type(part), name, None), cached_property)
-        if name not in settings and not derived:
-            yield "an object", name, value
+    for name in vars(part).keys() - {field.name for field in fields(part)}:
+        if not isinstance(inspect.getattr_static(type(part), name, None), cached_property):
+            yield "an object", name, vars(part)[name]
 
 
 def _changes(value: Any) -> int:
