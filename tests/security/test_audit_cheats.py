@@ -55,7 +55,9 @@ def test_a_cheat_that_claims_to_be_exact_gets_no_receipt_that_says_so(cheat):
     fed, by = learnt(), claims_exact(cheat)
     _, evidence = forget(fed, Erase(lendable(fed.now.vault.holdings, 3)), by, audits="none")
     assert evidence.receipt.done.level == "L1"
-    assert noted(evidence, "exactness") == f"Claimed by {type(by).__name__}, not checked."
+    name = type(by).__name__
+    assert noted(evidence, "exactness") == f"{name} counts as exact (exact = True), not checked."
+    assert evidence.receipt.done.unlearning == name, "not 'Retrain', as it says of itself"
 
 
 @EVERY
@@ -252,3 +254,21 @@ def test_a_hold_out_attack_without_anybody_to_attack_says_nothing() -> None:
     fed = learnt()
     one = Erase(lendable(fed.now.vault.holdings, 3)[:1])
     assert HoldOut(bytes(32)).attack(Case.of(fed, one, 0, [fed] * 5), fed) is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnWay(FedShare):
+    """A learner of another author with a `forget` of its own, that says nothing of itself."""
+
+    def forget(self, fed, request):
+        return fed.apply(request.event)
+
+
+def test_a_receipt_names_who_forgot_and_not_the_way_of_a_class_above():
+    fed = learnt(OwnWay(model=LightGCN(dim=4), clients_per_round=6))
+    _, evidence = forget(fed, Erase(lendable(fed.now.vault.holdings, 3)), audits="none")
+    assert evidence.receipt.done.unlearning == "OwnWay"
+    assert evidence.receipt.done.level == "L1"
+    control = learnt()
+    _, evidence = forget(control, Erase(lendable(control.now.vault.holdings, 3)), audits="none")
+    assert evidence.receipt.done.unlearning == "Retrain"

@@ -54,7 +54,7 @@ class Unlearner(ABC):
     exact: ClassVar[bool] = True
     """False: the result is close to a retraining, not equal to one."""
     unlearning: ClassVar[str] = "Retrain"
-    """The name of the way it forgets, as a receipt says it."""
+    """The way in which it forgets, as a receipt says it of methods of this package."""
     works_without_devices: ClassVar[bool] = False
     """True: a request can be answered while devices are away (`Request.away`)."""
     answers: ClassVar[bool] = True

@@ -54,7 +54,7 @@ def exactness(done: Forgotten) -> Exactness:
         return Exactness(True, "The platform trained the rounds again without the records.")
     if subtracts(by):
         return _added_up(done)
-    return Exactness(False, f"Claimed by {type(by).__name__}, not checked.")
+    return Exactness(False, f"{type(by).__name__} counts as exact (exact = True), not checked.")
 
 
 def _added_up(done: Forgotten) -> Exactness:

@@ -286,8 +286,11 @@ def _done(fed: Federation, request: Request, done: Forgotten, data: str, level: 
 
 
 def _by(unlearner: Unlearner) -> str:
-    """Return the name of an unlearner and its settings that differ from the defaults."""
-    name = unlearner.unlearning if unlearner.exact else type(unlearner).__name__
+    """Return how it was forgotten, with settings that differ from the defaults.
+
+    Only where the platform's own code does it, in words ("Retrain"); else by the name of the class.
+    """
+    name = unlearner.unlearning if vouched(unlearner) else type(unlearner).__name__
     own = settings_of_forgetting(type(unlearner))
     changed = [f"{key} = {value}" for key, value in chosen(unlearner).items() if key in own]
     return f"{name} ({', '.join(changed)})" if changed else name
