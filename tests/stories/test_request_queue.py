@@ -93,6 +93,30 @@ def test_requests_are_answered_by_deadline_and_leave_receipts_and_a_log(queue):
         assert case.startswith("bound:"), "it may name a user, and strangers read the receipt"
 
 
+@pytest.mark.parametrize(
+    ("audits", "least", "told"),
+    [("standard", 1, True), ("standard", 10_000, False), ("none", 1, False)],
+)
+def test_an_audit_is_told_before_it_begins(queue, monkeypatch, audits, least, told):
+    """A night prints nothing else while models are trained for comparison."""
+    folder, run = queue
+    real, lines, before = request_queue.answer, [], []
+
+    def quick(*given, on_start, **named):
+        def begun(*started):
+            on_start(*started)
+            before.extend(lines)
+
+        return real(*given[:4], "none", on_start=begun, **named)
+
+    monkeypatch.setattr(request_queue, "answer", quick)
+    monkeypatch.setattr(request_queue, "FEWEST", least)
+    ask(folder, "anna", withdraw="3")
+    assert work_through(folder, run, audits, tell=lines.append).answered == ("anna",)
+    assert lines == before
+    assert [line.startswith("auditing: anna; with 1 records") for line in lines] == [True] * told
+
+
 def test_the_key_and_the_exact_page_lie_with_the_answer_alone(queue):
     folder, run = queue
     ask(folder, "anna", withdraw="3")

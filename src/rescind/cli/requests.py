@@ -195,7 +195,9 @@ def run_queue(
     run: Annotated[
         Path, Option("--run", help="The run to forget in, or any run that it has replaced.")
     ],
-    audits: Annotated[str, Option(help="standard, full or none.")] = "standard",
+    audits: Annotated[
+        str, Option(help="standard, full or none. Audits need 100 records, and take minutes.")
+    ] = "standard",
     workers: Annotated[int, Option(min=1, help="Processes that retrain models for audits.")] = 2,
     most: Annotated[int | None, Option(min=1, help="Answer at most this many now.")] = None,
     metrics: Annotated[
@@ -231,7 +233,7 @@ def run_queue(
         raise ConfigError(
             f"there is no folder {metrics.parent} for --metrics. Make it, or name another."
         )
-    done = work_through(folder, run, audits, workers, most)  # type: ignore[arg-type]
+    done = work_through(folder, run, audits, workers, most, tell=typer.echo)  # type: ignore[arg-type]
     now = datetime.now(UTC)
     if metrics is not None:
         text = metrics_text(folder, done.waiting, now, [one.due for one in done.others])

@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -65,7 +65,7 @@ from rescind.experiments.request_states import (
     refuse,
 )
 from rescind.forgetting.data_erasure import erase, finish
-from rescind.forgetting.forget import Audits
+from rescind.forgetting.forget import FEWEST, Audits
 from rescind.forgetting.receipt import parse
 from rescind.forgetting.receipt_html import page
 from rescind.forgetting.succession import (
@@ -119,10 +119,11 @@ class Pass:
 
 
 def work_through(folder: Path, run: Path, audits: Audits = "standard", workers: int = 2,
-                 most: int | None = None, now: datetime | None = None) -> Pass:  # fmt: skip
+                 most: int | None = None, now: datetime | None = None,
+                 tell: Callable[[str], Any] = lambda _: None) -> Pass:  # fmt: skip
     """Answer the open requests of a folder, those that are due first.
 
-    most: requests to answer in this call
+    most: requests to answer in this call    tell: gets a line before an audit, which takes minutes
     """
     from rescind.audits.finding import FAILED
 
@@ -140,7 +141,7 @@ def work_through(folder: Path, run: Path, audits: Audits = "standard", workers: 
         for one in sorted(asked, key=lambda one: (one.due, one.name))[:most]:
             try:
                 if not about_answer(folder, one.name).is_file():
-                    _give(folder, run, one, audits, workers)
+                    _give(folder, run, one, audits, workers, tell)
                 answered[one.name] = _complete(folder, run, one, now or datetime.now(UTC))
             except RescindError as error:
                 _exact_request(folder, one.name).unlink(missing_ok=True)
@@ -185,10 +186,17 @@ def links(run: Path) -> Iterator[Path]:
         run = new
 
 
-def _give(folder: Path, run: Path, one: Asked, audits: Audits, workers: int) -> None:
+def _give(
+    folder: Path, run: Path, one: Asked, audits: Audits, workers: int, tell: Callable[[str], Any]
+) -> None:
     """Answer a request, or hand over its answer if some run of the chain, or the folder, has it."""
 
-    def keep(fed: Federation, event: Event, _: int) -> None:
+    def keep(fed: Federation, event: Event, records: int) -> None:
+        if audits != "none" and records >= FEWEST:
+            tell(
+                f"auditing: {one.name}; with {FEWEST} records or more, models are trained for "
+                f"comparison. Without: --audits none"
+            )
         text = event_text(event, fed.labels).encode()
         write_atomically(_exact_request(folder, one.name), text, private=True)
 
