@@ -353,3 +353,9 @@ def test_a_list_that_is_read_takes_nothing_into_the_next_run():
     learn(InAList(), rounds=2)  # the first run is what it would be without
     with pytest.raises(ConfigError, match="a list that an earlier call has filled"):
         learn(InAList(), rounds=1, clients=11)
+
+
+@pytest.mark.parametrize("seed", ["0", None, 1.5, -1])
+def test_a_seed_that_is_no_whole_number_is_told(seed):
+    with pytest.raises(ConfigError, match="seed must be a whole number of at least 0, got"):
+        Federation.start(tiny_holdings(12, 20), Popularity(), seed=seed)

@@ -93,6 +93,7 @@ class Federation:
         """
         _check_data(data)
         check_method(method)
+        seed = whole("seed", seed)
         check_written(type(method))
         if not isinstance(data, Holdings):
             method.check_order(getattr(data, "name", ""), getattr(data, "has_time", True))
