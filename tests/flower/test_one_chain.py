@@ -158,7 +158,9 @@ def test_a_silo_that_is_back_for_one_request_of_two(deployed: Deployment) -> Non
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.parametrize("write", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize(
+    "write", [1, 4, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3, 5))]
+)
 def test_a_server_that_was_killed_between_receipts_forks_nothing_and_loses_none(
     write: int, moment: str, deployed: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:

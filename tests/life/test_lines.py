@@ -274,7 +274,12 @@ def _first(story: Story) -> Sequence[Any]:
 
 
 @pytest.mark.parametrize(
-    "entry", ["Mine(rounds_enough=0)", "partial(Mine, rounds_enough=0)", "Mine"]
+    "entry",
+    [
+        "Mine(rounds_enough=0)",
+        pytest.param("partial(Mine, rounds_enough=0)", marks=pytest.mark.slow),
+        "Mine",
+    ],
 )
 def test_a_method_is_played_with_other_settings_without_an_edit_of_its_file(
     tmp_path: Path, story: Story, entry: str
