@@ -215,6 +215,14 @@ def test_a_wrong_file_of_the_checker_is_no_fault_of_the_log(rescind: Say, tmp_pa
         assert f"error: {folder} holds no roster" in said
 
 
+def test_a_large_file_is_called_no_receipt(rescind: Say) -> None:
+    Path("films.csv").write_bytes(b"a,b\n" * (1 << 19))
+    code, said = rescind("verify", "films.csv")
+    assert code == 1
+    assert "it is no receipt: those have at most 1,048,576 bytes" in said
+    assert "1048577" not in said, "how many bytes were read is not how many it has"
+
+
 def test_what_the_operator_gave_is_not_valid(rescind: Say, tmp_path: Path) -> None:
     """The control: a kept checkpoint that contradicts the log, or a folder in parts."""
     good(rescind("run", "sum.toml", "--out", "one"))
