@@ -82,6 +82,38 @@ def test_an_id_that_lost_its_leading_zeros_is_told_without_naming_it(asked, told
     assert "'0815'" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("there", "asked", "told"),
+    [
+        ("Jos\u00e9", "Jose\u0301", "look the same"),
+        ("Jose\u0301", "Jos\u00e9", "look the same"),
+        ("Jos\u00e9", "JOSE\u0301 ", "look the same"),
+        ("Jos\u00e9", "JOS\u00c9", "differs in capitals"),
+        ("815", "\uff10\uff18\uff11\uff15", "look the same"),
+        ("Anna M\u00fcller", "Anna\u00a0M\u00fcller", "differs in capitals, blanks"),
+        ("Anna M\u00fcller", "Anna  M\u00fcller", "differs in capitals, blanks"),
+        ("eve", "\ufeffeve", "look the same"),
+        ("Jos\u00e9", "Jose", ""),
+        ("Jos\u00e9", "Jos\u00e8", ""),
+        ("Jos\u00e9", "\u0301", ""),
+    ],
+)
+def test_an_id_that_looks_the_same_is_told_without_naming_it(there, asked, told):
+    with pytest.raises(DataError, match="no user") as caught:
+        Labels((there, "ben")).client(asked, 2)
+    assert ("One whose id" in str(caught.value)) == bool(told)
+    assert told in str(caught.value)
+    assert f"'{there}'" not in str(caught.value)
+
+
+def test_an_item_that_looks_the_same_is_told_to_do_so():
+    labels = Labels((), ("Caf\u00e9", "Bar"))
+    for asked, told in (("Cafe\u0301", True), ("Caf\u00e8", False)):
+        with pytest.raises(DataError, match="no item") as caught:
+            labels.item(asked, 2)
+        assert ("other characters that look the same" in str(caught.value)) == told
+
+
 def test_names_are_not_indices_where_there_are_names():
     with pytest.raises(DataError):
         NAMED.client(0, 3)

@@ -273,6 +273,8 @@ def test_a_file_that_is_missing_is_told_before_a_name_that_is_taken(save):
         import_file("nowhere.csv", "mine")
     with pytest.raises(DataError, match=r"films\.csv: there is no such file"):
         import_file(save(GOOD), "mine", items="films.csv")
+    with pytest.raises(DataError, match=r"^\. is a folder\. Name one file in it, such as ratings"):
+        import_file(".", "mine")
     with pytest.raises(ConfigError, match="'mine' already exists"):
         import_file(save(GOOD), "mine")
 

@@ -22,6 +22,7 @@ from rescind.forgetting.purge import inventory, purge, traces
 from rescind.forgetting.receipt import issue
 from rescind.forgetting.verify import verify
 from rescind.methods._lent_graph.graph import _KNOWN
+from rescind.methods.additive.gram import Gram
 from rescind.methods.sharing.fedshare import FedShare
 from rescind.models.lightgcn import LightGCN
 from rescind.privacy.keys import own_public_key
@@ -142,6 +143,13 @@ def test_a_method_that_leaves_traces_is_a_defect_not_a_receipt():
     fed = begin()
     with pytest.raises(BoundaryError, match=r"left traces of the request: .* in the server's copy"):
         forget(fed, Unshare(canary(fed)), keeper(Refuses), audits="none")
+
+
+def test_what_the_server_keeps_of_a_sum_is_named_so():
+    for method, says in ((Gram(), "Sums over what"), (METHOD, "Rows of people who lend")):
+        fed = Federation.start(tiny_holdings(12, 15), method, seed=1)
+        kept = {one.name: one.says for one in inventory(fed)}
+        assert kept["server's own values"].startswith(says)
 
 
 def test_exact_forgetting_says_what_it_cost():

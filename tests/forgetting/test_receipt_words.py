@@ -167,6 +167,19 @@ def test_records_are_deleted_from_the_run_and_copies_stand_below():
     assert "Records deleted from this service" in steps(served)
 
 
+def test_a_page_without_a_measurement_does_not_point_at_one():
+    says = "that is what the measurements and their controls are for"
+    assert says not in page(receipts(NONE)[0])
+    assert "It does not make the statement true.<" in page(receipts(NONE)[0])
+    assert says in page(receipts(NOTICES)[0]), "control"
+
+
+@pytest.mark.parametrize(("count", "says"), [(1, "1 client round in"), (2, "2 client rounds in")])
+def test_one_client_round_is_one(count, says):
+    exact = receipts(NONE)[0]
+    assert says in page(replace(exact, done=replace(exact.done, client_rounds=count)))
+
+
 def test_words_that_a_page_uses_are_explained_there():
     shown = page(receipts(NOTICES)[0])
     assert TERMS["no-op"] in shown

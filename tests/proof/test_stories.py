@@ -19,6 +19,7 @@ from rescind.errors import DataError
 from rescind.forgetting.receipt_log import open_log
 from rescind.privacy import keys
 from rescind.proof.log_folder import CHANGE, LogFolder, entry_of
+from rescind.proof.notes import Checkpoint, signed
 from rescind.proof.roster import Public
 from rescind.proof.tlog import Tree, leaf_hash
 from rescind.service.logged import router
@@ -170,6 +171,78 @@ def test_what_cannot_be_checked_is_told_with_code_1_or_2(rescind: Say, tmp_path:
     code, said = rescind("log", "cosign", "ftp://x", "--key", "a+b")
     assert code == 2
     assert "NAME+ID+KEY" in said
+
+
+PAGE = "<!doctype html><title>404</title>"
+
+
+def test_a_wrong_file_of_the_checker_is_no_fault_of_the_log(rescind: Say, tmp_path: Path) -> None:
+    good(rescind("run", "sum.toml", "--out", "one"))
+    key = good(rescind("log", "key", "--name", "example.org/log"))
+    (tmp_path / "log.pub").write_text(key)
+    good(rescind("roster", "publish", "one", "--out", "public"))
+    note = Path("public/log/checkpoint").read_text()
+    log, roster = ("log", "check"), ("roster", "check", "public", "--log-key", "log.pub")
+    Path("files").mkdir()
+    for name, text, why in (
+        ("empty", "", "it is empty"),
+        ("blank", "\n", "it is empty"),
+        ("page", PAGE, "it looks like a web page"),
+        ("receipt", '{"asked": {}}', "it looks like JSON, such as a receipt"),
+        ("cut", note[:40], "it is not a signed note"),
+    ):
+        path = f"files/{name}"
+        Path(path).write_text(text)
+        for command in (log, roster):
+            code, said = rescind(*command, "--since", path)
+            assert (code, "NOT VALID" in said) == (2, False), said
+            assert f"error: {path} is no checkpoint of a log: {why}" in said
+            assert "Give a checkpoint that you kept" in said
+        code, said = rescind(*roster, "--mine", path)
+        assert (code, "NOT VALID" in said) == (2, False), said
+        assert f"{path}, given with --mine" in said
+    for words, told in (
+        (("--witness", "files/empty"), "'files/empty' is empty. Expected the key"),
+        (("--silos", "files/page"), "not the public keys of silos"),
+        (("--silos", "files/page", "--after", "files/page"), "files/page, given with --after"),
+    ):
+        code, said = rescind(*roster, *words)
+        assert (code, "NOT VALID" in said) == (2, False), said
+        assert told in said
+    for folder in ("nofolder", "files"):
+        code, said = rescind("roster", "check", folder, "--log-key", "log.pub")
+        assert (code, "NOT VALID" in said) == (2, False), said
+        assert f"error: {folder} holds no roster" in said
+
+
+def test_a_large_file_is_called_no_receipt(rescind: Say) -> None:
+    Path("films.csv").write_bytes(b"a,b\n" * (1 << 19))
+    code, said = rescind("verify", "films.csv")
+    assert code == 1
+    assert "it is no receipt: those have at most 1,048,576 bytes" in said
+    assert "1048577" not in said, "how many bytes were read is not how many it has"
+
+
+def test_what_the_operator_gave_is_not_valid(rescind: Say, tmp_path: Path) -> None:
+    """The control: a kept checkpoint that contradicts the log, or a folder in parts."""
+    good(rescind("run", "sum.toml", "--out", "one"))
+    good(rescind("log", "key", "--name", "example.org/log"))
+    good(rescind("roster", "publish", "one", "--out", "public"))
+    private = keys.log_key()
+    Path("kept").write_text(signed(Checkpoint("example.org/log", 2, bytes(32)), private))
+    Path("foreign").write_text(signed(Checkpoint("example.org/else", 2, bytes(32)), private))
+    for file, told in (
+        ("kept", "NOT VALID: TWO HISTORIES: this log signed 2 entries"),
+        ("foreign", "NOT VALID: your checkpoint from before: the checkpoint is not signed by"),
+    ):
+        for command in (("log", "check"), ("roster", "check", "public")):
+            code, said = rescind(*command, "--since", file)
+            assert code == 1, said
+            assert told in said
+    Path("public/roster.bin").unlink()
+    code, said = rescind("roster", "check", "public")
+    assert code == 1
+    assert "NOT VALID: public holds no roster" in said
 
 
 def test_the_log_is_served_as_tiles() -> None:

@@ -315,6 +315,10 @@ def test_who_withdraws_names_no_items(run):
     assert "--withdraw takes no --item" in said
     assert "--user 7 --item 'film 3'" in said, "what to give instead"
     assert "0 users" not in said
+    words = ("--withdraw", "Anna M", "--user", "O'Brien", "--item", "3")
+    said = str(forget(run, *words).exception)
+    assert "Given were Anna M (--withdraw) and O'Brien (--user): give a command for each" in said
+    assert "--user 'Anna M' --item" not in said, "these are the records of another person"
     assert "0 users and 1 item" in str(forget(run, "--item", "3").exception), "control"
 
 

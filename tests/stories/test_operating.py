@@ -263,6 +263,8 @@ def test_the_commands(mine, monkeypatch, capsys, tmp_path):
     run = RunSettings(rounds=1, evaluate_every=1)
     run_cell(Cell("c", DATA, None, Gram(), run), tmp_path / "run")
     assert "lists of 20 users" in rescind("export", "run", "--out", "serving")
+    told = CliRunner().invoke(app, ["export", "run", "--out", "later.csv"])
+    assert "--out is the folder to write into; later.csv is a file" in str(told.exception)
     assert "no key yet" in rescind("keys", "show")
     keys.signing_key()
     told = CliRunner().invoke(app, ["keys", "rotate"], input="n\n")

@@ -26,11 +26,14 @@ def command(
     Example: rescind export runs/demo --out serving -k 50
     """
     from rescind.cli.progress import working
+    from rescind.errors import ConfigError
     from rescind.experiments.request_queue import current
     from rescind.experiments.serving import NEAR, TOP, export
     from rescind.storage.federations import load_federation
     from rescind.storage.run_folder import model_in
 
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"--out is the folder to write into; {out} is a file. Name a folder.")
     standing = current(run)
     if standing != run:
         typer.echo(f"{run} was replaced; exporting {standing}", err=True)

@@ -55,9 +55,16 @@ def named_records(
     from rescind.errors import ConfigError
 
     if withdraw and item:
+        both = (
+            f"Given were {', '.join(withdraw)} (--withdraw) and {', '.join(user)} (--user): give a "
+            f"command for each. "
+            if user
+            else ""
+        )
+        whose = shlex.quote((user or withdraw)[0])
         raise ConfigError(
-            f"--withdraw takes no --item: who withdraws goes with everything. To erase single "
-            f"records: --user {shlex.quote(withdraw[0])} --item {shlex.quote(item[0])}."
+            f"--withdraw takes no --item: who withdraws goes with everything. {both}To erase "
+            f"single records: --user {whose} --item {shlex.quote(item[0])}."
         )
     users, items = tuple(dict.fromkeys(user or ())), tuple(dict.fromkeys(item or ()))
     if not users and not items:

@@ -62,6 +62,8 @@ def key_given(text: str, kind: int) -> Key:
 
     looks_like_key = text.count("+") >= 2 or text.startswith(PREFIX)
     found = (text if looks_like_key else read_text(Path(text))).strip()
+    if not found:
+        raise ConfigError(f"'{text[:80]}' is empty. Expected the key, NAME+ID+KEY on one line.")
     if found.startswith((PREFIX, "-----BEGIN PUBLIC KEY")):
         raise ConfigError(
             f"'{found.splitlines()[0][:80]}' is not the key of a log or of a witness: expected "
@@ -71,6 +73,33 @@ def key_given(text: str, kind: int) -> Key:
 
 
 CHECKPOINT = "Give a checkpoint that you kept, such as a copy of public/log/checkpoint"
+LOOKS = {"<": "a web page", "{": "JSON, such as a receipt", "c2sp.org/tlog-proof@": "a proof"}
+"""What a file with another beginning than a checkpoint's may be."""
+
+
+def checkpoint_given(path: Path | None) -> str | None:
+    """Read a checkpoint that whoever checks has kept; None if none was given.
+
+    A file that is none is their own mistake, and says nothing about the operator's log.
+    """
+    from rescind.errors import ConfigError, DataError
+    from rescind.proof.notes import opened
+
+    if path is None:
+        return None
+    text = read_text(path, CHECKPOINT)
+    try:
+        opened(text, ())
+    except DataError as error:
+        begins = text.lstrip()
+        looks = [
+            f"it looks like {what}" for start, what in LOOKS.items() if begins.startswith(start)
+        ]
+        why = [*looks, str(error).rstrip(".")][0] if begins else "it is empty"
+        raise ConfigError(
+            f"{path} is no checkpoint of a log: {why}. Nothing was checked. {CHECKPOINT}."
+        ) from None
+    return text
 
 
 def read_text(path: Path, give: str = "Give a key as NAME+ID+KEY, or a file") -> str:

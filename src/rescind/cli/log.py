@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from rescind.cli.given import CHECKPOINT, key_given, read_receipt, read_text
+from rescind.cli.given import checkpoint_given, key_given, read_receipt
 
 if TYPE_CHECKING:
     from rescind.proof.log_folder import LogFolder
@@ -114,7 +114,7 @@ def check(
 
     trusted = key_given(log_key, LOG) if log_key else None
     witnesses = [key_given(one, WITNESS) for one in witness or []]
-    before = read_text(since, CHECKPOINT) if since else None
+    before = checkpoint_given(since)
     try:
         place = _open(log)
         seen = place.check(trusted or own_key_under(place.note), witnesses, before)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from rescind.cli.given import CHECKPOINT, key_given, read_receipt, read_text
+from rescind.cli.given import checkpoint_given, key_given, read_receipt, read_text
 from rescind.cli.options import Run
 from rescind.core.words import count_of
 
@@ -104,18 +104,15 @@ def check(
     Examples: rescind roster check public --log-key log.pub --witness witness-0.pub;
     rescind roster check public --log-key log.pub --mine mine.json
     """
-    from rescind.errors import ConfigError, DataError
+    from rescind.errors import DataError
     from rescind.forgetting.receipt_log import own_key_under
     from rescind.proof import roster
     from rescind.proof.notes import LOG, WITNESS
 
     trusted = key_given(log_key, LOG) if log_key else None
     witnesses = [key_given(one, WITNESS) for one in witness or []]
-    before = read_text(since, CHECKPOINT) if since else None
-    own = read_text(mine, "Give the file that rescind roster mine wrote") if mine else None
-    lines = _lines_in(own) if own is not None else None
-    if lines == []:
-        raise ConfigError(NO_LINE.format(file=mine))
+    before = checkpoint_given(since)
+    lines = _lines_in(mine) if mine else []
     signers = read_text(silos, "Give the file silos.pub of a silo") if silos else None
     earliest = _time_of(after, signers) if after else None
     try:
@@ -123,7 +120,7 @@ def check(
         trusted = trusted or own_key_under(public.log.note)
         told = roster.check(public, trusted, witnesses, before)
         told += [f"the log begins with what {since} signed"] if since else []
-        told += _mine(public, lines) if mine else []
+        told += _mine(public, lines)
         told += _signed(folder, public, signers, earliest) if signers is not None else []
         told += _audit(run, public, folder) if run else []
         told += _audit_state(state, database, public) if state else []
@@ -200,27 +197,32 @@ def mine(
     typer.echo(f"Next: rescind roster check PUBLIC --log-key KEY --mine {out}")
 
 
-def _lines_in(text):
-    """Return the lines in a person's file; None if it is no such file."""
+def _lines_in(mine):
+    """Return the lines in a person's file. One without any is their own mistake, not a finding."""
+    from rescind.errors import ConfigError
+
+    give = "Give the file that rescind roster mine wrote"
+    text = read_text(mine, give)
     try:
         lines = json.loads(text)
     except (ValueError, RecursionError):
-        return None
+        lines = None
     if isinstance(lines, dict):
         lines = lines.get("lines")  # as a service tells them: /v1/me/lines
-    good = isinstance(lines, list) and all(isinstance(one, dict) for one in lines)
-    return lines if good else None
+    if not isinstance(lines, list) or not all(isinstance(one, dict) for one in lines):
+        raise ConfigError(
+            f"Nothing was checked: {mine}, given with --mine, has no lines of a roster. {give}, or "
+            f"what a service tells at /v1/me/lines."
+        )
+    if not lines:
+        raise ConfigError(NO_LINE.format(file=mine))
+    return lines
 
 
 def _mine(public, lines):
     from rescind.errors import DataError
     from rescind.proof.roster import Stated, history, own_line
 
-    if lines is None:
-        raise DataError(
-            "the file given with --mine is not one that rescind roster mine wrote, nor what a "
-            "service tells at /v1/me/lines."
-        )
     told, by_number = [], bool(Stated.parse(public.stated).facts)
     for one in lines:
         name = own_line(one)
@@ -289,21 +291,24 @@ def _audit_state(state, database, public):
 
 
 def _time_of(receipt, signers):
-    from rescind.errors import ConfigError
+    from rescind.errors import ConfigError, DataError
     from rescind.forgetting.receipt import parse
 
     if signers is None:
         raise ConfigError("--after asks when silos made their lines: give --silos, too.")
-    return parse(read_receipt(receipt)).time
+    try:
+        return parse(read_receipt(receipt)).time
+    except DataError as error:
+        raise ConfigError(f"{receipt}, given with --after: {error}") from None
 
 
 def _signed(folder, public, keys, after):
     from rescind.errors import DataError
     from rescind.proof import signed_lines
 
+    silos = signed_lines.keys_in(keys.encode())  # first: wrong keys say nothing about the folder
     try:
         data = (folder / signed_lines.FILE).read_bytes()
     except OSError as error:
         raise DataError(f"{folder} does not say who made the lines: {error.strerror}.") from None
-    signed, silos = signed_lines.read(data), signed_lines.keys_in(keys.encode())
-    return signed_lines.check(public, signed, silos, after)
+    return signed_lines.check(public, signed_lines.read(data), silos, after)

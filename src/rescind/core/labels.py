@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any, Protocol, overload
+from unicodedata import category, normalize
 
 from rescind.errors import ConfigError, ConsentError, DataError, did_you_mean
 
@@ -256,6 +257,7 @@ def _find(name: str, known: dict[str, int], size: int, kind: str) -> int:
     if left:  # a similar id must not be suggested for one that was deleted
         raise DataError(f"there is no {kind} '{name}' among {len(known) - left} {kind}s.{more}")
     hint = did_you_mean(name, known) if len(known) < 50_000 else ""
+    hint += told_alike(name, known)
     raise DataError(
         f"there is no {kind} '{name}' among {len(known)} {kind}s. {hint[:1].upper()}{hint[1:]}"
         f"Original ids are used here, such as {', '.join(list(known)[:5])}."
@@ -264,17 +266,33 @@ def _find(name: str, known: dict[str, int], size: int, kind: str) -> int:
 
 WORN = "capitals, blanks or leading zeros"
 """What ids lose on their way through spreadsheets and letters."""
+LOOKALIKE = (
+    "other characters that look the same (an accent, a digit or a blank can be stored in "
+    "several ways: copy the id from the data)"
+)
+"""What ids get on another machine: two forms of "é" are one on the screen."""
 
 
 def told_alike(name: str, known: Iterable[str]) -> str:
     """Say if an id that is here may be meant; '' if none. It is not named: whose is it?"""
-    worn = _worn(name)
-    alike = any(_worn(one) == worn for one in known)
-    return f"One whose id differs in {WORN} only is here. " if alike else ""
+    worn = _worn(_looks(name))
+    alike = [one for one in known if _worn(_looks(one)) == worn]
+    if any(_worn(one) == _worn(name) for one in alike):
+        return f"One whose id differs in {WORN} only is here. "
+    return f"One whose id is written with {LOOKALIKE} is here. " if alike else ""
 
 
 def _worn(name: str) -> str:
-    return name.casefold().strip().lstrip("0")
+    return " ".join(name.casefold().split()).lstrip("0")
+
+
+def _looks(name: str) -> str:
+    """Return a name in one Unicode form, without characters that nobody sees."""
+    if name.isascii():
+        return name
+    seen = "".join(letter for letter in name if category(letter) != "Cf")
+    # Folded between: capitals of some letters fall apart into characters of another form.
+    return normalize("NFKC", normalize("NFKC", seen).casefold())
 
 
 @dataclass(frozen=True)

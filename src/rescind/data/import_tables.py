@@ -61,6 +61,8 @@ class Table:
 
 def check_there(path: Path) -> None:
     """Refuse a file that is not there."""
+    if path.is_dir():
+        raise DataError(f"{path} is a folder. Name one file in it, such as {path / 'ratings.csv'}.")
     if not path.is_file():
         raise DataError(f"{path}: there is no such file. Check the path.")
 

@@ -20,6 +20,7 @@ from rescind.core.request import Request
 from rescind.core.state import Memory, Snapshot, has_user_rows, reset_rows
 from rescind.forgetting.receipt import Kept
 from rescind.forgetting.sealing import band
+from rescind.methods.additive._additive import Additive
 
 
 def purge(before: Federation, after: Federation, request: Request, exact: bool) -> Federation:
@@ -150,6 +151,10 @@ def _same_rows(fed: Federation, before: Federation, request: Request) -> dict[st
     return found
 
 
+OWN = "Rows of people who lend, optimiser moments and similar values"
+SUMS = "Sums over what people have or lend, what is computed from them, and whose part they count"
+
+
 def inventory(fed: Federation) -> tuple[Kept, ...]:
     """List what is kept after forgetting, with its size and why it may stay."""
     state, vault, past = fed.now.state, fed.now.vault, fed.past
@@ -157,7 +162,7 @@ def inventory(fed: Federation) -> tuple[Kept, ...]:
         "model": (params.nbytes(state.public), "The parameters that are sent to devices."),
         "server's own values": (
             params.nbytes(state.own),
-            "Rows of people who lend, optimiser moments and similar values; never sent.",
+            f"{SUMS if isinstance(fed.method, Additive) else OWN}; never sent.",
         ),
         "snapshots": (
             state.memory.nbytes,

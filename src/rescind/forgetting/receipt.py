@@ -341,7 +341,8 @@ def parse(data: bytes) -> Receipt:
     """Parse the canonical bytes of a receipt, or raise `DataError`. Does not verify it."""
     if len(data) > LARGEST:
         raise DataError(
-            f"{len(data)} bytes are too many for a receipt: at most {LARGEST} are read."
+            f"it is no receipt: those have at most {LARGEST:,} bytes. Give receipt.json, the "
+            f"signed file."
         )
     table = from_bytes(data)
     if not isinstance(table, dict) or not {"asked", "done", "format"} <= table.keys():

@@ -75,9 +75,11 @@ def how_to_check(
         told = f"{READ_THIS} Last compare the `sha256sum` with the one above."
         out.text(told.replace("receipt.json", file))
         out.code(f"{WITHOUT_THIS_PROGRAM}sha256sum receipt.json".replace("receipt.json", file))
+    measured = receipt.verdict != "UNAUDITED"
     out.text(
         "A valid signature shows who states this and that it is unchanged. It does not make the "
-        "statement true: that is what the measurements and their controls are for.",
+        "statement true"
+        + (": that is what the measurements and their controls are for." if measured else "."),
         note=True,
     )
 

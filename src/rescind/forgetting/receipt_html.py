@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from rescind.audits.finding import Finding, counted, legend, question
 from rescind.core.claims import AFTER
+from rescind.core.words import count_of
 from rescind.errors import DataError
 from rescind.forgetting import receipt_pictures as pictures
 from rescind.forgetting import receipt_words as words
@@ -140,14 +141,14 @@ def _asked_and_done(out: Page, receipt: Receipt) -> None:
             note=True,
         )
         online = ", ".join(f"{ROLES.get(r, r)}: {shown(n)}" for r, n in done.online.items())
-        rounds, client_rounds = shown(done.rounds), shown(done.client_rounds)
+        of_clients = count_of(done.client_rounds, "client round")
         out.facts(
             {
                 "When": receipt.time.replace("T", " ").replace("Z", " UTC"),
                 "Request": asked.kind,
                 "Method": f"{done.method.get('name', 'unnamed')} (its settings are below)",
                 "Forgot by": done.unlearning,
-                "Rounds": f"{rounds}, with {client_rounds} client rounds in all",
+                "Rounds": f"{shown(done.rounds)}, with {of_clients} in all",
                 "Had to be online": online or "no one",
                 "Seconds": shown(done.seconds),
             }

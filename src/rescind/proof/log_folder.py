@@ -197,7 +197,10 @@ class LogFolder:
         """
         point, seen = vouched(self.note, log, witnesses)
         if since is not None:
-            before, _ = vouched(since, log)
+            try:
+                before, _ = vouched(since, log)
+            except DataError as error:
+                raise DataError(f"your checkpoint from before: {error}") from None
             if before.size > point.size:  # an honest older copy and a log that was cut look alike
                 raise DataError(
                     f"this copy has {point.size} entries and your checkpoint {before.size}: it is "

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rescind.core.files import make_folder, write_atomically
-from rescind.errors import DataError
+from rescind.errors import ConfigError, DataError
 from rescind.proof.log_folder import (
     CHECKPOINT,
     ENTRIES,
@@ -110,11 +110,14 @@ class Public:
 
     @classmethod
     def read(cls, folder: Path) -> Public:
-        """Read a public folder, or raise `DataError`."""
+        """Read a public folder, or raise `DataError`; `ConfigError` if it is none at all."""
+        files = [folder / name for name in (LINES, SUM, STATED)]
         try:
-            lines, total, stated = ((folder / n).read_bytes() for n in (LINES, SUM, STATED))
+            lines, total, stated = (path.read_bytes() for path in files)
         except OSError as error:
-            raise DataError(
+            # Nothing of a roster there: another folder was meant. A part is the operator's fault.
+            kind = DataError if any(path.exists() for path in files) else ConfigError
+            raise kind(
                 f"{folder} holds no roster ({error.filename}: {error.strerror}). Name the folder "
                 f"that rescind roster publish or rescind roster fetch wrote."
             ) from None

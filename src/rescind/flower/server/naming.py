@@ -96,8 +96,8 @@ class Numbers:
                     f"{NOTHING}"
                 )
             raise UnknownError(
-                f"no silo knows {kind} '{name}'. Original ids are used here, as in the "
-                f"data.{self.hint} {NOTHING}"
+                f"no silo knows {kind} '{name}'. Original ids are used here, as in the data: "
+                f"capitals, blanks and the form of accents count.{self.hint} {NOTHING}"
             )
         return numbers.pop()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from rescind.core.executor import InProcess
-from rescind.core.labels import Recommendation
+from rescind.core.labels import Recommendation, told_alike
 from rescind.core.records import Records
 from rescind.core.tasks.metrics import top_k
 from rescind.errors import ConsentError, DataError
@@ -43,7 +43,8 @@ def recommend_to(folder: Path, user: str, k: int) -> list[Recommendation]:
     if (number := then.user(user)) == NOT_HERE:
         if data.own and user not in labels.users:  # of others it has places, which do not count
             raise DataError(
-                f"this silo has no user '{user}'. Original ids are used, as in its data."
+                f"this silo has no user '{user}'. {told_alike(user, labels.users)}Original ids are "
+                f"used, as in its data."
             )
         labels.client(user, clients)  # raises if the data does not know them either
         raise DataError(f"user '{user}' was not there when the model was trained. Train again.")
