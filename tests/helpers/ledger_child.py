@@ -29,13 +29,17 @@ from rescind.ledger.batch import Once
 from rescind.ledger.book import Ledger
 from rescind.ledger.lending import Join, Lend, TakeBack
 from rescind.ledger.options import Options
+from rescind.ledger.scanner import Canary, scan
 
 STATUS = {"DiskFull": 507, "Busy": 503, "Closing": 503, "StillRunning": 409}
 
 
 def answer(ledger: Ledger, asked: dict[str, Any]) -> dict[str, Any]:
-    """Carry out one request: join, lend, contribute, unshare, erase, leave, loans."""
+    """Carry out one request: join, lend, contribute, unshare, erase, leave, loans, scan."""
     verb, person = asked["do"], bytes.fromhex(asked.get("person", ""))
+    if verb == "scan":
+        looked = scan([ledger.state], [Canary("some text", b"some text of nobody")])
+        return {"status": 200, "body": {"found": len(looked.found)}}
     if verb == "loans":
         version, items = ledger.reading.versioned_loans(person)
         return {"status": 200, "body": {"version": version, "items": items.tolist()}}

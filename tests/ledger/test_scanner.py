@@ -27,7 +27,7 @@ LOANS = Canary("loans", numbers=(1203, 77, 90211))
 
 def test_every_form_in_every_container_is_found() -> None:
     forms = len(TEXT.forms()) + len(LOANS.forms())
-    assert control([TEXT, LOANS]) == forms * len(scanner.CONTAINERS)
+    assert control([TEXT, LOANS], Path.read_bytes) == forms * len(scanner.CONTAINERS)
     assert {
         "bytes",
         "hexadecimal",

@@ -28,6 +28,7 @@ from rescind.ledger.catalogue import Catalogue
 from rescind.ledger.contributing import Contribute, Part
 from rescind.ledger.errors import NotThere
 from rescind.ledger.exporting import export_of
+from rescind.ledger.file_worker import read_apart
 from rescind.ledger.jobs import LISTS, file_of
 from rescind.ledger.jobs import bound as about_job
 from rescind.ledger.kept_part import DEVICE_BYTES, KeptPart
@@ -98,7 +99,7 @@ def story(folder: Path, *, forget: bool = True, learnt: Callable[[Ledger], str] 
         receipt_key = _done(ledger, TakeBack(person, "unshare", places[:1])).body["receipt_key"]
         job = learnt(ledger)  # after it: a take-back ends a generation
         told.before[EXPORT] = _exported(ledger, person, places)
-        shutil.copytree(state, folder / "crash", ignore=shutil.ignore_patterns(KEYS))
+        _copy_of_a_crash(state, folder / "crash")
         back_up(state, _backup(folder))
     secret = {
         "loans": struct.pack(f"<{len(places) - 1}i", *places[1:]),
@@ -125,6 +126,18 @@ def story(folder: Path, *, forget: bool = True, learnt: Callable[[Ledger], str] 
     told.after["bytes of all files, in every form"] = len(looked.found)
     told.planted = looked.planted
     return told
+
+
+def _copy_of_a_crash(state: Path, target: Path) -> None:
+    """Copy all files but the keys, as they are now. The ledger is open: see `file_worker`."""
+    with read_apart() as read:
+
+        def copy(source: str, copied: str) -> None:
+            Path(copied).write_bytes(read(Path(source)))
+            shutil.copymode(source, copied)
+
+        without = shutil.ignore_patterns(KEYS)
+        shutil.copytree(state, target, ignore=without, copy_function=copy)
 
 
 def _planted() -> tuple[tuple[int, ...], KeptPart]:

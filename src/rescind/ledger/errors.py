@@ -1,7 +1,7 @@
 """Refusals that only a running service has. The doors give each its HTTP status.
 
     NotThere 404   StillRunning 409   VersionConflict 412   KeyReused 422   DiskFull 507
-    Busy 503       Closing 503
+    Busy 503       Closing 503   LogRemoved 507
 
 `OlderLedger` and `CannotStart` end a start with a sentence and exit code 2.
 """
@@ -36,6 +36,13 @@ class KeyReused(RescindError):
 
 class DiskFull(RescindError):
     """The disk is full: nothing was written, reading goes on."""
+
+
+class LogRemoved(DiskFull):
+    """The write-ahead log of SQLite has lost its name: what is written is on no disk after a crash.
+
+    A stop saves everything: it moves the log, which the process still has open, into the database.
+    """
 
 
 class Busy(RescindError):

@@ -6,7 +6,7 @@ import logging
 import time
 from datetime import UTC, datetime
 
-from rescind.ledger.errors import Busy, DiskFull
+from rescind.ledger.errors import Busy, DiskFull, LogRemoved
 
 LOG = logging.getLogger("rescind.service")
 
@@ -39,6 +39,8 @@ class Outage:
 
 
 def _what(error: DiskFull | Busy) -> str:
+    if isinstance(error, LogRemoved):
+        return "ledger.db-wal was removed (stop the service as usual, then start it)"
     return "the disk is full" if isinstance(error, DiskFull) else "the database is away"
 
 

@@ -32,6 +32,7 @@ from sqlalchemy import Connection, select
 
 from rescind.errors import DataError
 from rescind.ledger import tables
+from rescind.ledger.file_worker import Read, read_apart
 from rescind.ledger.keyslots import KeySlots, about, unseal
 
 DEEPEST = 4
@@ -82,8 +83,9 @@ def scan(
 
     database: a ledger in PostgreSQL, where every value is looked at, too
     """
-    planted = control(canaries)
-    found = _scan(roots, canaries)
+    with read_apart() as read:  # of a service: its process has locks on these files
+        planted = control(canaries, read)
+        found = _scan(roots, canaries, read)
     if database is not None:
         found += _found(_values(database), canaries)
     return Scan(found, planted)
@@ -99,8 +101,11 @@ def _values(database: Connection) -> Iterator[tuple[str, bytes]]:
                     yield f"PostgreSQL > {table.name}.{column}", data
 
 
-def control(canaries: Sequence[Canary]) -> int:
-    """Plant every canary in every form and container; raise `DataError` if one is not found."""
+def control(canaries: Sequence[Canary], read: Read) -> int:
+    """Plant every canary in every form and container; raise `DataError` if one is not found.
+
+    read: how the scan reads files
+    """
     planted = 0
     with tempfile.TemporaryDirectory(prefix="rescind-scan-") as folder:
         for canary in canaries:
@@ -109,7 +114,7 @@ def control(canaries: Sequence[Canary]) -> int:
             for kind, wrap in CONTAINERS.items():
                 path = Path(folder) / f"planted.{kind}"
                 path.write_bytes(wrap(data))
-                missed = set(forms) - {found.form for found in _scan([path], [canary])}
+                missed = set(forms) - {found.form for found in _scan([path], [canary], read)}
                 if missed:
                     raise DataError(
                         f"the scan is void: it does not find {canary.name} as {min(missed)} in "
@@ -158,8 +163,8 @@ def tried(keys: KeySlots, box: bytes, bound: bytes) -> bytes | None:
     return None
 
 
-def _scan(roots: Iterable[Path], canaries: Sequence[Canary]) -> list[Found]:
-    return _found(((str(path), path.read_bytes()) for path in _files(roots)), canaries)
+def _scan(roots: Iterable[Path], canaries: Sequence[Canary], read: Read) -> list[Found]:
+    return _found(((str(path), read(path)) for path in _files(roots)), canaries)
 
 
 def _found(places: Iterable[tuple[str, bytes]], canaries: Sequence[Canary]) -> list[Found]:

@@ -14,7 +14,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, t
 from sqlalchemy.exc import DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from rescind.errors import ConfigError, how_to_install
-from rescind.ledger.errors import Busy, CannotStart, DiskFull, OlderLedger
+from rescind.ledger.errors import Busy, CannotStart, DiskFull, LogRemoved, OlderLedger
 from rescind.ledger.keyfile import FILE as KEYS
 from rescind.ledger.keyfile import head_of
 from rescind.ledger.place import check_may_begin, check_there, compared_with_note, shown, url_of
@@ -24,6 +24,10 @@ LOCK = 0x72657363696E64
 WAL_PAGES = 4000
 """Pages (16 MB) in the write-ahead log after which it is moved into the database."""
 _FULL = "the disk of the ledger is full: nothing was written. Send it again when there is space."
+_REMOVED = (
+    "ledger.db-wal was removed while the ledger is open: nothing was written. Send it again when "
+    "the operator has stopped the service as usual (never by kill -9) and started it."
+)
 _AWAY = "the database is away: nothing was acknowledged. Send it again in a moment."
 TIMEOUT = 5
 """Seconds to wait for another process: one that reads the file, or one that was just killed."""
@@ -46,6 +50,8 @@ class Store:
         self._reading = _engine(self.url, writing=False)
         self._connection: Connection | None = None
         self._held = False
+        self._log: int | None = None
+        """The inode of the write-ahead log of SQLite that the connection writes to."""
         try:
             self.writer()
         except BaseException:
@@ -65,8 +71,23 @@ class Store:
                 self._lock(connection)
         except DBAPIError as error:
             raise self._not_opened(error) from None
-        self._connection = connection
+        self._connection, self._log = connection, self._named_log()
         return connection
+
+    def check_log(self) -> None:
+        """Refuse to write to a write-ahead log that has lost its name: a start would not find it.
+
+        It costs one look at the folder for each batch.
+        """
+        if self._named_log() != self._log:
+            raise LogRemoved(_REMOVED)
+
+    def _named_log(self) -> int | None:
+        """Return the inode of the file that has the name of the log."""
+        try:
+            return os.stat(f"{self.url.database}-wal").st_ino if self.sqlite else None
+        except FileNotFoundError:
+            return None
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:

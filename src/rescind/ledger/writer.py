@@ -221,6 +221,7 @@ class Writer:
                 transaction.rollback()
                 self._synced()
                 return None
+            self._store.check_log()
             reach("before keys synced")
             self._synced()
             reach("keys synced")

@@ -13,7 +13,7 @@ from sqlalchemy import select
 
 from rescind.errors import RescindError
 from rescind.ledger import agency, tables
-from rescind.ledger.errors import Busy, Closing, DiskFull
+from rescind.ledger.errors import Busy, Closing, DiskFull, LogRemoved
 from rescind.ledger.outage import now
 from rescind.service import callbacks, learning, statuses
 
@@ -89,6 +89,7 @@ async def _every(seconds: float, call: Callable[[], Any], waiting: Waiting) -> N
 def waits_for(error: RescindError) -> str:
     """Return why a chore has to wait, in words that hold no id."""
     known = {Busy: "the database is away", DiskFull: "the disk is full", Closing: "it is ending"}
+    known[LogRemoved] = "ledger.db-wal was removed"
     return known.get(type(error), f"a chore was refused ({type(error).__name__})")
 
 

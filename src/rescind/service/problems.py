@@ -31,6 +31,7 @@ STATUS: tuple[tuple[str, int, str], ...] = (
     ("VersionConflict", 412, "Read the loans again, then send the change with the new ETag."),
     ("StillRunning", 409, "Wait for the first answer, or send the same request again later."),
     ("KeyReused", 422, "Use a new Idempotency-Key for another request."),
+    ("LogRemoved", 507, "The operator must stop the service and start it. " + AGAIN),
     ("DiskFull", 507, "The operator must free disk space. " + AGAIN),
     ("Closing", 503, AGAIN),
     ("Busy", 503, AGAIN),
