@@ -59,9 +59,9 @@ def test_a_release_is_asked_for_and_looked_at(house: House, monkeypatch) -> None
     real = house.ledger.releases.make
     assert operator.get("/v1/operator/releases").json()["asked"] is None
 
-    def slowly(ledger) -> object:
+    def slowly(*given) -> object:
         assert begin.wait(60)
-        return real(ledger)
+        return real(*given)
 
     monkeypatch.setattr(house.ledger.releases, "make", slowly)
     answer = operator.post("/v1/operator/releases", {})  # it comes before the release is made
@@ -75,7 +75,7 @@ def test_a_release_is_asked_for_and_looked_at(house: House, monkeypatch) -> None
 
 
 def test_a_release_that_failed_says_why(house: House, monkeypatch) -> None:
-    def fail(_: object) -> None:
+    def fail(*_: object) -> None:
         raise DataError("the sum is not that of the loans.")
 
     monkeypatch.setattr(house.ledger.releases, "make", fail)

@@ -2,8 +2,9 @@
 
 The sum forgets at once. What is served forgets with the next release, which mixes the changes of
 many people, so that nobody can tell what one of them took back. A release is due when `people` have
-changed something, or `hours` after the first change since the last one. A start makes none: whoever
-can crash the service could otherwise look at models of few changes.
+changed something, or `hours` after the first change since the last one. A start makes none, unless
+an operator has asked for it: whoever can crash the service could otherwise look at models of few
+changes.
 
     1  a copy of the sum         after a batch, so that its `seq` says what is in it
     2  solve, cut, audit         in a process of its own
@@ -195,8 +196,11 @@ class Releasing:
             )
         self.noising.next()
 
-    def make(self, ledger: Any = None) -> Release:
-        """Make a release now, and issue what it fulfils. Not from the writer's thread."""
+    def make(self, ledger: Any = None, asked: int | None = None) -> Release:
+        """Make a release now, and issue what it fulfils. Not from the writer's thread.
+
+        asked: the note that it answers, if an operator asked for it (`asked_release`)
+        """
         self.check_possible()
         with self._making:
             noise = self.noising.next()
@@ -205,7 +209,7 @@ class Releasing:
                 people = self._changed_between(self._seq, seq).number
                 made = make(copy, self._parts.catalogue.ids, self.form, noise)
                 file = live_release.packed(made.file)
-                operation = ReleaseMade(self._parts.state, seq, people, made, file)
+                operation = ReleaseMade(self._parts.state, seq, people, made, file, asked)
                 body = self._submit(operation).result().body
             except BaseException:
                 self._parts.live.unsettle(gone)  # the next one is judged by it
