@@ -236,6 +236,33 @@ def test_a_restore_behind_the_release_is_told_until_another_is_made(tmp_path: Pa
         assert house.caller().get("/readyz").json()["release_loaded"] is True
 
 
+@pytest.mark.parametrize(("size", "why"), [(100, "is damaged"), (0, "is not there")])
+def test_a_damaged_file_of_the_release_is_named_until_another_is_made(
+    tmp_path: Path, size: int, why: str
+) -> None:
+    file = tmp_path / "state" / "release-1.sealed"
+    with opened(tmp_path / "state") as house:
+        for _ in range(6):
+            house.person((1, 2, 3))
+        house.release(house.operator())
+    if size:
+        os.truncate(file, size)
+    else:
+        file.unlink()
+    for _ in range(2):  # also the second time
+        with opened(tmp_path / "state") as house:
+            told = release_missing(house.ledger) or ""
+            assert f"no release is served ({file} {why})" in told
+            assert "Make one now" in told
+            assert "restore" not in told
+    with opened(tmp_path / "state") as house:
+        house.release(house.operator())
+        assert release_missing(house.ledger) is None
+    with opened(tmp_path / "state") as house:
+        assert release_missing(house.ledger) is None
+        assert not file.exists()
+
+
 def test_a_chore_that_waits_says_why_and_names_nobody() -> None:
     assert chores.waits_for(Busy("of somebody")) == "the database is away"
     assert chores.waits_for(DataError("of somebody")) == "a chore was refused (DataError)"
