@@ -15,7 +15,7 @@ from ledgers import CATALOGUE, START, digest_of, done, joined, lent, opened, tak
 from rescind.errors import ConfigError
 from rescind.ledger.backup import back_up, plan
 from rescind.ledger.catalogue import Catalogue
-from rescind.ledger.errors import CannotStart, NotThere, OlderLedger
+from rescind.ledger.errors import Busy, CannotStart, DiskFull, NotThere, OlderLedger
 from rescind.ledger.keyslots import KeySlots
 from rescind.ledger.lending import Lend
 from rescind.ledger.lost_keys import mirror_missing, mirror_of
@@ -436,3 +436,22 @@ def test_memory_is_never_dumped(tmp_path: Path) -> None:
 
     opened(tmp_path).close()
     assert resource.getrlimit(resource.RLIMIT_CORE)[0] == 0
+
+
+@pytest.mark.parametrize(("error", "words"), [(Busy, "went away"), (DiskFull, "is full")])
+@pytest.mark.parametrize("where", ["migrate", "Releasing.begin"])
+def test_an_outage_during_a_start_is_told_to_whoever_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: type[Exception], words: str
+) -> None:
+    opened(tmp_path).close()
+
+    def away(*_: object) -> None:
+        raise error("nothing was acknowledged. Send it again in a moment.")
+
+    module = "releasing" if "." in where else "start"
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(f"rescind.ledger.{module}.{where}", away)
+        with pytest.raises(CannotStart, match=f"{words}.*tart again") as told:
+            opened(tmp_path)
+    assert "Send it" not in str(told.value)
+    opened(tmp_path).close()

@@ -59,9 +59,9 @@ def test_a_release_is_asked_for_and_looked_at(house: House, monkeypatch) -> None
     real = house.ledger.releases.make
     assert operator.get("/v1/operator/releases").json()["asked"] is None
 
-    def slowly(ledger) -> object:
+    def slowly(*given) -> object:
         assert begin.wait(60)
-        return real(ledger)
+        return real(*given)
 
     monkeypatch.setattr(house.ledger.releases, "make", slowly)
     answer = operator.post("/v1/operator/releases", {})  # it comes before the release is made
@@ -75,7 +75,7 @@ def test_a_release_is_asked_for_and_looked_at(house: House, monkeypatch) -> None
 
 
 def test_a_release_that_failed_says_why(house: House, monkeypatch) -> None:
-    def fail(_: object) -> None:
+    def fail(*_: object) -> None:
         raise DataError("the sum is not that of the loans.")
 
     monkeypatch.setattr(house.ledger.releases, "make", fail)
@@ -234,6 +234,33 @@ def test_a_restore_behind_the_release_is_told_until_another_is_made(tmp_path: Pa
         assert (told.status_code, told.json()["release_loaded"]) == (200, False)
         house.release(house.operator())
         assert house.caller().get("/readyz").json()["release_loaded"] is True
+
+
+@pytest.mark.parametrize(("size", "why"), [(100, "is damaged"), (0, "is not there")])
+def test_a_damaged_file_of_the_release_is_named_until_another_is_made(
+    tmp_path: Path, size: int, why: str
+) -> None:
+    file = tmp_path / "state" / "release-1.sealed"
+    with opened(tmp_path / "state") as house:
+        for _ in range(6):
+            house.person((1, 2, 3))
+        house.release(house.operator())
+    if size:
+        os.truncate(file, size)
+    else:
+        file.unlink()
+    for _ in range(2):  # also the second time
+        with opened(tmp_path / "state") as house:
+            told = release_missing(house.ledger) or ""
+            assert f"no release is served ({file} {why})" in told
+            assert "Make one now" in told
+            assert "restore" not in told
+    with opened(tmp_path / "state") as house:
+        house.release(house.operator())
+        assert release_missing(house.ledger) is None
+    with opened(tmp_path / "state") as house:
+        assert release_missing(house.ledger) is None
+        assert not file.exists()
 
 
 def test_a_chore_that_waits_says_why_and_names_nobody() -> None:

@@ -285,3 +285,30 @@ def test_nothing_that_is_written_down_names_a_person_or_an_item(house: House, ca
     for written in ("\n".join(ours), measured):
         for canary in ("item-17", "item-23", "nowhere", person.id.hex(), person.secret):
             assert canary not in written
+
+
+LIST = {"kind": "erase"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "detail"),
+    [
+        (
+            "requests",
+            {**LIST, "items": [""]},
+            "items: entry 1 must be text of 1 or more characters.",
+        ),
+        ("requests", {**LIST, "items": "all"}, "items: it must be a list, or 'everything'."),
+        ("requests", {**LIST, "items": []}, "items: it must have 1 or more entries."),
+        ("requests", {**LIST, "items": ["a", 1]}, "items: entry 2 must be text."),
+        ("requests", {"items": ["item-1"]}, "kind: it is missing."),
+        ("loans", {"items": ["x" * 201]}, "items: entry 1 must be text of at most 200 characters."),
+        ("loans", {"items": "item-1"}, "items: it must be a list."),
+        ("loans", {"items": ["item-1"], "lent": 1}, "lent: it is not known here."),
+    ],
+)
+def test_a_field_that_does_not_fit_is_told_in_plain_words(
+    house: House, path: str, body: dict, detail: str
+) -> None:
+    answer = house.person((1,)).post(f"/v1/me/{path}", body)
+    assert (answer.status_code, answer.json()["detail"]) == (422, f"body.{detail}")

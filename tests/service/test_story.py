@@ -191,7 +191,7 @@ def test_an_agents_deletion_is_fulfilled(house: House) -> None:
     chores.advance(house.service)
     path = f"/drp/v1/data-rights-request/{asked['request_id']}"
     assert agent.get(path).json()["status"] == "in_progress"
-    learning.make_release(house.service)
+    house.ledger.releases.make()
     assert agent.get(path).json()["status"] == "fulfilled"
 
 

@@ -14,6 +14,7 @@ from rescind.ledger.catalogue import Catalogue
 from rescind.ledger.generations import Generations
 from rescind.ledger.keyfile import LOG_KEY, SIGNER
 from rescind.ledger.options import Options
+from rescind.ledger.outage import told_at_a_start
 from rescind.ledger.parts import Parts, now
 from rescind.ledger.reading import Reading
 from rescind.ledger.releasing import Releasing
@@ -46,6 +47,7 @@ class Ledger:
         self.generations = Generations(parts, self.submit)
 
     @classmethod
+    @told_at_a_start()
     def open(
         cls,
         state: Path,

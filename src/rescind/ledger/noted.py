@@ -1,9 +1,9 @@
-"""Notes that something was asked for, so that asking again with the same key does nothing more."""
+"""What the last scan found, kept for the operator's page."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,21 +31,3 @@ def last_scan(reading: Reading) -> dict[str, Any] | None:
     """Return what the last scan found; None before the first."""
     text = reading.setting(SCAN)
     return None if text is None else dict(json.loads(text))
-
-
-@dataclass(frozen=True)
-class Note:
-    """Records nothing but its answer. For work that takes longer than a transaction may."""
-
-    what: str
-    look: str
-    """The route that tells what becomes of it."""
-    check: Callable[[], None] = lambda: None
-    """Raises where it cannot be done."""
-    person: bytes | None = None
-
-    def carry_out(self, batch: Batch) -> Answer:
-        """Answer 202: it was asked for now."""
-        self.check()
-        about = {"asked": self.what, "at": batch.now.isoformat(), "look": self.look}
-        return Answer(202, about)

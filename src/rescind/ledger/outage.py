@@ -4,11 +4,30 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
-from rescind.ledger.errors import Busy, DiskFull, LogRemoved
+from rescind.ledger.errors import Busy, CannotStart, DiskFull, LogRemoved
 
 LOG = logging.getLogger("rescind.service")
+
+AGAIN = "What was acknowledged is not lost, and what this start began is finished by the next one."
+
+
+@contextmanager
+def told_at_a_start() -> Iterator[None]:
+    """Tell whoever starts a ledger what to do; `Busy` and `DiskFull` speak to whoever calls one."""
+    try:
+        yield
+    except Busy:
+        text = "the database went away during the start. Start again when it is there. "
+        raise CannotStart(text + AGAIN) from None
+    except LogRemoved:
+        raise
+    except DiskFull:
+        text = "the disk of the ledger is full. Make space there, then start again. "
+        raise CannotStart(text + AGAIN) from None
 
 
 class Outage:

@@ -14,6 +14,7 @@ from sqlalchemy import and_, func, insert, select, update
 from rescind.audits.finding import overall
 from rescind.core.files import write_atomically
 from rescind.ledger import tables
+from rescind.ledger.asked_release import MADE, end_asked
 from rescind.ledger.audited import write_audit
 from rescind.ledger.batch import Answer, Batch, Items
 from rescind.ledger.failpoints import reach
@@ -115,6 +116,8 @@ class ReleaseMade:
     people: int
     made: Made = field(repr=False)
     file: bytes = field(repr=False)
+    asked: int | None = None
+    """The note that it answers (`asked_release`)."""
     person: bytes | None = None
 
     def carry_out(self, batch: Batch) -> Answer:
@@ -143,6 +146,8 @@ class ReleaseMade:
         write_audit(batch, self.made.findings, release=number)
         if batch.options.noise:
             count_release(batch)
+        if self.asked is not None:
+            end_asked(batch, self.asked, {"state": MADE, "number": number})
         batch.event("release", self.people, None, leaf, batch.next_seq())
         return Answer(201, {"number": number, "at": batch.now.isoformat()})
 

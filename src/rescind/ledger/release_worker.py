@@ -9,6 +9,7 @@ few items is solved in milliseconds, and in the process that asks.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -20,6 +21,7 @@ import numpy as np
 from rescind.audits.finding import Finding
 from rescind.errors import DataError, RescindError
 from rescind.ledger import piping
+from rescind.ledger.errors import Closing
 from rescind.ledger.release_audit import audited
 from rescind.methods.additive._live_release import Form, Weights, read, release_of
 from rescind.methods.additive._live_sum import NOBODY, Items, Totals, added_up
@@ -132,6 +134,8 @@ def _make_there(copy: Copy, ids: Sequence[str], form: Form, noise: Noise | None 
         check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
+    if -done.returncode in (signal.SIGINT, signal.SIGTERM):  # as the service, a moment ago
+        raise Closing("the release was not made: its process was told to end.")
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
         raise DataError(f"the release was not made: {last[0]}. The one in service stays.")

@@ -2,8 +2,9 @@
 
 The sum forgets at once. What is served forgets with the next release, which mixes the changes of
 many people, so that nobody can tell what one of them took back. A release is due when `people` have
-changed something, or `hours` after the first change since the last one. A start makes none: whoever
-can crash the service could otherwise look at models of few changes.
+changed something, or `hours` after the first change since the last one. A start makes none, unless
+an operator has asked for it: whoever can crash the service could otherwise look at models of few
+changes.
 
     1  a copy of the sum         after a batch, so that its `seq` says what is in it
     2  solve, cut, audit         in a process of its own
@@ -88,6 +89,8 @@ class Releasing:
         self._parts, self._submit, self._signer = parts, submit, signer
         self._making = threading.Lock()
         self._release: Release | None = None
+        self.unread: str | None = None
+        """Why the file of the release in service could not be read at the start."""
         self._instant: AtOnce | None = None
         self._seq = 0
         self._known_from = 0
@@ -118,19 +121,22 @@ class Releasing:
                 self._end_old(self._release.number)
         if waiting is not None and (issue := self.at_once(waiting)) is not None:
             self._submit(issue).result()
-        kept = None if self._release is None else path_of(self._parts.state, self._release.number)
+        kept = None if served is None else path_of(self._parts.state, served.number)
         for path in self._parts.state.glob(PATTERN):
             if path != kept:  # without a row, or without a key: noise
                 path.unlink()
 
     def _loaded(self, row: Row) -> Release | None:
         """Open the file of a release; None if it is missing or changed: the next one serves."""
+        path = path_of(self._parts.state, row.number)
         try:
-            box = path_of(self._parts.state, row.number).read_bytes()
+            box = path.read_bytes()
             file = unseal(self._parts.keys.get(row.key).key, box, bound(row.number))
             plain = live_release.unpacked(file)
             weights = live_release.read(plain)[0]
-        except (FileNotFoundError, DataError):
+        except (FileNotFoundError, DataError) as error:
+            gone = isinstance(error, FileNotFoundError)
+            self.unread = f"{path} is {'not there' if gone else 'damaged'}"
             return None
         return Release(
             row.number,
@@ -195,8 +201,11 @@ class Releasing:
             )
         self.noising.next()
 
-    def make(self, ledger: Any = None) -> Release:
-        """Make a release now, and issue what it fulfils. Not from the writer's thread."""
+    def make(self, ledger: Any = None, asked: int | None = None) -> Release:
+        """Make a release now, and issue what it fulfils. Not from the writer's thread.
+
+        asked: the note that it answers, if an operator asked for it (`asked_release`)
+        """
         self.check_possible()
         with self._making:
             noise = self.noising.next()
@@ -205,7 +214,7 @@ class Releasing:
                 people = self._changed_between(self._seq, seq).number
                 made = make(copy, self._parts.catalogue.ids, self.form, noise)
                 file = live_release.packed(made.file)
-                operation = ReleaseMade(self._parts.state, seq, people, made, file)
+                operation = ReleaseMade(self._parts.state, seq, people, made, file, asked)
                 body = self._submit(operation).result().body
             except BaseException:
                 self._parts.live.unsettle(gone)  # the next one is judged by it
@@ -222,7 +231,7 @@ class Releasing:
                 file,
                 overall(made.findings),
             )
-            old, self._release = self._release, release
+            old, self._release, self.unread = self._release, release, None
             self._seq = seq
             self._fulfil(self._served(release, made.findings))
             reach("receipts committed")

@@ -5,7 +5,7 @@ box, open boxes, add up the sum, compare digests, check the log. Releases and re
 (`ledger.releasing`, `ledger.fulfilment`).
 
 A release is never made because of a start: whoever can crash the service could otherwise look at
-models of few changes.
+models of few changes. One that an operator asked for before is made (`ledger.asked_release`).
 """
 
 from __future__ import annotations

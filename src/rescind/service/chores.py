@@ -31,6 +31,7 @@ def all_of(service: Service) -> list[Coroutine[Any, Any, None]]:
     """Return everything that runs beside the routes."""
     told: dict[str, tuple[str, str | None]] = {}
     chores: list[tuple[float, Callable[[], Any]]] = [
+        (LOOK_SECONDS, lambda: learning.release_if_asked(service)),
         (LOOK_SECONDS, lambda: learning.release_if_due(service)),
         (ADVANCE_SECONDS, lambda: advance(service)),
         (CALLBACK_SECONDS, lambda: tell_agents(service, told)),

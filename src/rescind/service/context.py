@@ -42,7 +42,7 @@ class Service:
         self.ceremonies, self.callers = Ceremonies(settings), Callers(ledger)
         self.entrances: dict[bytes, bytes] = {}
         """One-time sign-in links of the demonstration: digest of the code, person."""
-        self.release_now = ReleaseNow()
+        self.release_now = ReleaseNow(ledger, self.released)
         self.ending = False
         items = ledger.catalogue
         self.names = [

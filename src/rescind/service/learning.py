@@ -26,15 +26,14 @@ def release_if_due(service: Service) -> bool:
     """Make a release if enough people changed something, or enough time has passed."""
     if service.ending or not service.ledger.releases.is_due(service.ledger.clock()):
         return False
-    make_release(service)
+    service.released(service.ledger.releases.make(service.ledger).number)
     return True
 
 
-def make_release(service: Service) -> dict[str, Any]:
-    """Make a release now; return its number."""
-    release = service.ledger.releases.make(service.ledger)
-    service.released(release.number)
-    return {"number": release.number}
+def release_if_asked(service: Service) -> None:
+    """Make what was asked for and is not made yet: a process before this one was killed."""
+    if not service.ending:
+        service.release_now.work()
 
 
 def check_recipe(recipe: str) -> None:

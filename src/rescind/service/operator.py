@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Path
@@ -13,8 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rescind.ledger import accounts, agency, fulfilment, tables
+from rescind.ledger.asked_release import AskRelease
 from rescind.ledger.jobs import job_row
-from rescind.ledger.noted import Note, Scanned, last_scan
+from rescind.ledger.noted import Scanned, last_scan
 from rescind.ledger.quarantine import Quarantine
 from rescind.service import bodies, learning, recommending, statuses
 from rescind.service.answers import moment, reply, told
@@ -178,11 +178,10 @@ async def release_now(
     GET /v1/operator/releases tells in `asked` whether it is being made, was made, or why not.
     """
     possible = service.ledger.releases.check_possible
-    note = Note("release", "/v1/operator/releases", possible)
-    answer = await service.submit(note, await once(request, key))
+    ask = AskRelease("/v1/operator/releases", possible)
+    answer = await service.submit(ask, await once(request, key))
     if not answer.replayed:
-        make = partial(learning.make_release, service)
-        service.release_now.start(make, moment(service.ledger.clock()))
+        service.release_now.start()
     return told(answer)
 
 

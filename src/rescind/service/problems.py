@@ -42,6 +42,17 @@ STATUS: tuple[tuple[str, int, str], ...] = (
 """By the name of the class, the closest ancestor first: status, and what to do next."""
 KINDS = {"StillRunning": "still-running", "ConsentError": "not-allowed", "KeyReused": "key-reused"}
 """Refusals that share a status, and that a page must tell apart."""
+WORDS = {
+    "missing": "is missing",
+    "extra_forbidden": "is not known here",
+    "string_type": "must be text",
+    "list_type": "must be a list",
+    "string_too_short": "must be text of {min_length} or more characters",
+    "string_too_long": "must be text of at most {max_length} characters",
+    "too_short": "must have {min_length} or more entries",
+    "too_long": "must have at most {max_length} entries",
+}
+"""What is wrong with a field, by the library's name of the error."""
 WAIT_SECONDS = {429: 60, 503: 2, 507: 60}
 
 
@@ -210,7 +221,7 @@ def of_validation(errors: Sequence[Mapping[str, Any]]) -> Problem:
     A missing or short Idempotency-Key is 400; anything else 422. Values are not repeated.
     """
     first = errors[0] if errors else {"loc": (), "msg": "it does not fit", "type": ""}
-    place = ".".join(str(part) for part in first["loc"] if not isinstance(part, int)) or "body"
+    place = _field(first)
     if "idempotency-key" in place.lower():
         return Problem(
             400,
@@ -218,6 +229,23 @@ def of_validation(errors: Sequence[Mapping[str, Any]]) -> Problem:
             "Send a new random key with every change, and the same key when you repeat it.",
             kind="idempotency-key",
         )
-    return Problem(
-        422, f"{place}: {first['msg']}.", "Correct the request; GET /openapi.json describes it."
-    )
+    said = _said(first)
+    if first.get("type") == "list_type":  # or the one word that stands for a list
+        others = [one for one in errors if one.get("type") == "literal_error"]
+        said += "".join(f", or {one['ctx']['expected']}" for one in others if _field(one) == place)
+    return Problem(422, f"{place}: {said}.", "Correct the request; GET /openapi.json describes it.")
+
+
+def _field(error: Mapping[str, Any]) -> str:
+    """Return the field as the caller wrote it: a part with [ ] is the library's name of a type."""
+    parts = [part for part in error["loc"] if isinstance(part, str) and "[" not in part]
+    return ".".join(parts) or "body"
+
+
+def _said(error: Mapping[str, Any]) -> str:
+    """Return what is wrong, in plain words where we have some."""
+    if error.get("type") not in WORDS:
+        return str(error["msg"])
+    last = error["loc"][-1]
+    what = f"entry {last + 1}" if isinstance(last, int) else "it"
+    return f"{what} {WORDS[error['type']]}".format(**error.get("ctx", {}))

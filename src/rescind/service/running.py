@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from rescind.core.words import count_of
 from rescind.errors import ConfigError
+from rescind.ledger import outage
 from rescind.ledger.book import Ledger
 from rescind.ledger.catalogue import FILE as CATALOGUE
 from rescind.ledger.catalogue import Catalogue
@@ -228,25 +229,33 @@ def run(
                 say(f"note: {missing}")
             if swap_in_use():
                 say("note: swap is on, so memory with loans may be written to a disk. Turn it off.")
-            if wanted.users is None:
-                bringing.check_complete(ledger)
-            if people is not None and wanted.users and wanted.codes:
-                bringing.bring(ledger, wanted.users, people, wanted.codes, say)
-            elif people is not None:
-                demonstration.fill(ledger, people, say)
-            for one in wanted.removed():
-                count = ledger.submit(one).result().body["removed"]
-                say(f"removed {one.kind} {one.name} ({count}).")
-            say("getting ready: a minute if this version has not compiled here before.")
-            warm_up(ledger)
-            if note := release_missing(ledger):
-                say(note)
+            _make_ready(ledger, wanted, people, say)
             settings = door.settings(listening.getsockname()[1], wanted.business)
             _serve(ledger, settings, door, wanted, listening, say)
         finally:
             ledger.close()
     finally:
         listening.close()
+
+
+@outage.told_at_a_start()
+def _make_ready(
+    ledger: Ledger, wanted: Wanted, people: demonstration.People | None, say: Say
+) -> None:
+    """Bring and remove what is wanted, then compile."""
+    if wanted.users is None:
+        bringing.check_complete(ledger)
+    if people is not None and wanted.users and wanted.codes:
+        bringing.bring(ledger, wanted.users, people, wanted.codes, say)
+    elif people is not None:
+        demonstration.fill(ledger, people, say)
+    for one in wanted.removed():
+        count = ledger.submit(one).result().body["removed"]
+        say(f"removed {one.kind} {one.name} ({count}).")
+    say("getting ready: a minute if this version has not compiled here before.")
+    warm_up(ledger)
+    if note := release_missing(ledger):
+        say(note)
 
 
 def _check_mirror(mirror: Path | None) -> None:
@@ -328,10 +337,13 @@ def release_missing(ledger: Ledger) -> str | None:
     """Return what to tell if people lend and no release is served, as after a restore."""
     if ledger.releases.current is not None or not ledger.reading.overview()["lenders"]:
         return None
+    why, unread = "none was made yet, or a restore went back behind it", ledger.releases.unread
     return (
-        "note: no release is served (none was made yet, or a restore went back behind it), so "
-        "every list shows popular items until the next one is due. Make one now: Release now on "
-        "the operator's page, or POST /v1/operator/releases with a token of the scope release."
+        f"note: no release is served ({unread or why}), so every list shows popular items until "
+        "the next one is due. Make one now: Release now on the operator's page, or POST "
+        "/v1/operator/releases with a token of the scope release."
+        + " It needs nothing of that file: no loan and no receipt is lost."
+        * bool(unread)
     )
 
 
@@ -346,6 +358,7 @@ def name_differs(name: str, settings: Settings) -> str | None:
     )
 
 
+@outage.told_at_a_start()
 def _print_entrances(service: Service, wanted: Wanted, say: Say) -> None:
     """Print links and tokens, each once; only their digests are kept."""
     ledger, origin = service.ledger, service.settings.origin
