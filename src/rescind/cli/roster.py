@@ -120,7 +120,7 @@ def check(
         trusted = trusted or own_key_under(public.log.note)
         told = roster.check(public, trusted, witnesses, before)
         told += [f"the log begins with what {since} signed"] if since else []
-        told += _mine(public, lines)
+        told += _mine(public, lines) if lines else []
         told += _signed(folder, public, signers, earliest) if signers is not None else []
         told += _audit(run, public, folder) if run else []
         told += _audit_state(state, database, public) if state else []
