@@ -28,7 +28,7 @@ from rescind.cli.flower_given import requests_named
 from rescind.cli.verify import command
 from rescind.data import import_file
 from rescind.data.importing import append_file, load_imported
-from rescind.errors import RescindError
+from rescind.errors import ConfigError, RescindError
 from rescind.flower.run_request import RunRequest
 from rescind.flower.server.serve import serve
 from rescind.flower.silo.data_source import RecipeData
@@ -164,6 +164,16 @@ class Shops:
     def train(self) -> None:
         if not self.away:
             self.steps.append("train")
+            self.learn()
+
+    def learn(self) -> None:
+        """Train anew; a request that a silo has not confirmed yet is finished first."""
+        try:
+            self.serve()
+        except ConfigError as error:
+            if "repeat its command with --resume" not in str(error):
+                raise
+            self.serve(resume=True)
             self.serve()
 
     def return_(self) -> None:
@@ -183,7 +193,7 @@ class Shops:
         new = self.pick(ITEMS)
         file.write_text(f"user,item\n{user},{new}\n")
         append_file("shop", file)
-        self.serve()
+        self.learn()
         mine = {row for row in self.held() if row[0] == user}
         assert mine == {(user, new)} - self.gone, self.steps
 
@@ -265,3 +275,13 @@ def test_the_same_request_after_a_kill_is_answered_once_also_without_resume(
     shops.serve(withdraw=["customer 7"])
     assert "customer 7" not in {user for user, _ in shops.held()}
     assert "1 receipt: 1 valid" in verified(shops, capsys)
+
+
+def test_an_item_that_the_file_has_twice_is_named_once_in_the_command_that_deletes_it(
+    shops: Shops, caplog: pytest.LogCaptureFixture
+) -> None:
+    user, item = next(row for row in sorted(shops.held()) if row[0] == "customer 7")
+    shops.serve(erase=[f"{user}:{item}"])
+    (told,) = (r.getMessage() for r in caplog.records if "To delete them" in r.getMessage())
+    assert "2 rows" in told, "the control: the file has it twice"
+    assert told.endswith(f"rescind data erase shop --user '{user}' --item '{item}'")

@@ -349,6 +349,23 @@ def test_a_request_that_cannot_be_answered_does_not_block_the_others(deployed: D
     assert not deployed.held("customer 8")
 
 
+def test_it_blocks_no_others_either_where_another_silo_missed_something(
+    deployed: Deployment,
+) -> None:
+    """The answer of a silo that applies an earlier request hid that this one was refused."""
+    deployed.run()
+    deployed.run(away=[IDS.index("customer 7") % SILOS], withdraw=["customer 8"])
+    own = first_items("customer 9")
+    strange = next(f"product {n}" for n in range(20) if f"product {n}" not in own)
+    facts = deployed.run(erase=[f"customer 9:{strange}"], withdraw=["customer 6"])
+    (refused,) = facts["refused_requests"]
+    assert refused["why"].startswith(f"user 'customer 9' does not hold item '{strange}'")
+    assert [one["event"] for one in facts["forgot"]] == ["Withdraw", "Withdraw"]
+    assert facts["silos"]["waiting"] == []
+    assert not deployed.held("customer 6")
+    assert deployed.held("customer 9")
+
+
 def test_an_unknown_id_is_refused_and_the_others_are_answered(deployed: Deployment) -> None:
     deployed.run()
     facts = deployed.run(unshare=["4"], erase=["customer 9:nothing"], withdraw=["9", "customer 8"])

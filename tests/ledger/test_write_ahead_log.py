@@ -88,6 +88,7 @@ def test_after_a_scan_and_a_look_what_is_acknowledged_is_on_the_disk(
     server.kill()
     server.start()
     assert server.ask(do="loans", person=person)["body"]["items"] == [1, 2, 3]
+    server.kill()
 
 
 def test_control_a_file_opened_by_hand_ends_the_locks(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from rescind.flower.server.remote_holdings import (
     after_reply,
     from_sizes,
     needed_moments,
+    part_for,
     remote_holdings,
     with_pending,
     with_reply,
@@ -288,17 +289,26 @@ class FlowerExecutor:
     def apply(
         self, method: Method, public: Params, event: Event, vault: Vault, clock: Clock
     ) -> Vault:
-        """Send an event to the silos concerned. A missing silo applies it before its next work."""
+        """Send an event to the silos concerned. A missing silo applies it before its next work.
+
+        Raises what all of these answer, such as that a record is not there: they are asked apart
+        from silos that missed something earlier, whose answers say nothing about this event.
+        """
         vault = with_pending(vault, event, public)
-        requests = {
-            silo: self._vault_request("apply", method, vault, silo, clock, {}, {})
-            for silo in remote_holdings(vault).pending_silos
-        }
-        replies, why = self.line.ask(requests)
-        for silo, reply in replies.items():
-            vault = after_reply(vault, silo, reply)
-        for silo, reason in why.items():
-            log.warning("silo %d did not acknowledge %s: %s", silo, type(event).__name__, reason)
+        held = remote_holdings(vault)
+        concerned = [s for s in held.pending_silos if part_for(event, s, held.silos) is not None]
+        late = [silo for silo in held.pending_silos if silo not in concerned]
+        for silos in (concerned, late):
+            requests = {
+                silo: self._vault_request("apply", method, vault, silo, clock, {}, {})
+                for silo in silos
+            }
+            replies, why = self.line.ask(requests) if requests else ({}, {})
+            for silo, reply in replies.items():
+                vault = after_reply(vault, silo, reply)
+            for silo, reason in why.items():
+                named = type(event).__name__
+                log.warning("silo %d did not acknowledge %s: %s", silo, named, reason)
         if "keep" in self.needed:  # a difference may be asked for from the state before the event
             after = vault.private[MOMENT].tolist()
             self.needed["keep"] = sorted({*self.needed["keep"], *after})

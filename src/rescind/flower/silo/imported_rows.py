@@ -52,7 +52,7 @@ def _told(name: str, own: bool, user: str, items: Sequence[str], rows: int) -> s
     later = "Every load leaves them out from now on" if own else "This silo leaves them out"
     where = "here" if own else "on each machine that has this table"
     command = ["rescind", "data", "erase", name, "--user", user]
-    command += [word for item in items for word in ("--item", item)]
+    command += [word for item in dict.fromkeys(items) for word in ("--item", item)]
     return (
         f"forgotten by this silo, and still in the imported table '{name}' on this machine: {rows} "
         f"row{'s' * (rows != 1)} of user '{user}'. {later}. To delete them, {where}: "
