@@ -105,6 +105,16 @@ def test_a_value_that_is_not_a_number_is_no_change():
         before.check("f")
 
 
+def test_a_change_of_a_tensor_of_inference_mode_is_told_by_its_values():
+    with torch.inference_mode():
+        kept = {"x": torch.zeros(2)}
+        before = Unchanged({"state": kept}, copy=False)
+        before.check("f")
+        kept["x"] += 1.0
+    with pytest.raises(BoundaryError, match=r"state\['x'\]"):
+        before.check("f")
+
+
 OFTEN = {"FedAvg", "FedShare", "F3CRec", "Gram", "SeqGram", "GraphFedAvg"}
 """What other authors build on most; the rest takes minutes."""
 WORLDS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random  # noqa: TID251 - what is refused here
 from dataclasses import dataclass, replace
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from rescind.core import own_code
+from rescind.core import kept_values, own_code
 from rescind.core.executor import InProcess
 from rescind.core.federation import Federation
 from rescind.core.guards import Clip
@@ -351,8 +352,80 @@ def test_a_list_may_collect_what_somebody_wants_to_look_at():
 
 def test_a_list_that_is_read_takes_nothing_into_the_next_run():
     learn(InAList(), rounds=2)  # the first run is what it would be without
-    with pytest.raises(ConfigError, match="a list that an earlier call has filled"):
+    with pytest.raises(ConfigError, match=r"a list that calls have filled \(.*SUMS\)"):
         learn(InAList(), rounds=1, clients=11)
+
+
+class Scaled(Popularity):
+    def server_step(self, state, sums, world, clock):
+        SCALES.append(0.0)
+        total = sums["train"].totals["item"] * SCALES[0]
+        return state.next({"item": total})
+
+
+SCALES = [1.0]
+
+
+def test_a_list_that_its_author_changes_between_runs_is_a_setting():
+    one = learn(Scaled(), rounds=1)
+    SCALES[0] = 2.0
+    two = learn(Scaled(), rounds=1)
+    assert torch.equal(two.now.state.public["item"], 2 * one.now.state.public["item"])
+    SCALES.clear()
+    SCALES.append(3.0)
+    learn(Scaled(), rounds=1)
+    assert SCALES == [3.0, 0.0]
+
+
+def test_a_list_of_data_beside_a_method_is_neither_copied_nor_kept():
+    method, rows = Scaled(), [0.0] * (kept_values.DATA + 1)
+    globals()["ROWS"] = rows
+    try:
+        with kept_values.diaries(method) as lists:
+            assert {name for name, *_ in lists} >= {"SCALES"}
+            assert "ROWS" not in {name for name, *_ in lists}
+            rows.append(1.0)
+        assert not any(kept is rows for kept, *_ in kept_values._LEFT.values())
+    finally:
+        del globals()["ROWS"]
+
+
+class Inferring(Popularity):
+    """What it returns are tensors of which torch counts no changes."""
+
+    def server_init(self, *given):
+        with torch.inference_mode():
+            return super().server_init(*given)
+
+    def server_step(self, *given):
+        with torch.inference_mode():
+            return super().server_step(*given)
+
+
+def test_a_method_may_use_inference_mode():
+    with torch.inference_mode():
+        globals()["KEPT"] = torch.zeros(2)
+    try:
+        fed, same = learn(Inferring(), rounds=3), learn(Popularity(), rounds=3)
+    finally:
+        del globals()["KEPT"]
+    assert torch.equal(fed.now.state.public["item"], same.now.state.public["item"])
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: torch.func.vmap(torch.dot),
+        lambda: torch.func.grad(torch.sum),
+        lambda: functools.wraps(functools.partial(np.add, 1))(lambda x: x),
+    ],
+)
+def test_a_function_around_a_built_in_one_may_stand_in_the_file(made):
+    globals()["HELPER"] = made()
+    try:
+        learn(Collects(), rounds=1)
+    finally:
+        del globals()["HELPER"]
 
 
 @pytest.mark.parametrize("seed", ["0", None, 1.5, -1])

@@ -33,6 +33,7 @@ from rescind.flower.silo.data_source import RecipeData
 from rescind.flower.silo.node import Node
 from rescind.flower.silo.recommend import recommend_to
 from rescind.flower.silo.storage import Store
+from rescind.flower.wire.messages import Letter, pack_error
 from rescind.flower.wire.steps import HELD
 from rescind.forgetting import receipt
 from rescind.forgetting.verify import verify
@@ -66,6 +67,8 @@ class Deployment:
             str(folder / "recipe.toml"), SILOS, str(folder / "out"), deadline=0.0, wait=0.0
         )
         self.rounds = 0
+        self.fails: int | None = None
+        """The silo that answers with an error whatever is to be applied."""
 
     def run(self, away: Iterable[int] = (), resume: bool = False, **named: list[str]) -> Any:
         words = {"unshare": None, "erase": None, "withdraw": None, **named}
@@ -75,11 +78,18 @@ class Deployment:
         grid = Counting(
             {FIRST + s: Node(Store(self.folder / f"silo-{s}"), source, s, SILOS) for s in there}
         )
+        grid.changed = self._failing
         try:
             serve(grid, asked)
         finally:
             self.rounds = grid.rounds
         return results(asked)[0]
+
+    def _failing(self, node: int, reply: Letter) -> Letter:
+        if self.fails is None or node != FIRST + self.fails or reply.facts["verb"] == "meet":
+            return reply
+        why = DataError("the disk of this silo is damaged")
+        return Letter({**reply.facts, **pack_error(why)}, {})
 
     def receipt(self, name: str) -> receipt.Receipt:
         data, signer = (self.folder / "out" / name).read_bytes(), keys.own_public_key()
@@ -364,6 +374,20 @@ def test_it_blocks_no_others_either_where_another_silo_missed_something(
     assert facts["silos"]["waiting"] == []
     assert not deployed.held("customer 6")
     assert deployed.held("customer 9")
+
+
+def test_a_late_silo_that_fails_takes_no_request_from_others(deployed: Deployment) -> None:
+    """What it answers is about an earlier request: the new one is applied elsewhere already."""
+    deployed.run()
+    late = IDS.index("customer 7") % SILOS
+    deployed.run(away=[late], withdraw=["customer 8"])
+    deployed.fails = late
+    facts = deployed.run(withdraw=["customer 6"])
+    assert "refused_requests" not in facts
+    assert [one["event"] for one in facts["forgot"]] == ["Withdraw", "Withdraw"]
+    assert facts["silos"]["waiting"] == [late]
+    deployed.fails = None
+    assert deployed.run(resume=True)["silos"]["waiting"] == []
 
 
 def test_an_unknown_id_is_refused_and_the_others_are_answered(deployed: Deployment) -> None:

@@ -27,14 +27,15 @@ class Unchanged:
         """given: arguments by name    copy: also compare values"""
         found = {id(tensor): (place, tensor) for place, tensor in _tensors(given)}
         self.before = [
-            (place, tensor, tensor._version, _copy(tensor) if copy else None)
+            (place, tensor, changes_of(tensor), _copy(tensor, copy))
             for place, tensor in found.values()
         ]
 
     def check(self, name: str) -> None:
         """Refuse a function, given by name, that has changed one of them."""
         for place, tensor, version, values in self.before:
-            if tensor._version != version or (values is not None and not _same(tensor, values)):
+            changed = values is not None and not _same(tensor, values)
+            if changed or changes_of(tensor) != version:
                 raise BoundaryError(
                     f"{name} changed its argument {place} in place: restore points and models that "
                     f"are trained again share it, and would change, too. Change that function: "
@@ -43,8 +44,14 @@ class Unchanged:
                 )
 
 
-def _copy(tensor: Tensor) -> Tensor | None:
-    return tensor.detach().clone() if tensor.nbytes <= COPIED else None
+def changes_of(tensor: Tensor) -> int:
+    """Return how often a tensor was changed in place; 0 of one of inference mode: nobody counts."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _copy(tensor: Tensor, asked: bool) -> Tensor | None:
+    wanted = asked or tensor.is_inference()
+    return tensor.detach().clone() if wanted and tensor.nbytes <= COPIED else None
 
 
 def _same(one: Tensor, two: Tensor) -> bool:

@@ -7,6 +7,7 @@ somebody, so that forgetting would not be exact. What counts is that they change
 from __future__ import annotations
 
 import inspect
+import operator
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,10 +18,14 @@ from typing import Any
 
 from torch import Tensor
 
+from rescind.core.in_place import changes_of
 from rescind.core.returns import ours
 
 Kept = dict[tuple[str, str], tuple[int, int]]
 """By place and name: which value it is, and how often it changed."""
+
+Diaries = list[tuple[str, list[Any], list[Any]]]
+"""Lists that calls may grow: name, the list, and what it has without these calls."""
 
 _NOBODYS = {*sys.stdlib_module_names, "torch"}
 _NO_VALUES = (type, ModuleType, FunctionType, cached_property)
@@ -31,7 +36,7 @@ _OURS = {"held_to", "__wrapped__"}
 def kept_by(method: object) -> Kept:
     """Return what a method from outside keeps.
 
-    A list may grow: people collect in one what they want to look at later (`as_loaded`).
+    A list may grow: people collect in one what they want to look at later (`diaries`).
     """
     return {
         (place, name): (id(value), _changes(value))
@@ -41,33 +46,57 @@ def kept_by(method: object) -> Kept:
 
 
 @contextmanager
-def as_loaded(method: object) -> Iterator[None]:
-    """Let the lists that a method keeps be as they were at first; put back what they had.
+def diaries(method: object) -> Iterator[Diaries]:
+    """Give the lists that a method keeps, and note what a call in the block leaves in them.
+
+    What a list has when a call begins is its author's, unless calls have left just that: then it
+    is what it had before the first of these.
+    """
+    found = [
+        (name, value, _before(value))
+        for _, name, value in _values(method)
+        if isinstance(value, list) and (len(value) <= DATA or id(value) in _LEFT)
+    ]
+    try:
+        yield found
+    finally:
+        for _, kept, first in found:
+            if _same(kept, first):
+                _LEFT.pop(id(kept), None)
+            else:
+                _LEFT[id(kept)] = (kept, first, [*kept])
+
+
+@contextmanager
+def without_calls(lists: Diaries) -> Iterator[None]:
+    """Let lists be as no call has changed them; put back what they have.
 
     An answer that differs then comes from what an earlier call left in them.
     """
-    now = [(kept, [*kept]) for kept in _lists(method)]
-    for kept, _ in now:
-        kept[:] = _AT_FIRST[id(kept)][1]
+    now = [[*kept] for _, kept, _ in lists]
+    for _, kept, first in lists:
+        kept[:] = first
     try:
         yield
     finally:
-        for kept, content in now:
+        for (_, kept, _), content in zip(lists, now, strict=True):
             kept[:] = content
 
 
-def note_lists(method: object) -> None:
-    """Note what the lists of a method have before it is called for the first time."""
-    for kept in _lists(method):
-        _AT_FIRST.setdefault(id(kept), (kept, [*kept]))
+DATA = 10_000
+"""A list with more entries, when it is seen first, is data: to copy it in each call costs much."""
+_LEFT: dict[int, tuple[list[Any], list[Any], list[Any]]] = {}
+"""By identity: a list, so that nothing else gets its identity, what it had before calls changed it,
+and what they left in it."""
 
 
-_AT_FIRST: dict[int, tuple[list[Any], list[Any]]] = {}
-"""By identity: a list, so that nothing else gets its identity, and what it had."""
+def _before(kept: list[Any]) -> list[Any]:
+    _, first, left = _LEFT.get(id(kept), (kept, kept, kept))
+    return first if first is not kept and _same(kept, left) else [*kept]
 
 
-def _lists(method: object) -> list[list[Any]]:
-    return [value for *_, value in _values(method) if isinstance(value, list)]
+def _same(one: list[Any], two: list[Any]) -> bool:
+    return len(one) == len(two) and all(map(operator.is_, one, two))
 
 
 def _values(method: object) -> Iterator[tuple[str, str, Any]]:
@@ -90,6 +119,8 @@ def _values(method: object) -> Iterator[tuple[str, str, Any]]:
 def _of_function(place: str, function: FunctionType) -> Iterator[tuple[str, str, Any]]:
     """Yield what a function has: values set on it, and defaults that can change."""
     written: Any = inspect.unwrap(function)
+    if not isinstance(written, FunctionType):  # what torch.func or functools wraps may be built in
+        return
     for name, value in vars(written).items():
         if name not in _OURS:
             yield place, f"{written.__name__}.{name}", value
@@ -111,5 +142,5 @@ def _of_object(part: object) -> Iterator[tuple[str, str, Any]]:
 
 def _changes(value: Any) -> int:
     if isinstance(value, Tensor):
-        return value._version
+        return changes_of(value)
     return len(value) if isinstance(value, dict | set) else 0

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from rescind.core.cohort import Cohort
 from rescind.core.in_place import Unchanged
-from rescind.core.kept_values import Kept, as_loaded, kept_by, note_lists
+from rescind.core.kept_values import Diaries, Kept, diaries, kept_by, without_calls
 from rescind.core.params import Params
 from rescind.core.returns import ANSWERS, ours
 from rescind.core.update import Rows, Sum, Update
@@ -116,32 +116,39 @@ def repeatable(method: object, function: Callable[P, T], twice: bool) -> Callabl
         return function
     if getattr(method, "additive", False) and getattr(method, "noise", 0):
         twice = False  # privacy noise comes from the operating system, and has to differ
-    note_lists(method)
     written = inspect.signature(function)
     name = _ASKED.get(function.__name__, function.__name__)
 
     def asked(*given: P.args, **named: P.kwargs) -> T:
         before, kept, given_to = _generators(), kept_by(method), written.bind(*given, **named)
         unchanged = Unchanged(given_to.arguments, copy=False)
-        first = function(*given, **named)
-        unchanged.check(f"{type(method).__name__}.{name}")  # in code of a model, too
-        if kept_by(method) != kept:
-            _refuse_keeping(method, function, kept)
-        if not (twice or _generators() != before):
-            return first
-        with as_loaded(method):
-            second = function(*given, **named)
-        if not alike(first, second):
-            raise ConfigError(
-                f"two calls of {type(method).__name__}.{name} with the same arguments differ, so "
-                f"nobody could repeat this run, and forgetting would not be exact. Draw random "
-                f"numbers from the clock (clock.uniform, clock.normal, clock.integers), not from "
-                f"torch.rand, numpy or random, and read nothing from a list that an earlier call "
-                f"has filled."
-            )
+        with diaries(method) as lists:
+            first = function(*given, **named)
+            unchanged.check(f"{type(method).__name__}.{name}")  # in code of a model, too
+            if kept_by(method) != kept:
+                _refuse_keeping(method, function, kept)
+            if not (twice or _generators() != before):
+                return first
+            with without_calls(lists):
+                second = function(*given, **named)
+            if not alike(first, second):
+                raise ConfigError(
+                    f"two calls of {type(method).__name__}.{name} with the same arguments differ, "
+                    f"so nobody could repeat this run, and forgetting would not be exact. Draw "
+                    f"random numbers from the clock (clock.uniform, clock.normal, clock.integers), "
+                    f"not from torch.rand, numpy or random{_filled(lists)}."
+                )
         return first
 
     return asked
+
+
+def _filled(lists: Diaries) -> str:
+    """Return words about the lists that a function may have read and calls have filled."""
+    names = sorted({name for name, kept, first in lists if len(kept) != len(first)})
+    return f", and read nothing from a list that calls have filled ({', '.join(names)})" * any(
+        names
+    )
 
 
 def _generators() -> tuple[Any, ...]:

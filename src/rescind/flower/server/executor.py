@@ -291,19 +291,19 @@ class FlowerExecutor:
     ) -> Vault:
         """Send an event to the silos concerned. A missing silo applies it before its next work.
 
-        Raises what all of these answer, such as that a record is not there: they are asked apart
-        from silos that missed something earlier, whose answers say nothing about this event.
+        Raises if all of these refuse it, because a record is not there, say. Silos that missed
+        something earlier are asked apart: what they answer says nothing about this event.
         """
         vault = with_pending(vault, event, public)
         held = remote_holdings(vault)
         concerned = [s for s in held.pending_silos if part_for(event, s, held.silos) is not None]
         late = [silo for silo in held.pending_silos if silo not in concerned]
-        for silos in (concerned, late):
+        for silos, needed in ((concerned, True), (late, False)):
             requests = {
                 silo: self._vault_request("apply", method, vault, silo, clock, {}, {})
                 for silo in silos
             }
-            replies, why = self.line.ask(requests) if requests else ({}, {})
+            replies, why = self.line.ask(requests, needed) if requests else ({}, {})
             for silo, reply in replies.items():
                 vault = after_reply(vault, silo, reply)
             for silo, reason in why.items():

@@ -124,18 +124,18 @@ class Transport:
             replies[silo] = reply
         return replies
 
-    def ask(self, requests: Mapping[int, Letter]) -> Answers:
+    def ask(self, requests: Mapping[int, Letter], needed: bool = True) -> Answers:
         """Send a request to each silo. Return (replies, reasons of missing replies) by silo.
 
         A silo that reports an error is left out. If no silo replies, its error is raised, except
-        in a round.
+        in a round. needed: False to go on also then
         """
         known = self.journal.read(requests) if self.journal else None
         replies, why = known or ({}, {})
         rest = {silo: one for silo, one in requests.items() if silo not in {*replies, *why}}
         self.letters += len(requests) - len(rest)
         if known is None or rest:
-            found, why = self._ask_silos(rest, bool(replies))
+            found, why = self._ask_silos(rest, bool(replies) or not needed)
             replies = dict(sorted({**replies, **found}.items()))
             if self.journal is not None:
                 self.journal.write(requests, (replies, why))
@@ -143,7 +143,7 @@ class Transport:
             self.refused[reason.partition(":")[0]] += 1
         return replies, why
 
-    def _ask_silos(self, requests: Mapping[int, Letter], others_replied: bool) -> Answers:
+    def _ask_silos(self, requests: Mapping[int, Letter], may_fail: bool) -> Answers:
         """Do the work of `ask` without the journal."""
         present = {*self.grid.get_node_ids()}
         if self.first_message is not None:
@@ -166,7 +166,7 @@ class Transport:
             why[silo] = f"{FAILED}: {error}"
             if reply.facts["verb"] not in ROUNDS:
                 errors.append(error)
-        if errors and not replies and not others_replied:
+        if errors and not replies and not may_fail:
             raise errors[0]
         for silo in requests:
             if silo not in replies:
