@@ -22,7 +22,7 @@ from rescind.ledger import tables
 from rescind.ledger.backup import back_up, plan, restore
 from rescind.ledger.errors import OlderLedger
 from rescind.ledger.migrate import migrate, newest
-from rescind.ledger.place import NOTE, compared_with_note, remember, shown
+from rescind.ledger.place import NOTE, check_may_begin, compared_with_note, remember, shown
 from rescind.ledger.store import Store, reading
 
 ADDRESS = "postgresql://anna:s3cret@db.example.org/ledger"
@@ -336,3 +336,14 @@ def test_a_service_does_not_begin_above_another_or_in_a_run(tmp_path: Path) -> N
         opened(run)
     opened(tmp_path / "runs" / "second").close()  # the control: a new folder beside them
     opened(tmp_path / "runs" / "service").close()
+
+
+def test_a_copy_of_the_keys_in_the_folder_is_no_service(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    (state / "disk").mkdir(parents=True)
+    opened(tmp_path / "other").close()
+    shutil.copy(tmp_path / "other" / "keys.bin", state / "disk")
+    check_may_begin(state, ADDRESS)
+    (state / "disk" / "database.txt").write_text(ADDRESS)  # the control: now it is one
+    with pytest.raises(ConfigError, match=r"disk does. Give"):
+        check_may_begin(state, ADDRESS)

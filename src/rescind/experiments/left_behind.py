@@ -90,12 +90,12 @@ def copies(facts: dict[str, Any], event: Event, listed: bool, rows: Rows) -> lis
     name, imported = data["name"], data["source"] == "imported"
     copy = f"The {'imported copy' if imported else 'published files'} of '{name}'"
     if isinstance(event, Unshare):
-        again = listed or rows.not_lent == rows.asked
+        again = listed or 0 < rows.asked == rows.not_lent
         lent = "and are not lent again" if again else "and other runs may lend them again"
         stay = "rows that are still stored there stay" if imported else "all rows stay there"
         kept = f"{stay}, as they do on devices, {lent}."
         return [f"{copy}: {_not_stored(rows) or kept}"]
-    out = listed or rows.left_out == rows.asked
+    out = listed or 0 < rows.asked == rows.left_out
     later = "are left out of every run from now on" if out else "may be learnt by other runs"
     if not imported:
         return [f"{copy} on this machine: their rows {later}."]

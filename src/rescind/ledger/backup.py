@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from rescind.errors import ConfigError, DataError
 from rescind.ledger import tables
 from rescind.ledger.belonging import in_place, refuse_foreign
 from rescind.ledger.errors import CannotStart
+from rescind.ledger.going_back import check_copies_agree, named_in_place
 from rescind.ledger.keycopies import check_files
 from rescind.ledger.keyfile import FILE as KEYS
 from rescind.ledger.keyfile import Head
@@ -29,7 +30,6 @@ from rescind.ledger.keyslots import KeySlots
 from rescind.ledger.lending import LEFT
 from rescind.ledger.lost_keys import (
     check_not_missing,
-    gone_of,
     mirror_missing,
     mirror_of,
     note_gone,
@@ -40,7 +40,7 @@ from rescind.ledger.migrate import migrate, newest
 from rescind.ledger.place import FILE, check_not_elsewhere, check_there, remember
 from rescind.ledger.reading import OPEN
 from rescind.ledger.start import open_boxes, read_tree
-from rescind.ledger.store import Store, last_batch, last_batch_if_any, reading, reading_any
+from rescind.ledger.store import Store, last_batch, reading, reading_any
 from rescind.proof.tlog import Tree
 
 CHUNK = 1000
@@ -125,15 +125,19 @@ class Plan:
     """Open requests whose receipt cannot be issued: its key was destroyed with an earlier one."""
     undone: Undone | None = None
     """What the ledger in place has answered since; None: it is the one to accept, or unreadable."""
-    keys_lost: int = 0
-    """Keys that the ledger in place needs and no copy has: the keys are damaged, or an old copy."""
+    keys_lost: int | None = 0
+    """Keys that the ledger in place needs and no copy has: the keys are damaged, or an old copy.
+
+    None: no ledger in place tells.
+    """
 
     def __str__(self) -> str:
         text = (
             f"This ledger has {_entries(self.entries)}. {count_of(self.loans, 'loan')} of "
             f"{people_of(self.people)} open.\n"
             f"Dropped: {count_of(self.loans_dropped, 'loan')} of {people_of(self.people_dropped)}, "
-            f"which changed or left since. Accounts that ended since: {self.accounts_ended:,}.\n"
+            f"which changed or left since. Accounts that ended since: {self.accounts_ended:,}."
+            f"{self._doubt()}\n"
             f"The next start destroys {count_of(self.keys_destroyed, 'key')} of what was lent or "
             f"changed since. Until then another backup can be put in place instead."
         )
@@ -155,6 +159,15 @@ class Plan:
                 f"right: publish what happened. A log that they cosign needs a new state folder."
             )
         return text
+
+    def _doubt(self) -> str:
+        """Say that what is dropped may be due to damaged keys, if nothing tells."""
+        if self.keys_lost is not None or not (self.loans_dropped or self.accounts_ended):
+            return ""
+        return (
+            " (If the keys are whole: no ledger in place tells. Damaged keys look the same; put a "
+            "whole copy back first.)"
+        )
 
     def _about_receipts(self) -> str:
         """Say which receipts cannot be issued, and what is left to do for their people."""
@@ -203,11 +216,14 @@ def plan(state: Path, backup: Path | None, keys_mirror: Path | None, database: s
     _check_place(state, backup, database)
     with ExitStack() as stack:
         mirror = stack.enter_context(_held(state, keys_mirror))
-        keys = stack.enter_context(_keys(state, mirror, reading=True))
+        needed = named_in_place(state, mirror, database)
+        keys = stack.enter_context(_keys(state, mirror, needed, reading=True))
         source = stack.enter_context(_source(state, backup, database))
         refuse_foreign(keys, source, state, backup, database)
-        loans, lost = open_boxes(keys, source)
         named = tables.named_slots(source)
+        if needed is None:
+            check_copies_agree(state, mirror, named)
+        loans, lost = open_boxes(keys, source)
         without_key = _without_key(keys, source)
         tree = _tree(source)
         return Plan(
@@ -221,18 +237,8 @@ def plan(state: Path, backup: Path | None, keys_mirror: Path | None, database: s
             keys_destroyed=len(keys.without_box(named)),
             receipts_impossible=len(without_key),
             undone=_undone(state, database, source, without_key) if backup else None,
-            keys_lost=_keys_lost(keys, state, database),
+            keys_lost=None if needed is None else len(needed - keys.ids),
         )
-
-
-def _keys_lost(keys: KeySlots, state: Path, database: str | None) -> int:
-    """Count keys that are damaged, not destroyed: a ledger as new as its keys names no others."""
-    with in_place(state, database) as here:
-        if here is None or last_batch_if_any(here) < keys.head.batch:
-            return 0
-        with suppress(DBAPIError):  # of an earlier version: it has other columns
-            return len(tables.named_slots(here) - keys.ids - gone_of(here))
-    return 0
 
 
 def _without_key(keys: KeySlots, source: Connection) -> set[str]:
@@ -265,12 +271,15 @@ def restore(
     """
     _check_place(state, backup, database)
     with _held(state, keys_mirror) as mirror:
-        with (
-            _keys(state, mirror, reading=True) as found,
+        needed = named_in_place(state, mirror, database)
+        with (  # before anything is written
+            _keys(state, mirror, needed, reading=True) as found,
             _source(state, backup, database) as source,
         ):
-            refuse_foreign(found, source, state, backup, database)  # before anything is written
-        with _keys(state, mirror) as keys:
+            refuse_foreign(found, source, state, backup, database)
+            if needed is None:
+                check_copies_agree(state, mirror, tables.named_slots(source))
+        with _keys(state, mirror, needed) as keys:
             _go_back(keys, state, backup, mirror, database)
 
 
@@ -360,8 +369,10 @@ def _held(state: Path, mirror: Path | None) -> Iterator[Path | None]:
 
 
 @contextmanager
-def _keys(state: Path, mirror: Path | None, reading: bool = False) -> Iterator[KeySlots]:
-    with closing(KeySlots(state / KEYS, mirror, reading=reading)) as keys:
+def _keys(
+    state: Path, mirror: Path | None, needed: set[int] | None, reading: bool = False
+) -> Iterator[KeySlots]:
+    with closing(KeySlots(state / KEYS, mirror, reading=reading, needed=needed or ())) as keys:
         yield keys
 
 

@@ -27,7 +27,7 @@ Read = Callable[[Path], bytes]
 def read_apart() -> Iterator[Read]:
     """Give a function that returns the bytes of a file, and raises `DataError` if it cannot."""
     with subprocess.Popen(
-        [sys.executable, "-m", "rescind.ledger.file_worker"],
+        [sys.executable, "-P", "-m", "rescind.ledger.file_worker"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

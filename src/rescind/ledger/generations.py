@@ -291,7 +291,7 @@ class Generations:
             "state": str(self._parts.state),
             "key": self._parts.keys.get(row.key).key.hex(),
         }
-        command = [sys.executable, "-m", "rescind.ledger.generation_worker"]
+        command = [sys.executable, "-P", "-m", "rescind.ledger.generation_worker"]
         pipe = subprocess.PIPE
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
         with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=env) as process:

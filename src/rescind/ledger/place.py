@@ -121,7 +121,9 @@ def check_may_begin(state: Path, database: str | None) -> None:
 
 def _check_nobody_elses(state: Path) -> None:
     """Refuse to begin in a folder that is of something else."""
-    if inside := sorted(path.parent for path in state.glob(f"*/{KEYS}")):
+    holding = {path.parent for name in (FILE, NOTE) for path in state.glob(f"*/{name}")}
+    # Keys alone may be this service's own: a copy on a disk that is mounted in its folder.
+    if inside := sorted(path for path in holding if (path / KEYS).is_file()):
         raise ConfigError(
             f"{state} holds no service, but {inside[0]} does. Give --state {inside[0]}; to begin "
             f"another one, name a new folder."

@@ -128,7 +128,7 @@ def _make_there(copy: Copy, ids: Sequence[str], form: Form, noise: Noise | None 
     for name, parts in (("kept", copy.kept), ("gone", copy.gone)):
         arrays |= piping.joined(name, parts)
     done = subprocess.run(
-        [sys.executable, "-m", __name__],
+        [sys.executable, "-P", "-m", __name__],
         input=piping.written(settings, arrays),
         capture_output=True,
         check=False,

@@ -86,7 +86,7 @@ class Worker:
             **piping.joined("part", asked.parts),
         }
         self._running = subprocess.Popen(
-            [sys.executable, "-m", __name__],
+            [sys.executable, "-P", "-m", __name__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
