@@ -233,10 +233,26 @@ def test_bad_requests_are_told_what_to_do(run, tmp_path):
         ("", "no column 'user'"),
         ("user,item\n", "names no users"),
         (f"user,item\n{CANARY}\n", "has no item"),
+        (f"user,items\n{CANARY},{FILM}\n", r"column 'items' and no column 'item': did you mean"),
+        (f"user,product\n{CANARY},{FILM}\n", r"column 'product' and no column 'item'"),
+        (f"user\n{CANARY},{FILM}\n", f"line 2: '{FILM}' has no column"),
+        (f"user,\n{CANARY},{FILM}\n", f"line 2: '{FILM}' has no column"),
+        (f"user,user\nperson-4,{CANARY}\n", "two columns 'user'"),
+        (f"user,item\n{CANARY},{FILM},film-2\n", "line 2: 'film-2' has no column"),
     ):
         path.write_text(text)
         with pytest.raises((DataError, ConsentError), match=says):
             read_request(fed, "erase", str(path))
+    path.write_bytes("user\nJ\u00f6rg\n".encode("latin-1"))
+    with pytest.raises(DataError, match="is not UTF-8 text"):
+        read_request(fed, "erase", str(path))
+    for text, items in (  # the control: what else a table has, or the commas of a spreadsheet
+        (f"user,item,title\n{CANARY},{FILM},A film\n", 1),
+        (f"user,item,\n{CANARY},{FILM},\n", 1),
+        (f"user,\n{CANARY},,\n", 12),
+    ):
+        path.write_text(text)
+        assert len(read_request(fed, "erase", str(path)).records) == items
     with pytest.raises(DataError, match=r"there is no file .*none\.csv"):
         read_request(fed, "erase", str(tmp_path / "none.csv"))
     with pytest.raises(DataError, match="cannot be read as a request"):

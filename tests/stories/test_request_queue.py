@@ -886,6 +886,25 @@ def test_an_unreadable_request_is_open_and_becomes_overdue(queue, text):
         assert f"rescind_requests_next_due_seconds {due:.0f}\n" in late
 
 
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ('{"withdraw": "3", "withdraw": "5"}', "withdraw"),
+        ('{"erase": {"user": "3", "items": ["1"], "items": ["2"]}}', "items"),
+        ('{"withdraw": "3", "received": "2026-10-01", "received": "2026-11-16"}', "received"),
+    ],
+)
+def test_a_word_that_stands_twice_loses_no_request(queue, text, word):
+    folder, run = queue
+    (folder / "two.json").write_text(text)
+    done = work_through(folder, run, "none")
+    assert done.refused == ("two",)
+    told = json.loads((folder / "refused" / "two.json").read_text())["why"]
+    assert f"'{word}' stands there twice, and only one of them would count" in told
+    assert (folder / "two.json").is_file()
+    assert not done.answered
+
+
 def test_a_wrong_request_keeps_the_deadline_that_it_names(queue):
     folder, run = queue
     ask(folder, "e", take_back="u0318", due="2026-01-05")

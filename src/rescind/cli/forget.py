@@ -316,7 +316,20 @@ def _amount(fed: Federation, event: Event, rows: int) -> str:
 
     graph = fed.now.vault.holdings.graph  # whose records are not of items
     named = getattr(event, "records", None) if graph is None else None
-    return items_and_rows(rows if named is None else len(named.pairs().unique()), rows)
+    told = items_and_rows(rows if named is None else len(named.pairs().unique()), rows)
+    return f"{told}, all that the run has of them" if _is_all(fed, event, rows) else told
+
+
+def _is_all(fed: Federation, event: Event, rows: int) -> bool:
+    """Return whether an erasure names every record that its users hold."""
+    import torch
+
+    from rescind.core.records import Erase
+
+    if not isinstance(event, Erase) or fed.now.vault.holdings.graph is not None:
+        return False
+    holders = fed.now.vault.holdings.records.client
+    return int(torch.isin(holders, event.records.client.unique().to(holders)).sum()) == rows
 
 
 def few_people(event: Event) -> bool:

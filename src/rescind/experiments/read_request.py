@@ -9,7 +9,7 @@ import csv
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -25,7 +25,7 @@ from rescind.core.records import (
 )
 from rescind.data.import_reading import other_separator
 from rescind.data.simulated_lending import draw_regret
-from rescind.errors import ConfigError, ConsentError, DataError
+from rescind.errors import ConfigError, ConsentError, DataError, did_you_mean
 from rescind.forgetting.asked_before import AskedBefore
 
 Kind = Literal["erase", "unshare", "withdraw", "nodes", "edges", "labels"]
@@ -185,9 +185,30 @@ def _table(path: Path) -> tuple[tuple[str, ...], list[dict[str, str | None]]]:
             table = csv.DictReader(file)
             names = tuple(name.strip().lower() for name in table.fieldnames or ())  # User,Item too
             table.fieldnames = names
-            return names, list(table)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+            rows = list(table)
+    except UnicodeDecodeError:
+        raise DataError(
+            f"{path} is not UTF-8 text. Save it as UTF-8 (in Excel: CSV UTF-8)."
+        ) from None
+    except (OSError, csv.Error) as error:
         raise DataError(f"{path} cannot be read as a request: {error}.") from None
+    _check_cells(path, names, rows)
+    return names, rows
+
+
+def _check_cells(path: Path, names: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
+    """Refuse a table whose cells could stand in another column than its author believes."""
+    if twice := [name for name in dict.fromkeys(names) if name and names.count(name) > 1]:
+        raise DataError(f"{path} has two columns '{twice[0]}'. Leave one out.")
+    for number, row in enumerate(rows, 2):
+        beyond: list[str] = row.pop(None, None) or []  # type: ignore[call-overload]
+        more = [cell for cell in (row.get("") or "", *beyond) if cell.strip()]
+        if more:
+            raise DataError(
+                f"{path}, line {number}: '{more[0]}' has no column (the first line is "
+                f"'{','.join(names)}'). Name its column there, or put a cell with a comma in it "
+                f"into double quotes."
+            )
 
 
 def _from_file(fed: Federation, path: Path, kind: Kind, before: AskedBefore) -> Records:
@@ -199,6 +220,13 @@ def _from_file(fed: Federation, path: Path, kind: Kind, before: AskedBefore) -> 
             f"{path} has no column 'user' (its first line is "
             f"'{', '.join(map(str, names))}').{commas} Write a header 'user,item' or 'user' and "
             f"original ids below."
+        )
+    unknown = [name for name in names if name and name != "user"]
+    if unknown and "item" not in names:  # all of a user would be taken for a misspelt header
+        raise DataError(
+            f"{path} has a column '{unknown[0]}' and no column 'item': "
+            f"{did_you_mean(unknown[0], ['item'])}For some records of a user write the header "
+            f"'user,item'; for all of them a file with only the column 'user'."
         )
     if not rows:
         raise DataError(f"{path} names no users: it has no line below its header.")

@@ -123,12 +123,33 @@ def _json(path: Path) -> Any:
     text = ""
     try:
         text = path.read_text(encoding="utf-8-sig")  # editors of Windows put a mark at the start
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_once)
+    except _TwiceError as twice:
+        raise DataError(
+            f"{path}: '{twice}' stands there twice, and only one of them would count. Write a file "
+            f"for each user, the items of one in one list, and each word once: {_EXAMPLE}."
+        ) from None
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not UTF-8 text. Save it as UTF-8. Write {_EXAMPLE}.") from None
     except (OSError, ValueError, RecursionError) as error:
         curly = any(quote in text for quote in _CURLY)
         why = "it has curly quotes, as text programs write them" if curly else error
         move = "" if path.suffix == _SUFFIX else " If it is no request, move it elsewhere."
         raise DataError(f"{path} is not JSON ({why}). Write {_EXAMPLE}.{move}") from None
+
+
+class _TwiceError(Exception):
+    """A word stands twice in an object: the first one would be lost without a trace."""
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON in which each word stands once."""
+    found: dict[str, Any] = {}
+    for word, value in pairs:
+        if word in found:
+            raise _TwiceError(word)
+        found[word] = value
+    return found
 
 
 def _read(path: Path, table: Any, now: datetime) -> Asked:
