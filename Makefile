@@ -43,7 +43,7 @@ $(VENV)/installed: $(VENV)/made $(STATED)
 $(VENV)/installed-dev: $(VENV)/made $(STATED)
 	@echo "installing rescind with the tools for tests and checks (a few minutes the first time)"
 	@$(INSTALL) --editable '.[dev,flower,service,postgres]'
-	@touch $(VENV)/installed $@
+	@touch $(VENV)/installed $(VENV)/installed-service $@
 
 $(VENV)/installed-docs: $(VENV)/installed-dev
 	@echo "installing the tools for the documentation"

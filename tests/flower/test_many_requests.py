@@ -86,7 +86,11 @@ class Deployment:
         return results(asked)[0]
 
     def _failing(self, node: int, reply: Letter) -> Letter:
-        if self.fails is None or node != FIRST + self.fails or reply.facts["verb"] == "meet":
+        if (
+            self.fails is None
+            or node != FIRST + self.fails
+            or reply.facts["verb"] in ("meet", "find")
+        ):
             return reply
         why = DataError("the disk of this silo is damaged")
         return Letter({**reply.facts, **pack_error(why)}, {})
@@ -374,6 +378,25 @@ def test_it_blocks_no_others_either_where_another_silo_missed_something(
     assert facts["silos"]["waiting"] == []
     assert not deployed.held("customer 6")
     assert deployed.held("customer 9")
+
+
+def test_a_request_that_cannot_go_on_is_named_with_what_waits_behind_it(
+    deployed: Deployment,
+) -> None:
+    deployed.run()
+    deployed.fails = IDS.index("customer 8") % SILOS
+    two = ["customer 8", "customer 7"]
+    with pytest.raises(DataError) as told:
+        deployed.run(withdraw=two)
+    said = str(told.value)
+    assert said.startswith(
+        "the request of user 'customer 8' (withdraw) is not answered yet; 1 later request waits: "
+    )
+    assert "damaged" in said
+    assert said.endswith("give the same command again.")
+    deployed.fails = None
+    facts = deployed.run(withdraw=two)
+    assert [one["event"] for one in facts["forgot"]] == ["Withdraw", "Withdraw"]
 
 
 def test_a_late_silo_that_fails_takes_no_request_from_others(deployed: Deployment) -> None:

@@ -192,4 +192,7 @@ def test_what_the_server_does_is_read_from_its_log(tmp_path):
         with log.open("a") as file:
             file.write(line)
         assert follow.told() == told
+    with log.open("a") as file:
+        file.write("2026-01-01 00:00:00,000 request 2 of 3\n2026-01-01 00:00:00,000 round 4: 9 c\n")
+    assert follow.told() == "request 2 of 3, round 4 of 20"
     assert Followed(tmp_path / "none", 3).told() == "waiting for the server"

@@ -16,6 +16,7 @@ import typer
 from rescind.core import doing
 
 _LOGGED = re.compile(r"\d{4}-\d\d-\d\d [\d:,]+ (.+)")
+_REQUEST = re.compile(r"request \d+ of \d+")
 _ROUND = re.compile(r"round (\d+):")
 EVERY = 10.0
 """Seconds between lines where stderr is no terminal."""
@@ -102,7 +103,7 @@ class Followed:
     def __init__(self, log: Path, rounds: int | None = None) -> None:
         self._log, self._rounds = log, rounds
         self._read = log.stat().st_size if log.is_file() else 0  # of earlier runs in this folder
-        self._last = "waiting for the server"
+        self._last, self._request = "waiting for the server", ""
 
     def told(self) -> str:
         """Return the last line of the log without its time."""
@@ -114,9 +115,12 @@ class Followed:
             for line in lines.decode("utf-8", "replace").splitlines():
                 if found := _LOGGED.match(line):
                     self._last = found.group(1)
+                    if _REQUEST.fullmatch(self._last):
+                        self._request = f"{self._last}, "
         if (found := _ROUND.match(self._last)) and self._rounds:
             at = int(found.group(1))
-            return f"round {at} of {self._rounds}" if at <= self._rounds else f"round {at}"
+            of = f" of {self._rounds}" if at <= self._rounds else ""
+            return f"{self._request}round {at}{of}"
         return self._last
 
 

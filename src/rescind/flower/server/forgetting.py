@@ -23,9 +23,10 @@ from rescind.core import files, params
 from rescind.core.federation import Federation
 from rescind.core.history import NEVER
 from rescind.core.method import Method, Unlearner
-from rescind.core.records import Event, Withdraw
+from rescind.core.records import Event, Records, Withdraw
 from rescind.core.run_state import RoundResult
 from rescind.core.settings import find
+from rescind.core.words import count_of
 from rescind.errors import ConfigError, ConsentError, DataError
 from rescind.experiments.recipe import Cell
 from rescind.experiments.stream_run import measured_again
@@ -50,6 +51,7 @@ WAITING = "waiting.txt"
 """Names the silos that a finished run waits for."""
 UNMEASURED = "measured_without"
 """In run.json: silos whose users are not in the metrics, because they were away."""
+REFUSED_LATER = "a request was refused; run.json says why when the others are answered"
 REFUSED = "refused_requests"
 """In run.json: the requests of the last command that could not be answered, and why."""
 
@@ -176,16 +178,21 @@ def answered(
 ) -> ForgetProgress:
     """Answer all remaining requests, one after another, and save the progress.
 
+    A request that cannot go on, because a silo is missing or does not allow it, is named.
+
     Silos that are away are waited for: the requests' facts and receipts name them until they have
     confirmed, in this run or when it is resumed.
     """
+    of = len(progress.events)
     while progress.events or progress.unsettled:
         if not progress.unsettled:
+            log.info("request %d of %d", 1 + of - len(progress.events), of)
             try:
                 progress = _unlearn(progress, cell, method, executor, saved)
-            except ConsentError as error:
-                if error.client is None:  # it is about the run, not about somebody's records
-                    raise
+            except (ConsentError, DataError) as error:
+                # Without a client it is about the run, not about somebody's records.
+                if not isinstance(error, ConsentError) or error.client is None:
+                    raise type(error)(_stuck(progress, error)) from None
                 # It would stand before all later requests for ever.
                 progress = _without_next(progress, error)
                 saved.write(progress)
@@ -227,9 +234,22 @@ def _open(forgot: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [one for one in forgot if "done" in one]
 
 
+def _stuck(progress: ForgetProgress, error: Exception) -> str:
+    """Say which request cannot go on, and how many wait behind it."""
+    first, *rest = progress.events
+    users = {*getattr(first, "records", Records.of([], [])).client.tolist()}
+    users |= {first.client} if isinstance(first, Withdraw) else set()
+    whose = f" of user '{progress.names.user_id(users.pop())}'" if len(users) == 1 else ""
+    wait = f"; {count_of(len(rest), 'later request')} wait{'s' * (len(rest) == 1)}" * bool(rest)
+    return (
+        f"the request{whose} ({type(first).__name__.lower()}) is not answered yet{wait}: {error} "
+        f"When that is mended, give the same command again."
+    )
+
+
 def _without_next(progress: ForgetProgress, error: ConsentError) -> ForgetProgress:
     """Return the progress without a request that cannot be answered, and why, for run.json."""
-    log.warning("a request was refused: see run.json")
+    log.warning(REFUSED_LATER)
     named = progress.names.named(error)
     facts = _with_refused(progress.facts, type(progress.events[0]).__name__, named)
     return replace(progress, facts=facts, events=progress.events[1:], asked=progress.asked[1:])
@@ -309,7 +329,7 @@ def with_requests(
             if found.of(one)[0] in leaving:
                 raise ConsentError(f"user '{one.user}' withdraws already. Give that request alone.")
         except (UnknownError, ConsentError) as error:
-            log.warning("a request was refused: see run.json")
+            log.warning(REFUSED_LATER)
             facts = _with_refused(facts, one.kind.capitalize(), error)
             continue
         events.append(event)
