@@ -15,6 +15,7 @@ from rescind.audits.finding import Finding
 from rescind.cli import main
 from rescind.core.claims import CONFIRMED
 from rescind.forgetting.receipt import Asked, Done, Receipt, canonical, digest, issue
+from rescind.forgetting.receipt_check import WITHOUT_THIS_PROGRAM
 from rescind.forgetting.receipt_html import NO_CHAIN, SIMULATED, page
 from rescind.forgetting.receipt_words import ROWS
 from rescind.forgetting.verify import verify
@@ -103,3 +104,41 @@ def test_the_page_of_a_run_in_one_process_says_once_that_devices_were_simulated(
     silos = made(claims={CONFIRMED: "0, 1"})
     for other in (made(OF_ROWS), silos, made(replace(OF_A_RUN, online={}))):
         assert "simulated" not in page(other), "control: stored rows, silos, a service"
+
+
+def test_a_comment_among_the_lines_to_type_fits_on_paper() -> None:
+    lines = WITHOUT_THIS_PROGRAM.splitlines()
+    assert any(line.startswith("#") for line in lines), "control: there is one"
+    for line in lines:
+        assert " #" not in line, "it wraps in print, and its second half is typed as a command"
+        assert not line.startswith("#") or len(line) <= 38
+
+
+def test_a_proof_that_is_none_is_told_in_words_of_proofs(rescind, tmp_path) -> None:
+    path = tmp_path / "receipt.json"
+    path.write_bytes(canonical(made()))
+    code, said = rescind("verify", path, "--proof", tmp_path / "nothing")
+    assert (code, "--proof the path of the .tlog-proof" in said) == (2, True), said
+    assert "a receipt.json" not in said
+    code, said = rescind("verify", path, "--proof", path)
+    assert (code, "--proof takes the .tlog-proof that came with it" in said) == (2, True), said
+    code, said = rescind("verify", tmp_path / "nothing")
+    assert (code, "Give the path of a receipt.json" in said) == (2, True), "control"
+
+
+def test_an_empty_or_cut_receipt_is_called_so(rescind, tmp_path) -> None:
+    path, whole = tmp_path / "receipt.json", canonical(made())
+    for data, told in (
+        (b"", "the file is empty"),
+        (b"\n", "the file is empty"),
+        (whole[: len(whole) // 2], "it is cut off, or was changed"),
+        (b"Dear reader", "it is not JSON in UTF-8. Give receipt.json"),
+        (b"\xff\xfe", "it is not JSON in UTF-8. Give receipt.json"),
+    ):
+        path.write_bytes(data)
+        code, said = rescind("verify", path)
+        assert (code, told in said) == (1, True), said
+        for word in ("Expecting", "Unterminated", "codec", "column"):
+            assert word not in said, "no words of Python"
+    path.write_bytes(whole)
+    assert rescind("verify", path)[0] == 0, "control"
