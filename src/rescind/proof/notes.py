@@ -18,7 +18,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey as Private
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey as Public
 
-from rescind.errors import ConfigError, DataError
+from rescind.errors import ConfigError, DataError, NotCosigned
 from rescind.proof.tlog import leaf_hash, root_of
 
 LOG, WITNESS = 1, 4
@@ -140,21 +140,13 @@ def opened(note: str, trusted: Collection[Key]) -> Opened:
     return Checkpoint.parse(given[1]), found
 
 
-NOT_YET = (
-    "This witness has not signed this checkpoint yet, or did so with another key than the one that "
-    "you gave. Ask the operator for a newer proof (they give rescind log cosign, then rescind log "
-    "prove); of a roster, for its newer folder (rescind log cosign with --public)."
-)
-"""What it means that a cosignature is missing, and what to do: mostly nothing is wrong."""
-
-
 def vouched(note: str, log: Key, witnesses: Collection[Key] = ()) -> Opened:
     """Return a checkpoint that the log and all these witnesses signed, and when they saw it."""
     point, found = opened(note, [log, *witnesses])
     if found.pop(log, None) is None or point.origin != log.name:
         raise DataError(f"the checkpoint is not signed by the log {log.name} that you trust.")
     if missing := [key.name for key in witnesses if key not in found]:
-        raise DataError(f"the checkpoint is not cosigned by {', '.join(missing)}. {NOT_YET}")
+        raise NotCosigned(missing)
     return point, found
 
 
