@@ -31,6 +31,18 @@ class DataError(RescindError):
     """A file or a record is not as described."""
 
 
+class NotCosigned(DataError):
+    """A witness that was named has not signed a log's checkpoint: mostly, not yet."""
+
+    def __init__(self, witnesses: Collection[str]) -> None:
+        super().__init__(
+            f"the checkpoint is not cosigned by {', '.join(witnesses)}. This witness has not "
+            f"signed this checkpoint yet, or did so with another key than the one that you gave. "
+            f"Ask the operator for a newer proof (they give rescind log cosign, then rescind log "
+            f"prove); of a roster, for its newer folder (rescind log cosign with --public)."
+        )
+
+
 class ConsentError(RescindError):
     """The request does not fit what was lent. `client` and `item` are indices, if known."""
 

@@ -127,6 +127,21 @@ def test_a_receipt_holds_and_every_changed_byte_is_refused(run) -> None:
     assert (found["index"], found["size"], found["seen"]) == (300, 378, ["silo-0"])
 
 
+def test_a_proof_in_the_place_of_the_receipt_is_called_a_proof(run) -> None:
+    body = """
+      const keys = { receipts: given.receipts, log: given.log, witnesses: [] }
+      try {
+        await it.check(bytes(given.proof), new TextDecoder().decode(bytes(given.receipt)), keys)
+      } catch (error) { return error.message }"""
+    assert "This is a proof: it belongs into the second field" in run(
+        "check.js", body, VECTORS["receipt"]
+    )
+    told = run("check.js", body.replace("given.proof", "given.other"), dict(
+        VECTORS["receipt"], other="e30="
+    ))  # fmt: skip
+    assert "not a signed receipt" in told, "control: JSON, but no receipt"
+
+
 @pytest.mark.parametrize("changed", ["receipts", "log", "witness"])
 def test_another_key_is_refused(run, changed: str) -> None:
     body = """

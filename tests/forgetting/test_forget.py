@@ -152,6 +152,14 @@ def test_what_the_server_keeps_of_a_sum_is_named_so():
         assert kept["server's own values"].startswith(says)
 
 
+def test_private_values_of_one_process_are_not_said_to_be_on_devices_of_people():
+    fed = Federation.start(tiny_holdings(12, 15), METHOD, seed=1)
+    remote = replace(fed, executor=object())  # control: whatever is not this process
+    for one, says in ((fed, "a simulated device, on the operator's"), (remote, "of its owner")):
+        kept = {line.name: line.says for line in inventory(one)}
+        assert says in kept["private values on devices"]
+
+
 def test_exact_forgetting_says_what_it_cost():
     fed = begin()
     after, evidence = forget(fed, Unshare(canary(fed)), audits="none")

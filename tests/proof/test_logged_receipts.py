@@ -125,7 +125,9 @@ def test_the_command_line_checks_a_proof_offline(
     assert "name a witness" in capsys.readouterr().out
     stranger = Key("silo-1", seen_by.public, WITNESS)
     assert verify(*given, "--witness", str(stranger)) == 1
-    assert "not cosigned by silo-1" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "not cosigned by silo-1" in said
+    assert "Ask the operator for a newer proof (they give rescind log cosign, then" in said
     assert verify(str(receipt), "--log-key", str(log)) == 2
     assert verify(*given, "--log-key", "nonsense") == 2
     told = capsys.readouterr().err

@@ -80,6 +80,12 @@ def test_a_person_leaves_and_anybody_can_check_it(
     good(rescind("roster", "publish", "one", "--out", "public"))
     assert "VALID" in good(rescind("roster", "check", "public", "--log-key", log_key))
     good(rescind("roster", "mine", "one", "--user", "7", "--out", "mine.json"))
+    hers = Path("mine.json").read_bytes()
+    code, said = rescind("roster", "mine", "one", "--user", "8", "--out", "mine.json")
+    assert (code, "Choose another name with --out, such as mine-2.json" in said) == (2, True)
+    assert Path("mine.json").read_bytes() == hers, "nothing was written"
+    good(rescind("roster", "mine", "one", "--user", "7", "--out", "mine.json"))  # the same again
+    good(rescind("roster", "mine", "one", "--user", "8", "--out", "mine-2.json"))
     (tmp_path / "kept").write_bytes((tmp_path / "public/log/checkpoint").read_bytes())
     said = good(rescind("roster", "check", "public", "--mine", "mine.json", "--run", "one"))
     assert "counted since" in said
@@ -102,6 +108,7 @@ def test_a_person_leaves_and_anybody_can_check_it(
         code, said = rescind(*by_silo)
         assert code == 1, "control: the public folder does not know of it"
         assert "not cosigned by silo-0" in said
+        assert "of a roster, for its newer folder (rescind log cosign with --public)" in said
         good(rescind("log", "cosign", url, "--key", witness, "--public", "public"))
         said = good(rescind(*by_silo))
         assert re.search(r"is cosigned by silo-0 on 20\d\d-\d\d-\d\dT\S+Z\n", said), (

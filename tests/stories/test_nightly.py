@@ -141,6 +141,23 @@ def test_the_commands_of_the_page_run_for_several_nights(shop: Shop) -> None:
     assert f"rescind_requests_answered_total {NIGHTS}\n" in told
 
 
+def test_each_receipt_of_the_night_gets_a_new_proof_where_a_witness_signs(shop: Shop) -> None:
+    shop.ask("anna", json.dumps({"withdraw": "c1"}))
+    shop.follow("nightly.sh")
+    off = [line.removeprefix("# ") for line in script("nightly.sh") if line.startswith("# ")][1:]
+    told = "\n".join(["rescind() { echo rescind $*; }", *off])
+    done = subprocess.run(
+        ["bash", "-e", "-c", told], cwd=shop.folder, capture_output=True, text=True, check=True
+    )
+    first, *proofs = done.stdout.splitlines()
+    assert first == "rescind log cosign URL --key witness-0.pub"
+    place = "in/requests/answered/anna"
+    assert sorted(proofs) == [f"rescind log prove {place}/receipt{of}.json" for of in ("-mine", "")]
+    for line in proofs:
+        code, said = shop.rescind(line)
+        assert (code, "Written: in/requests/answered/anna/receipt" in said) == (0, True), said
+
+
 def test_what_was_answered_by_hand_outlives_the_night(shop: Shop) -> None:
     code, said = shop.rescind(
         "rescind forget runs/mine --withdraw c1 --audits none --request request.json"

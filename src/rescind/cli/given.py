@@ -9,8 +9,11 @@ if TYPE_CHECKING:
     from rescind.proof.notes import Key
 
 
-def read_receipt(path: Path) -> bytes:
-    """Read a file that should be a receipt, or raise `DataError`."""
+def read_receipt(path: Path, give: str = "Give the path of a receipt.json") -> bytes:
+    """Read a file that should be a receipt, or raise `DataError`.
+
+    give: what to give instead, if it cannot be read
+    """
     from rescind.errors import DataError
     from rescind.forgetting.receipt import LARGEST
 
@@ -19,7 +22,7 @@ def read_receipt(path: Path) -> bytes:
             return file.read(LARGEST + 1)
     except OSError as error:
         why = error.strerror or error
-        raise DataError(f"cannot read {path}: {why}. Give the path of a receipt.json.") from None
+        raise DataError(f"cannot read {path}: {why}. {give}.") from None
 
 
 def check_kinds(given: dict[str, list[Path | None]]) -> None:

@@ -183,7 +183,9 @@ def mine(
         raise DataError(f"{error} Publish first: {again}.") from None
     if not lines:
         raise DataError(f"user '{user}' has no line. Publish first: {again}.")
-    write_atomically(out, (json.dumps(lines, indent=1) + "\n").encode(), private=True)
+    text = (json.dumps(lines, indent=1) + "\n").encode()
+    _refuse_another(out, text)
+    write_atomically(out, text, private=True)
     items = sum(len(one["items"]) for one in lines)
     typer.echo(
         f"{count_of(len(lines), 'line')} with {count_of(items, 'item')} that the sum counts; what "
@@ -192,9 +194,21 @@ def mine(
     if seeds.names is None:
         typer.echo(
             "The log does not state the names of the items yet, so the file does not show that its "
-            f"ids are right. {again}, then write the file again."
+            f"ids are right. {again}, then write another file."
         )
     typer.echo(f"Next: rescind roster check PUBLIC --log-key KEY --mine {out}")
+
+
+def _refuse_another(out: Path, text: bytes) -> None:
+    """Refuse to write over the file of another user, or over one that a user may need later."""
+    from rescind.errors import DataError
+
+    if out.exists() and not (out.is_file() and out.read_bytes() == text):
+        raise DataError(
+            f"{out} exists already, with other content: it may be another user's, or of an earlier "
+            f"roster. Choose another name with --out, such as "
+            f"{out.with_stem(out.stem + '-2')}. Nothing was written."
+        )
 
 
 def _lines_in(mine):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rescind.forgetting.verify import Check, Verification
 
 
+_PROOF = "Give with --proof the path of the .tlog-proof that came with the receipt"
 _EVENT_KEY = "The key of the receipt (receipt.key), which opens its exact numbers."
 MOST_NAMES = 5
 """Names of receipts in the last line about a folder; there may be thousands."""
@@ -115,7 +116,7 @@ def command(
     found = verify(read_receipt(receipt), _pinned(key or []), earlier, request, claims, secret)
     if proof is not None:
         found = found.also(
-            *_logged(read_receipt(receipt), read_receipt(proof), log_key, witness or [])
+            *_logged(read_receipt(receipt), read_receipt(proof, _PROOF), log_key, witness or [])
         )
     if run is not None:
         from rescind.forgetting.run_receipt import check_newest, compare

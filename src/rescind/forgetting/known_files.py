@@ -33,11 +33,23 @@ SAYS = {
 }
 """What a file is, by the option of `rescind verify` that takes it."""
 
+INSTEAD = {
+    "--proof": "--proof takes the .tlog-proof that came with it",
+    "--event": "--event takes the request (request.json)",
+    "--part": "--part takes one user's part of a request",
+    "--event-key": "--event-key takes the key that came with it (receipt.key)",
+    "--key": "--key takes the operator's public key (signing.pub)",
+}
+"""What to give in place of a receipt: who gives it to an option mostly gave it by itself, too."""
+
 
 def told_otherwise(data: bytes, option: str) -> str:
     """Say what a file is and where it belongs; '' if that is this option, or is not known."""
     found = _option_of(data.removeprefix(MARK))
-    return "" if found is None or found == option else SAYS[found]
+    if found is None or found == option:
+        return ""
+    instead = f"; {INSTEAD[option]}" if found == NO_OPTION and option in INSTEAD else ""
+    return f"{SAYS[found]}{instead}"
 
 
 def _option_of(data: bytes) -> str | None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 import torch
 
 from rescind.core import params
+from rescind.core.executor import InProcess
 from rescind.core.federation import Federation
 from rescind.core.holdings import Holdings
 from rescind.core.records import Anew, Erase, Records, Share, Unshare, Withdraw
@@ -174,7 +175,9 @@ def inventory(fed: Federation) -> tuple[Kept, ...]:
         ),
         "private values on devices": (
             params.nbytes(vault.private),
-            "Each stays on the device of its owner.",
+            "Each is on a simulated device, on the operator's machine."
+            if isinstance(fed.executor, InProcess)
+            else "Each stays on the device of its owner.",
         ),
         "logs on devices": (vault.log.nbytes, "Rows of their updates that devices keep."),
         "loans": (

@@ -9,7 +9,8 @@ from rescind.forgetting.receipt import NAMES, Receipt, canonical, digest
 from rescind.forgetting.receipt_words import about_rows
 from rescind.reporting.html import Page
 
-WITHOUT_THIS_PROGRAM = r"""KEY=ed25519:...                                  # the operator's, from their web page, not from this file
+WITHOUT_THIS_PROGRAM = r"""# from their web page, not this file:
+KEY=ed25519:...
 LINE='^ "signature": "ed25519:\([0-9a-f]\{128\}\)",$'
 bytes() { for byte in $(sed 's/../0x& /g'); do printf "\\$(printf %03o "$byte")"; done; }
 printf %s "302a300506032b6570032100${KEY#ed25519:}" | bytes > key.der

@@ -52,11 +52,20 @@ def from_bytes(data: bytes) -> Any:
             "a program wrote it anew: it begins with a byte order mark, which was not signed. Ask "
             "for the file again, and save it without opening it."
         )
+    if not data.strip():
+        raise DataError("the file is empty. Ask for it again.")
     try:
         return json.loads(data.decode(), parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
+        if isinstance(error, json.JSONDecodeError) and data.lstrip().startswith(b"{"):
+            raise DataError(
+                f"it is cut off, or was changed: its JSON ends or is broken in line "
+                f"{error.lineno}. Ask for the file again."
+            ) from None
+        known = isinstance(error, json.JSONDecodeError | UnicodeDecodeError)
+        why = "" if known else f" ({error})"
         raise DataError(
-            f"it is not JSON in UTF-8 ({error}). Give receipt.json, the signed file: its page "
+            f"it is not JSON in UTF-8{why}. Give receipt.json, the signed file: its page "
             f"(receipt.html), keys and proofs are checked with it, not instead of it."
         ) from None
 

@@ -75,6 +75,14 @@ def about_rows(receipt: Receipt) -> bool:
     return receipt.done.unlearning == ROWS
 
 
+def of_one_process(receipt: Receipt) -> bool:
+    """Return whether a receipt is of a run without silos: its devices are simulated.
+
+    Neither stored rows nor a service count who was online; over silos, claims name the silos.
+    """
+    return receipt.format > 1 and bool(receipt.done.online) and CONFIRMED not in receipt.claims
+
+
 def sentences(receipt: Receipt) -> tuple[str, str, str]:
     """Return what was asked, what was done, and what is shown, for the person who asked."""
     return _asked(receipt), _done(receipt), _shown(receipt)

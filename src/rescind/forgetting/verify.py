@@ -22,6 +22,7 @@ from rescind.forgetting.receipt import (
     parse,
     signed_bytes,
 )
+from rescind.forgetting.receipt_words import about_rows
 from rescind.forgetting.sealing import sealed
 from rescind.privacy import keys
 
@@ -35,6 +36,9 @@ BY_NUMBERS = (
 BESIDE = (
     "completes {first} and stands beside the chain, as earlier versions wrote it: no second history"
 )
+
+ON_NONE = "is about stored rows, and such receipts are on no chain: the issuer's log has its place"
+"""Why `--chain` says nothing about a receipt of `rescind data erase`. It is no failure."""
 
 
 @dataclass(frozen=True)
@@ -158,8 +162,13 @@ def _is_signed(receipt: Receipt) -> bool:
 
 
 def _chain(receipt: Receipt, given: Sequence[bytes], pinned: Mapping[str, str]) -> list[Check]:
-    """Follow the digests back through earlier receipts; all given ones must be on the chain."""
+    """Follow the digests back through earlier receipts; all given ones must be on the chain.
+
+    But those about stored rows: they are on none
+    """
     earlier = {digest(data): _signature(data, pinned) for data in given}
+    if _on_no_chain(receipt):
+        return _not_compared(earlier)
     checks: list[Check] = []
     here, steps = receipt, 0
     while here.previous in earlier:
@@ -184,6 +193,22 @@ def _chain(receipt: Receipt, given: Sequence[bytes], pinned: Mapping[str, str]) 
     return [*checks, *_astray(list(earlier), named)]
 
 
+def _on_no_chain(receipt: Receipt) -> bool:
+    return about_rows(receipt) and not receipt.previous
+
+
+def _not_compared(given: Mapping[str, Verification]) -> list[Check]:
+    """Return the checks of receipts that were given with one that is on no chain."""
+    wrong = [
+        Check(False, f"the given receipt {name} is not valid: {'; '.join(found.problems)}")
+        for name, found in given.items()
+        if not found.valid
+    ]
+    valid = {name: v.receipt for name, v in given.items() if v.valid and v.receipt is not None}
+    note = Check(True, f"it {ON_NONE}. No given receipt was compared with it", note=True)
+    return [note, *wrong, *forks(valid)]
+
+
 def _astray(left: Sequence[str], named: Mapping[str, Receipt]) -> list[Check]:
     """Return the checks of given receipts that are not on the chain. named: all, by digest"""
     beside = beside_the_chain(named) if left else {}
@@ -192,7 +217,9 @@ def _astray(left: Sequence[str], named: Mapping[str, Receipt]) -> list[Check]:
         for name in left
         if name in beside
     ]
-    astray = [name for name in left if name not in beside]
+    apart = [name for name in left if name in named and _on_no_chain(named[name])]
+    checks += [Check(True, f"{name} {ON_NONE}", note=True) for name in apart]
+    astray = [name for name in left if name not in beside and name not in apart]
     if astray:
         are = "is" if len(astray) == 1 else "are"
         says = f"{len(astray)} of the given receipts {are} not on its chain: {', '.join(astray)}"

@@ -18,7 +18,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey as Private
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey as Public
 
-from rescind.errors import ConfigError, DataError
+from rescind.errors import ConfigError, DataError, NotCosigned
 from rescind.proof.tlog import leaf_hash, root_of
 
 LOG, WITNESS = 1, 4
@@ -146,7 +146,7 @@ def vouched(note: str, log: Key, witnesses: Collection[Key] = ()) -> Opened:
     if found.pop(log, None) is None or point.origin != log.name:
         raise DataError(f"the checkpoint is not signed by the log {log.name} that you trust.")
     if missing := [key.name for key in witnesses if key not in found]:
-        raise DataError(f"the checkpoint is not cosigned by {', '.join(missing)}.")
+        raise NotCosigned(missing)
     return point, found
 
 

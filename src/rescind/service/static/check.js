@@ -116,6 +116,7 @@ export function openProof (text) {
 /** Check the signature of a receipt; return what it says. @param {Uint8Array} data */
 export async function openReceipt (data, operatorKey) {
   const text = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(data)
+  if (text.startsWith('c2sp.org/tlog-proof@')) throw new Error('This is a proof: it belongs into the second field, and the receipt (.json) into the first.')
   const signatures = [...text.matchAll(/^ "signature": "ed25519:([0-9a-f]{128})",\n/gm)]
   const keys = [...text.matchAll(/^ "public_key": "(ed25519:[0-9a-f]{64})",\n/gm)]
   if (signatures.length !== 1 || keys.length !== 1) throw new Error('This is not a signed receipt in its one form.')

@@ -1,0 +1,144 @@
+"""What somebody reads who holds a receipt: its chain, the devices it means, what to do.
+
+Receipts about stored rows are on no chain, and a run in one process has no devices of people.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from rescind.audits.finding import Finding
+from rescind.cli import main
+from rescind.core.claims import CONFIRMED
+from rescind.forgetting.receipt import Asked, Done, Receipt, canonical, digest, issue
+from rescind.forgetting.receipt_check import WITHOUT_THIS_PROGRAM
+from rescind.forgetting.receipt_html import NO_CHAIN, SIMULATED, page
+from rescind.forgetting.receipt_words import ROWS
+from rescind.forgetting.verify import verify
+from rescind.privacy import keys
+
+OF_A_RUN = Done(
+    {"name": "FedAvg"}, "Retrain", "L3", "", "", "", "sha256:04", 12, 340,
+    {"requester": 1, "others": 40}, 3.0,
+)  # fmt: skip
+OF_ROWS = replace(OF_A_RUN, unlearning=ROWS, level="L1", rounds=0, client_rounds=0, online={})
+NONE = Finding("audit", "UNAUDITED", note="No audit was requested.")
+FIRST = "none, this is the first"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RESCIND_KEYS", str(tmp_path / "keys"))
+    return tmp_path / "keys"
+
+
+@pytest.fixture
+def rescind(monkeypatch, capfd):
+    def ask(*words: object) -> tuple[int, str]:
+        monkeypatch.setattr("sys.argv", ["rescind", *map(str, words)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        said = capfd.readouterr()
+        return int(end.value.code or 0), said.out + said.err
+
+    return ask
+
+
+def made(done: Done = OF_A_RUN, signer: Ed25519PrivateKey | None = None, **more) -> Receipt:
+    asked = Asked("Erase", 3, 1, "blake2b:00")
+    return issue(asked, done, [], [NONE], records=3, signer=signer, **more).receipt
+
+
+def checked(receipt: Receipt, *given: bytes) -> tuple[bool, str]:
+    found = verify(canonical(receipt), {keys.public_text(keys.signing_key()): "me"}, given)
+    return found.valid, "; ".join(check.says for check in found.checks)
+
+
+def test_the_page_of_stored_rows_says_that_it_is_on_no_chain() -> None:
+    rows = page(made(OF_ROWS))
+    assert NO_CHAIN in rows.replace("&#x27;", "'")
+    assert FIRST not in rows
+    assert FIRST in page(made()), "control: the first receipt of a run"
+
+
+def test_a_receipt_about_stored_rows_beside_a_chain_is_a_note_and_no_failure() -> None:
+    run, rows = made(), made(OF_ROWS)
+    second = made(previous=canonical(run))
+    for receipt, given in ((rows, [run]), (run, [rows]), (second, [run, rows]), (rows, [rows])):
+        valid, says = checked(receipt, *map(canonical, given))
+        assert valid, says
+        assert "is about stored rows, and such receipts are on no chain" in says
+    valid, says = checked(second, canonical(run), canonical(made()))
+    assert not valid, "control: the receipt of another run"
+    assert "1 of the given receipts is not on its chain" in says
+    assert "stored rows" not in says
+
+
+def test_a_false_receipt_about_stored_rows_still_fails() -> None:
+    run, rows = made(), made(OF_ROWS)
+    changed = canonical(rows).replace(b'"L1"', b'"L3"')
+    foreign = canonical(made(OF_ROWS, signer=Ed25519PrivateKey.generate()))
+    for false in (changed, foreign):
+        assert not checked(run, false)[0]
+        valid, says = checked(rows, false)
+        assert not valid
+        assert f"the given receipt {digest(false)} is not valid: " in says
+    followed = made(OF_ROWS, previous=canonical(made()))
+    assert not checked(run, canonical(followed))[0], "it names one before it: it is on a chain"
+
+
+def test_two_histories_are_found_beside_stored_rows_too() -> None:
+    run = made()
+    one, other = made(previous=canonical(run)), made(previous=canonical(run))
+    valid, says = checked(made(OF_ROWS), canonical(one), canonical(other))
+    assert not valid
+    assert "FORK" in says
+
+
+def test_the_page_of_a_run_in_one_process_says_once_that_devices_were_simulated() -> None:
+    assert page(made()).replace("&#x27;", "'").count(SIMULATED) == 1
+    silos = made(claims={CONFIRMED: "0, 1"})
+    for other in (made(OF_ROWS), silos, made(replace(OF_A_RUN, online={}))):
+        assert "simulated" not in page(other), "control: stored rows, silos, a service"
+
+
+def test_a_comment_among_the_lines_to_type_fits_on_paper() -> None:
+    lines = WITHOUT_THIS_PROGRAM.splitlines()
+    assert any(line.startswith("#") for line in lines), "control: there is one"
+    for line in lines:
+        assert " #" not in line, "it wraps in print, and its second half is typed as a command"
+        assert not line.startswith("#") or len(line) <= 38
+
+
+def test_a_proof_that_is_none_is_told_in_words_of_proofs(rescind, tmp_path) -> None:
+    path = tmp_path / "receipt.json"
+    path.write_bytes(canonical(made()))
+    code, said = rescind("verify", path, "--proof", tmp_path / "nothing")
+    assert (code, "--proof the path of the .tlog-proof" in said) == (2, True), said
+    assert "a receipt.json" not in said
+    code, said = rescind("verify", path, "--proof", path)
+    assert (code, "--proof takes the .tlog-proof that came with it" in said) == (2, True), said
+    code, said = rescind("verify", tmp_path / "nothing")
+    assert (code, "Give the path of a receipt.json" in said) == (2, True), "control"
+
+
+def test_an_empty_or_cut_receipt_is_called_so(rescind, tmp_path) -> None:
+    path, whole = tmp_path / "receipt.json", canonical(made())
+    for data, told in (
+        (b"", "the file is empty"),
+        (b"\n", "the file is empty"),
+        (whole[: len(whole) // 2], "it is cut off, or was changed"),
+        (b"Dear reader", "it is not JSON in UTF-8. Give receipt.json"),
+        (b"\xff\xfe", "it is not JSON in UTF-8. Give receipt.json"),
+    ):
+        path.write_bytes(data)
+        code, said = rescind("verify", path)
+        assert (code, told in said) == (1, True), said
+        for word in ("Expecting", "Unterminated", "codec", "column"):
+            assert word not in said, "no words of Python"
+    path.write_bytes(whole)
+    assert rescind("verify", path)[0] == 0, "control"
