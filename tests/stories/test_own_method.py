@@ -512,7 +512,17 @@ def test_a_value_that_fails_in_our_code_is_told_in_a_few_lines(own, rescind, tmp
     )
     own("Narrow", narrow)
     (tmp_path / "mine.toml").write_text(RECIPE.format(file="narrow.py"))
-    code, said = rescind("run", "mine.toml", "--cell", "mine", "--seeds", "1")
+    words = ("run", "mine.toml", "--cell", "mine", "--seeds", "1")
+    code, said = rescind(*words)
+    assert (code, "Narrow.client_init returned 'user' as" in said) == (2, True), "by its name"
+    width = (  # both halves are the author's, so that no model says which width is right
+        "    model: rs.core.Model = rs.models.MF(dim=4)\n\n"
+        "    def server_init(self, world, clock):\n"
+        "        return super().server_init(world, clock)\n\n"
+        "    def client_init("
+    )
+    own("Narrow", narrow.replace("    def client_init(", width))
+    code, said = rescind(*words)
     assert code == 1
     shown = said[said.index("  File") :]
     assert shown.count("  File") == 1
