@@ -15,7 +15,9 @@ from rescind.core.records import Arrive, Records, Withdraw
 from rescind.core.returns import ANSWERS
 from rescind.core.state import Private, ServerState
 from rescind.errors import BoundaryError
-from rescind.methods import FedAvg, Gram, Popularity
+from rescind.methods import FedAvg, FedShare, Gram, Popularity
+from rescind.models.bag import Bag
+from rescind.models.lightgcn import LightGCN
 from rescind.models.mf import MF
 from worlds import tiny_holdings
 
@@ -119,6 +121,89 @@ def test_a_method_of_its_own_tables_needs_none_of_a_model():
     body = {"server_init": start, "server_step": counted, "client_scores": scores}
     method = type("Sketch", (Popularity,), body)()
     assert Federation.start(tiny_holdings(12, 20), method, seed=0).run(1).evaluate()
+
+
+def doubled(function):
+    """Return a function whose answer has its tables in float64."""
+
+    def answer(*given):
+        made = function(*given)
+        key = "public" if isinstance(made, ServerState) else "values"
+        return replace(made, **{key: {n: v.double() for n, v in getattr(made, key).items()}})
+
+    return answer
+
+
+def wide(self, world, clock):
+    return ServerState({"item": torch.ones(world.sizes.items, 16)})
+
+
+def wide_rows(self, ids, clock):
+    return Private({"user": torch.ones(len(ids), 16)})
+
+
+FLOAT64 = "'{}' as float64; expected float32, {}. Write .float() behind it."
+OTHER_KINDS = {
+    "float64 at first": (
+        "server_init", doubled(FedAvg.server_init), FLOAT64.format("item", "as {} makes it")
+    ),
+    "float64 later": (
+        "server_step", doubled(FedAvg.server_step), FLOAT64.format("item", "as before")
+    ),
+    "float64 rows": (
+        "client_init", doubled(FedAvg.client_init), FLOAT64.format("user", "as {} makes it")
+    ),
+    "width": ("server_init", wide, "'item' as [20, 16]; expected [20, 4], as {} makes it. Change"),
+    "width of rows": ("client_init", wide_rows, "'user' as [12, 16]; expected [12, 4], as {} mak"),
+}  # fmt: skip
+"""By what differs from the values of the model: the function, and what its author is told."""
+
+
+@pytest.mark.parametrize("model", [MF(dim=4), LightGCN(dim=4)])
+@pytest.mark.parametrize("base", [FedAvg, FedShare])
+@pytest.mark.parametrize("case", OTHER_KINDS)
+def test_values_of_another_kind_or_width_than_the_models_are_told(case, base, model):
+    name, function, told = OTHER_KINDS[case]
+    method = type("Pretrained", (base,), {name: function})(model=model)
+    with pytest.raises(BoundaryError) as refused:
+        whole_life(method)
+    told = told.format(type(model).__name__)
+    assert str(refused.value).startswith(f"Pretrained.{name} returned {told}")
+
+
+def test_tables_that_no_model_is_asked_about_may_be_of_any_kind():
+    body = {"server_init": doubled(Popularity.server_init)}
+    whole_life(type("Counted", (Popularity,), body)())
+    both = {"server_init": wide, "client_init": wide_rows}  # a width of their own
+    wider = type("Wide", (FedAvg,), both)(model=MF(dim=4))
+    assert Federation.start(tiny_holdings(12, 20), wider, seed=0).run(1).evaluate()
+    bag = {"server_init": doubled(FedAvg.server_init)}  # which has no private half
+    whole_life(type("Doubled", (FedAvg,), bag)(model=Bag(dim=4)))
+
+
+@pytest.mark.parametrize(("kernel", "loss"), [(LightGCN, "bpr"), (MF, "bce")])
+def test_compiled_code_never_reads_two_widths(kernel, loss):
+    both = {"server_init": wide, "client_init": FedAvg.client_init}
+    body = {"public": lambda self, sizes, clock: {}}  # of its author, so nobody knows its width
+    mine = type("Mine", (kernel,), body)
+    with pytest.raises(BoundaryError, match=r"\[items, 16\], what .* \[clients, 4\]; exp"):
+        whole_life(type("Wide", (FedAvg,), both)(model=mine(dim=4), loss=loss))
+
+
+def test_a_round_that_is_counted_twice_is_told_with_the_line_to_write():
+    def twice(self, state, sums, world, clock):
+        made = FedAvg.server_step(self, state, sums, world, clock)
+        return made.next(made.public, made.own)
+
+    def once(self, state, sums, world, clock):
+        made = FedAvg.server_step(self, state, sums, world, clock)
+        return state.next({**made.public, "item": made.public["item"]}, made.own)
+
+    with pytest.raises(BoundaryError) as refused:
+        whole_life(type("Sketch", (FedAvg,), {"server_step": twice})(model=MF(dim=4)))
+    assert "after round 2; expected one after round 1: next was called twice" in str(refused.value)
+    assert str(refused.value).endswith('state.next({**made.public, "item": table}, made.own).')
+    whole_life(type("Sketch", (FedAvg,), {"server_step": once})(model=MF(dim=4)))
 
 
 @pytest.mark.parametrize(

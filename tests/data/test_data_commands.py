@@ -85,6 +85,20 @@ LISTENS = "listener,artist_id,artist_name,plays,first_heard,note\n" + "".join(
 )
 
 
+def test_no_role_is_proposed_for_a_column_whose_name_says_nothing(tmp_path):
+    path = tmp_path / "plays.csv"
+    path.write_text(",user,item,play_count\n0,ann,x,3\n1,bob,y,4\n")
+    told = run("import", str(path), "--name", "plays").stderr
+    assert "not used: columns number 1 (no name), play_count. A column is read as ratings" in told
+    for way in ("--rating COLUMN", "--time COLUMN", "--title COLUMN", "--genres COLUMN"):
+        assert way in told
+    path.write_text(",user,item\n0,ann,x\n1,bob,y\n")
+    told = run("import", str(path), "--name", "numbered").stderr
+    assert "not used: column number 1 (no name).\n" in told
+    assert "read as" not in told
+    assert "--" not in told.split("not used")[1].split("\n")[0]
+
+
 def test_columns_that_are_not_used_are_told_with_what_to_do(tmp_path):
     path = tmp_path / "listens.csv"
     path.write_text(LISTENS)
@@ -96,9 +110,10 @@ def test_columns_that_are_not_used_are_told_with_what_to_do(tmp_path):
     told = run("import", str(path), "--name", "untimed", *named[:4]).stderr
     assert "--time first_heard" in told
     told = run("import", str(path), "--name", "named", *named, "--title", "artist_name").stderr
-    assert "not used: columns plays, note. A column is read as words about items" in told
+    assert "not used: columns plays, note. A column is read as ratings with --rating COLUMN" in told
     assert "--title" not in told, "it was given"
     assert "--rating COLUMN" in told
+    assert "words about items with --genres COLUMN" in told
     titled = ("--title", "artist_name", "--ignore", "plays", "--ignore", "note")
     told = run("import", str(path), "--name", "titled", *named, *titled)
     assert "not used" not in told.stderr, "the control: each column was named"

@@ -201,6 +201,13 @@ def test_all_bad_cells_are_counted_and_the_first_of_each_kind_shown(save):
     assert len(lines) == 8, "and what to do"
 
 
+def test_a_rating_with_a_decimal_comma_is_told_how_to_write_it(save):
+    for cell, told in (('"5,5"', True), ("five", False)):
+        with pytest.raises(DataError, match="a rating must be a number") as refused:
+            rs.import_file(save(f"user,item,rating\n1,2,4\n1,3,{cell}\n"), "mine")
+        assert (", with a decimal point: 5.5, not 5,5" in str(refused.value)) is told
+
+
 @pytest.mark.parametrize("name", ["a.xlsx", "a.XLS", "a.ods"])
 def test_a_spreadsheet_is_answered_with_how_to_save_it(save, name):
     with pytest.raises(DataError, match=r"is a spreadsheet.*save it as CSV UTF-8"):
@@ -345,7 +352,7 @@ def test_advice_about_a_frame_names_arguments_of_python():
     }
     rs.from_frame({"user": [1, 2], "item": [5, 6], "label": [7, 8]}, "taken", keep=True,
                   tell=said.append)  # fmt: skip
-    assert "columns={'title': 'label'}" in said[0]
+    assert "times with columns={'time': 'COLUMN'}" in said[0]
     for argument, (frame, settings) in wrong.items():
         with pytest.raises((DataError, ConfigError)) as refused:
             rs.from_frame(frame, **settings)

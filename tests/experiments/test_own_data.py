@@ -234,7 +234,25 @@ def test_a_tuned_recipe_is_of_the_data_that_was_tuned_on(rescind, tmp_path):
     assert {cell.run.k for cell in cells} == {(10, 20)}
     assert cells[-1].method.model.dim == 4
     assert "Gram" in {type(cell.method).__name__ for cell in cells}, "as rescind run would choose"
+    everybody = next(cell for cell in cells if cell.name == "EASE, everybody")
+    assert everybody.method.source == "everyone", "all records in one place"
+    assert said.count("Next: ") == 1, "also if no setting lies above popularity"
     assert rescind("tune", "listens", "--rounds", "3")[0] == 2, "it does not overwrite"
+
+
+def test_tune_names_one_next_step_if_no_setting_lies_above_popularity(rescind, monkeypatch):
+    found = tuning.Tuned(_candidate(0.1), (), "NDCG@20", popularity=0.2)
+    monkeypatch.setattr(tuning, "tune", lambda *_: found)
+    code, said = rescind("tune", "synthetic", "--rounds", "3")
+    assert code == 0, said
+    assert "No setting lies above popularity." in said
+    assert said.count("Next: ") == said.count("Next: rescind run tuned-synthetic.toml") == 1
+
+
+def _candidate(value):
+    method = FedAvg(model=MF(dim=4))
+    fed = Federation.start(_small(), method)
+    return tuning.Candidate(method, fed, value, 0)
 
 
 def test_what_cannot_be_tuned_is_told():

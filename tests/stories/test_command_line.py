@@ -170,6 +170,17 @@ def test_a_run_says_when_it_replaces_one_of_other_settings(rescind):
     assert told not in rescind(*words, "--set", "seed=1")[2], "what is damaged cannot be kept"
 
 
+def test_what_is_finished_is_told_before_it_is_trained_again(rescind, recipe):
+    words = ["run", "small/table", "--cell", "Popularity", "--seeds"]
+    told = "finished and trained again; --resume skips what is finished"
+    assert told not in rescind(*words, "1")[2]
+    assert f"this run is {told}" in rescind(*words, "1")[2]
+    assert f"1 of 2 runs are {told}" in rescind(*words, "2")[2]
+    assert told not in rescind(*words, "2", "--resume")[2]
+    other = rescind(*words, "2", "--set", "run.k=[5]")[2]
+    assert told not in other, "the control: runs of other settings are elsewhere or replaced"
+
+
 def test_a_run_adds_a_line_to_the_results_only_if_asked(rescind, recipe):
     words = ["run", "small/table", "--cell", "Popularity", "--set", "seed=0"]
     files = sorted(recipe.parent.rglob("*"))

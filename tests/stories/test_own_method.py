@@ -18,7 +18,7 @@ from rescind.experiments.learning_run import run_key
 from rescind.experiments.prepared_data import obtained
 from rescind.experiments.recipe import read
 from rescind.methods import _outside
-from rescind.methods._outside import file_of
+from rescind.methods._outside import file_of, remember
 from rescind.models.mf import MF
 from rescind.privacy import keys
 from rescind.storage.kinds import METHODS, UNLEARNERS
@@ -194,6 +194,16 @@ def test_a_run_of_another_file_with_this_class_is_not_replaced_without_a_word(ow
     assert f"run of other code ({digest_of(first)}, now {digest_of(second)}) in run" in said
     said = rescind(*words, "--method", str(second), "--set", "method.pull=0.2")[1]
     assert "run of other settings in run" in said
+
+
+def test_a_file_that_was_run_is_meant_by_a_name_that_is_close(own, rescind):
+    words = ("run", "--data", "synthetic", "--method", "Cosin")
+    code, said = rescind(*words)
+    assert (code, "Cosine" in said) == (2, False), "the control: nobody has run it"
+    remember(own("Cosine"))
+    code, said = rescind(*words)
+    assert code == 2
+    assert "there is no method 'Cosin': did you mean 'Cosine'?" in said
 
 
 def test_an_installed_package_is_found_by_its_entry_point(tmp_path, monkeypatch):
@@ -502,7 +512,17 @@ def test_a_value_that_fails_in_our_code_is_told_in_a_few_lines(own, rescind, tmp
     )
     own("Narrow", narrow)
     (tmp_path / "mine.toml").write_text(RECIPE.format(file="narrow.py"))
-    code, said = rescind("run", "mine.toml", "--cell", "mine", "--seeds", "1")
+    words = ("run", "mine.toml", "--cell", "mine", "--seeds", "1")
+    code, said = rescind(*words)
+    assert (code, "Narrow.client_init returned 'user' as" in said) == (2, True), "by its name"
+    width = (  # both halves are the author's, so that no model says which width is right
+        "    model: rs.core.Model = rs.models.MF(dim=4)\n\n"
+        "    def server_init(self, world, clock):\n"
+        "        return super().server_init(world, clock)\n\n"
+        "    def client_init("
+    )
+    own("Narrow", narrow.replace("    def client_init(", width))
+    code, said = rescind(*words)
     assert code == 1
     shown = said[said.index("  File") :]
     assert shown.count("  File") == 1

@@ -6,9 +6,8 @@ import json
 import logging
 import statistics
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +15,7 @@ import typer
 from typer import Argument, Option
 
 from rescind.cli.progress import Countdown
+from rescind.cli.run_again import data_changed, same, tell_finished, tell_replaced
 from rescind.cli.stopping import interruptible
 
 if TYPE_CHECKING:
@@ -87,22 +87,19 @@ def command(
         more = [f"{key}={value}" for key, value in (("data", data), ("method", method)) if value]
         found = _from_file(recipe, [*more, *change], cell, record)
     from rescind.experiments.learning_run import append_facts
-    from rescind.experiments.recipe import folder_name
 
     cells = found.choose(cell, None if seeds is None else range(seeds))
     if not resume:  # what is finished needs no data
         _check_data(cells)
     _tell_more_rounds(cells)
-    several = len(cells) > 1 or len(found.names) > 1 or len(found.cells) > 1
-    home = out or _home(found, None if several or not changed & _SEED else cells[0].run.seed)
-    below = out is not None or found.path.is_file()  # else the folder above is of a single run
+    home, folders = _places(found, cells, out, bool(changed & _SEED))
+    if not resume:
+        tell_finished(cells, folders)
     cache = _cache(home, resume, workers)
     finished: list[dict[str, Any]] = []
     failed: dict[str, list[str]] = {}  # by reason
-    for number, chosen in enumerate(cells, 1):
-        name, seed, folder = chosen.name, chosen.run.seed, home
-        if several:
-            folder = home / folder_name(name, seed) if below else _home(found, seed)
+    for number, (chosen, folder) in enumerate(zip(cells, folders, strict=True), 1):
+        name, seed = chosen.name, chosen.run.seed
         place = f"[{number}/{len(cells)}] " if len(cells) > 1 else ""
         try:
             facts = _one(chosen, folder, resume, f"{place}{name} seed {seed}", cache)
@@ -136,6 +133,21 @@ def _home(recipe: Recipe, seed: int | None) -> Path:
     """Return where the runs of a recipe go by themselves. seed: one that no other folder states"""
     home = Path("runs") / recipe.place
     return home if seed is None else home.with_name(f"{home.name}-seed-{seed}")
+
+
+def _places(
+    recipe: Recipe, cells: Sequence[Cell], out: Path | None, seed_changed: bool
+) -> tuple[Path, list[Path]]:
+    """Return the folder of all runs, and that of each."""
+    from rescind.experiments.recipe import folder_name
+
+    several = len(cells) > 1 or len(recipe.names) > 1 or len(recipe.cells) > 1
+    home = out or _home(recipe, cells[0].run.seed if seed_changed and not several else None)
+    if not several:
+        return home, [home]
+    if out is None and not recipe.path.is_file():  # the folder above is of a single run
+        return home, [_home(recipe, cell.run.seed) for cell in cells]
+    return home, [home / folder_name(cell.name, cell.run.seed) for cell in cells]
 
 
 def _check_data(cells: Sequence[Cell]) -> None:
@@ -251,13 +263,13 @@ def _one(cell: Cell, folder: Path, resume: bool, title: str, cache: TrialCache) 
     emptied = (folder / MOVED).is_file() and not has_model(folder)  # forgetting replaced this run
     earlier = (folder / LEARNING).is_dir()  # what is finished here is to be replaced
     done = read_facts(folder) if resume and not emptied and not earlier else None
-    if done is not None and _same(done, cell):
-        since = _data_changed(done, cell)
+    if done is not None and same(done, cell):
+        since = data_changed(done, cell)
         typer.echo(f"{title}: finished before{since}", err=True)
         tidy(folder)
         return done
     if not emptied:
-        _tell_replaced(folder, cell, title)
+        tell_replaced(folder, cell, title)
     bar_of = BlockBar if cell.data.variant else RoundBar
     shown = bar_of(title, cell.run.rounds, cell.run.measure)
     go_on = "To resume, give the same command with --resume."
@@ -266,60 +278,6 @@ def _one(cell: Cell, folder: Path, resume: bool, title: str, cache: TrialCache) 
         if cell.data.variant and cell.forget is None:
             stream_run.draw(result.facts, folder / stream_run.PICTURE)
     return result.facts
-
-
-def _data_changed(done: dict[str, Any], cell: Cell) -> str:
-    """Say so if rows of the data were erased or added after a run was finished."""
-    from rescind.data.blocklist import place
-    from rescind.data.importing import imported_folder
-
-    name = cell.data.name
-    files = [place(name), *(imported_folder() / name).glob("*")]
-    last = max((path.stat().st_mtime for path in files if path.is_file()), default=0.0)
-    if last <= datetime.fromisoformat(done["date"]).timestamp() + 1:  # its seconds are whole
-        return ""
-    return (
-        f", and rows of '{name}' were erased or added since: to learn from what is there now, give "
-        f"the command without --resume"
-    )
-
-
-def _tell_replaced(folder: Path, cell: Cell, title: str) -> None:
-    """Say that a finished run of other settings or code is replaced, and how to keep both."""
-    from rescind.errors import DataError
-    from rescind.storage.run_folder import read_facts
-
-    with suppress(DataError):  # a damaged one is no run that could be kept
-        done = read_facts(folder)
-        if done and not _same(done, cell):
-            made = done.get("versions", {})
-            other = ", ".join(
-                f"{made.get(name, 'a text that it does not state')}, now {code}"
-                for name, code in cell.code.items()
-                if not _same_text(made.get(name, ""), code)
-            )
-            what = "settings" if not _same_settings(done, cell) else f"code ({other})"
-            typer.echo(
-                f"{title}: when it ends, this replaces a finished run of other {what} in {folder}. "
-                f"To keep both, stop it before and name another folder with --out.",
-                err=True,
-            )
-
-
-def _same(done: dict[str, Any], cell: Cell) -> bool:
-    """Return whether a finished run is of this cell, and of the same text of an own method."""
-    made = done.get("versions", {})
-    same = all(_same_text(made.get(name, ""), code) for name, code in cell.code.items())
-    return same and _same_settings(done, cell)
-
-
-def _same_settings(done: dict[str, Any], cell: Cell) -> bool:
-    return (done.get("digest"), done.get("seed")) == (cell.digest, cell.run.seed)
-
-
-def _same_text(one: str, other: str) -> bool:
-    """Return whether two files, given by name and digest, have one text. The name may change."""
-    return one.rpartition(" ")[2] == other.rpartition(" ")[2]
 
 
 def _cache(home: Path, resume: bool, workers: int) -> TrialCache:

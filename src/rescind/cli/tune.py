@@ -84,6 +84,6 @@ def command(
     if found.best.best_round == rounds:
         typer.echo(f"The best was still growing at round {rounds}: try --rounds {3 * rounds}.")
     if found.best.value <= found.popularity:
-        typer.echo(f"No setting lies above popularity. Next: rescind run --data {data}")
+        typer.echo("No setting lies above popularity. The recipe also has learners without rounds.")
     told = "" if not change else f", with your --set ({', '.join(change)}) in it"
     typer.echo(f"\nWritten: {target}{told}\nNext: rescind run {target} --record")

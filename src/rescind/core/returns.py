@@ -7,10 +7,12 @@ of a class from outside rescind are wrapped as the class is made; those of resci
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from inspect import getattr_static, isfunction, signature
 from typing import Any
+
+import torch
 
 from rescind.core.in_place import Unchanged
 from rescind.errors import BoundaryError
@@ -60,6 +62,9 @@ def _steps(made: Any) -> bool:
     return isinstance(made, tuple | list) and bool(made) and all(map(is_a("Step"), made))
 
 
+_NOBODY = torch.zeros(0, dtype=torch.int64)
+
+
 # -- sizes, by the arguments ----------------------------------------------------------------------
 
 
@@ -83,13 +88,68 @@ def _wrong_tables(state: Any, method: Any, world: Any, before: Any = None) -> st
             shape, wanted = list(public[name].shape), [items, *before.public[name].shape[1:]]
             if shape != wanted:
                 return f"'{name}' as {shape}; expected {wanted}, as before"
+            other = _other_kind(name, public[name], before.public[name], "as before")
+            if other and _reads(method, "client_init"):
+                return other
     return ""
+
+
+def _unlike_model(state: Any, method: Any, world: Any, clock: Any) -> str:
+    """Say which first value has another width or kind than the model's own.
+
+    Compiled code would read past the end of the model's private rows.
+    """
+    if not _reads(method, "client_init") or not method.model.private(_NOBODY, clock):
+        return ""
+    first = method.model.public(replace(world.sizes, items=1), clock)
+    return _unlike(state.public, first, method.model.tables, _model(method))
+
+
+def _reads(method: Any, beside: str) -> bool:
+    """Return whether functions of rescind read what a method returns, and models say what fits.
+
+    beside: the function that makes the other half, which could be of another width as well
+    """
+    cls, model = type(method), type(method.model)
+    if not hasattr(method, "client_loss"):
+        return False
+    known = ours(model.public) and ours(model.private) and ours(getattr(cls, beside))
+    learns = ours(cls.client_loss) and ours(cls.client_train)
+    return known and (ours(cls.client_scores) or learns)
+
+
+def _unlike(made: Any, wanted: Any, by_row: Sequence[str], model: str) -> str:
+    """Say what differs from a model's values. by_row: names with a row for each item or client"""
+    for name, like in wanted.items():
+        if name not in made:
+            continue
+        free = made[name].shape[:1] if name in by_row else ()
+        if wrong := _not_of(made[name], [*free, *like.shape[len(free) :]], f"as {model} makes it"):
+            return f"'{name}' as {wrong}"
+        if wrong := _other_kind(name, made[name], like, f"as {model} makes it"):
+            return wrong
+    return ""
+
+
+def _other_kind(name: str, made: Any, like: Any, why: str) -> str:
+    if made.dtype == like.dtype:
+        return ""
+    has, wanted = (str(one.dtype).removeprefix("torch.") for one in (made, like))
+    write = ".float()" if wanted == "float32" else f".to({like.dtype})"
+    return f"'{name}' as {has}; expected {wanted}, {why}. Write {write} behind it."
 
 
 def _wrong_round(state: Any, before: Any) -> str:
     """Say that a round would not count: the next one would draw the same numbers again."""
     if state.round == before.round + 1:
         return ""
+    if state.round == before.round + 2:
+        return (
+            f"a state after round {state.round}; expected one after round {before.round + 1}: "
+            f"next was called twice, also by super().server_step. Take the values of what that "
+            f"returned, made, and call next on the state that was given: return "
+            f'state.next({{**made.public, "item": table}}, made.own).'
+        )
     return f"a state after round {state.round}; expected one after round {before.round + 1}"
 
 
@@ -109,9 +169,12 @@ def _wrong_rows(private: Any, method: Any, ids: Any, clock: Any) -> str:
         if rows.shape[:1] != ids.shape:
             return f"'{name}' as {list(rows.shape)}; expected [{len(ids)}, ...], a row for each id"
     read = method.model.private(ids[:0], clock) if hasattr(method, "client_loss") else ()
-    missing = [name for name in read if name not in private.values]
-    there = ", ".join(map(repr, private.values)) or "nothing"
-    return f"{there}; expected '{missing[0]}', too, which {_model(method)} reads" if missing else ""
+    if missing := [name for name in read if name not in private.values]:
+        there = ", ".join(map(repr, private.values)) or "nothing"
+        return f"{there}; expected '{missing[0]}', too, which {_model(method)} reads"
+    if read and _reads(method, "server_init"):
+        return _unlike(private.values, read, tuple(read), _model(method))
+    return ""
 
 
 def _wrong_loss(loss: Any, cohort: Any) -> str:
@@ -140,7 +203,8 @@ _PRIVATE = ("a Private of Tensors by name", _private)
 _TENSOR = is_a("Tensor")
 ANSWERS = {
     "server_init": Answer(
-        *_STATE, 'ServerState({"item": table})', lambda made, given: _wrong_tables(made, *given[:2])
+        *_STATE, 'ServerState({"item": table})',
+        lambda made, given: _wrong_tables(made, *given[:2]) or _unlike_model(made, *given[:3]),
     ),
     "server_sample": Answer(
         "a Tensor of ids [k]", _TENSOR, "ids.unique(), for example",
@@ -214,9 +278,8 @@ def _held(name: str, function: Callable[..., Any], answer: Answer) -> Callable[.
         else:
             wrong = answer.wrong(made, bound.args) if answer.wrong else ""
         if wrong:
-            raise BoundaryError(
-                f"{name} returned {wrong}. Change that function: return {answer.write}."
-            )
+            told = "" if wrong.endswith(".") else f". Change that function: return {answer.write}."
+            raise BoundaryError(f"{name} returned {wrong}{told}")
         return made
 
     asked.held_to = answer  # type: ignore[attr-defined]

@@ -23,6 +23,7 @@ from rescind.errors import ConfigError
 LONGEST_ID = 256
 MISSING = frozenset(("", "nan", "null", "none", "na", "n/a"))
 _FRACTION = re.compile(r"[+-]?(\d+\.\d*|\.\d+)([eE][+-]?\d+)?")
+_COMMA = re.compile(r"[+-]?\d+,\d+")  # a rating as some countries write it
 _SIGNED = re.compile(r"[+-]\d+")
 _PLAIN = re.compile(r"[A-Za-z][!-~]{4,255}")  # no number, not missing, no space: most texts
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -102,8 +103,19 @@ def read_ratings(cells: Sequence[str]) -> NDArray[np.float32]:
     try:
         values = np.asarray(cells, dtype=np.str_).astype(np.float64)
     except ValueError:
-        values = np.asarray(_each(cells, float, "a rating must be a number"))
+        values = np.asarray(_ratings_each(cells))
     return check_ratings(values)
+
+
+def _ratings_each(cells: Sequence[str]) -> list[float]:
+    try:
+        return _each(cells, float, "a rating must be a number")
+    except BadCell as bad:
+        index, why = bad.args
+        point = ", with a decimal point: 5.5, not 5,5" * bool(
+            _COMMA.fullmatch(cells[index].strip())
+        )
+        raise BadCell(index, why + point) from None
 
 
 def check_ratings(values: NDArray[np.float64]) -> NDArray[np.float32]:

@@ -57,26 +57,32 @@ def find_facts(
 def tell_unused(
     table: Table, used: Mapping[str, Collection[int]], ignore: Collection[str], tell: Tell
 ) -> None:
-    """Tell which columns nothing was read from, and how to use one of them.
+    """Tell which columns nothing was read from, and the ways to use one.
 
     used: the columns of each role; how to give a role that has one is not told
     """
     known = {at for places in used.values() for at in places} | {*ignoring(table.header, ignore)}
-    if names := [name for at, name in enumerate(table.header) if at not in known]:
-        hint = next((n for n in names if any(w in n.lower() for w in _LIKE_TITLES)), names[0])
-        when = next((n for n in names if any(w in n.lower() for w in _LIKE_TIMES)), "")
-        ways = {
-            "title": f"item names with {column('title', hint)}",
-            "time": f"times with {column('time', when)}" if when else "",
-            "genres": f"words about items with {column('genres')}",
-            "rating": f"a number that somebody gave with {column('rating')}",
-        }
-        free = ", ".join(how for role, how in ways.items() if how and role not in used)
-        tell(
-            f"not used: column{'s' * (len(names) > 1)} {', '.join(names)}."
-            + (f" A column is read as {free};" if free else "")
-            + f" {setting('ignore', ['COLUMN'])} says that you know"
+    unused = {at: name for at, name in enumerate(table.header) if at not in known}
+    if not unused:
+        return
+    shown = [name if name.strip() else f"number {at + 1} (no name)" for at, name in unused.items()]
+    told = f"not used: column{'s' * (len(shown) > 1)} {', '.join(shown)}."
+    if names := [name for name in unused.values() if name.strip()]:
+        title, when = (
+            next((name for name in names if any(word in name.lower() for word in like)), "COLUMN")
+            for like in (_LIKE_TITLES, _LIKE_TIMES)
         )
+        ways = {
+            "rating": f"ratings with {column('rating')}",
+            "time": f"times with {column('time', when)}",
+            "title": f"item names with {column('title', title)}",
+            "genres": f"words about items with {column('genres')}",
+        }
+        free = ", ".join(how for role, how in ways.items() if role not in used)
+        told += (f" A column is read as {free};" if free else "") + (
+            f" {setting('ignore', ['COLUMN'])} says that you know"
+        )
+    tell(told)
 
 
 def tell_left_out(

@@ -22,6 +22,7 @@ from rescind.experiments.learning_run import start
 from rescind.experiments.prepared_data import obtained
 from rescind.forgetting.parallel import one_thread
 from rescind.methods.additive.gram import DENSE_ITEMS
+from rescind.methods.baselines.ease import EASE
 from rescind.methods.baselines.popularity import Popularity
 
 FACTORS = (1 / 3, 1.0, 3.0, 10.0)
@@ -137,8 +138,9 @@ def _further(one: Candidate, until: int, cell: Cell) -> Candidate:
 
 
 def recipe_text(cell: Cell, tuned: Tuned) -> str:
-    """Return a recipe of the same data with the chosen settings, popularity and Gram or LocalGram.
+    """Return a recipe of the same data with the chosen settings, popularity and closed forms.
 
+    These are Gram or LocalGram, and EASE, which has all records in one place.
     Everything that was set for tuning is in it: other data or guards would need other settings.
     """
     table = chosen(tuned.best.method) | tuned.best.settings
@@ -158,7 +160,10 @@ def recipe_text(cell: Cell, tuned: Tuned) -> str:
             lines.append(f"[{part}]\n" + "\n".join(f"{k} = {_toml(v)}" for k, v in given.items()))
     once = "run = { rounds = 1, evaluate_every = 1 }"
     closed = "Gram" if items <= DENSE_ITEMS else "LocalGram"
-    others = [f'  {{ label = "{n}", name = "{n}", {once} }}' for n in ("Popularity", closed)]
+    controls = [("Popularity", "Popularity"), (closed, closed)]
+    if items <= EASE.max_items:
+        controls.append(("EASE, everybody", "EASE"))
+    others = [f'  {{ label = "{label}", name = "{n}", {once} }}' for label, n in controls]
     methods = ",\n".join([*others, f"  {_toml({'label': f'{name}, tuned', **table})}"])
     lines.append(f"[axes]\nmethod = [\n{methods},\n]\nseed = [0, 1, 2]")
     return "\n\n".join(lines) + "\n"

@@ -310,7 +310,8 @@ class Outside:
     def names(self, marker: str) -> list[str]:
         """Return the names of classes that are known without running a file."""
         found = [name for module in _in_process() for name in classes_in(module, marker)]
-        return found + [_promised(point) for point in _installed()]
+        files = (path for path in _remembered() if path.is_file())
+        return [*found, *map(_promised, _installed()), *(n for file in files for n in _in(file))]
 
     def _modules(self, name: str) -> Iterator[str]:
         """Yield modules that may have a class of this name, loading as few as possible."""
@@ -425,6 +426,15 @@ def _mentions(path: Path, name: str) -> bool:
     except (OSError, UnicodeDecodeError):
         return False
     return re.search(rf"^class {re.escape(name)}\b", text, re.MULTILINE | re.IGNORECASE) is not None
+
+
+def _in(path: Path) -> list[str]:
+    """Return the names of classes in the text of a file that are made of other classes."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return []
+    return re.findall(r"^class ([A-Za-z]\w*)\(", text, re.MULTILINE)
 
 
 def files_of(method: Unlearner) -> tuple[Path, ...]:

@@ -15,6 +15,7 @@ from rescind.core.fast.local import LocalTraining
 from rescind.core.params import Params
 from rescind.core.state import Private
 from rescind.core.update import Sum
+from rescind.errors import BoundaryError
 
 VERBS = ("client_plan", "client_loss", "client_steps", "client_train")
 """The kernels do not fit a method that overrides one of these."""
@@ -44,11 +45,24 @@ def client_sum(
 ) -> tuple[Sum, Private]:
     """Run one local round with the kernel of the model."""
     if getattr(method.model, "kernel", "") == "linear":
+        (name, start, stop), *_ = method.model.pieces()  # type: ignore[attr-defined]
+        _check_widths(public["item"], name, private[name][:, start:stop])
         summed, after, _ = linear.client_sum(method, public, private, cohort, clock)
         return summed, after
+    _check_widths(public["item"], "user", private["user"])
     if public["item"].device.type != "cpu":
         return ego_gpu.ego_bpr(method, public, private, cohort, clock)
     return _ego_bpr(method, public["item"].contiguous(), private, cohort, clock)
+
+
+def _check_widths(table: Tensor, name: str, rows: Tensor) -> None:
+    """Refuse rows of other widths: compiled code reads past the end of the narrower ones."""
+    if rows.shape[1:] != table.shape[1:]:
+        raise BoundaryError(
+            f"the public 'item' is [items, {table.shape[1]}], what the model reads of the private "
+            f"'{name}' is [clients, {rows.shape[1]}]; expected one width. Change server_init or "
+            f"client_init."
+        )
 
 
 def _ego_bpr(
