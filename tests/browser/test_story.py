@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from rescind.ledger.brought import BringIn
 from rescind.proof.notes import WITNESS, Key, signature_line
+from rescind.service import recovery
 
 expect = pytest.importorskip("playwright.sync_api", reason="make test-browser installs it").expect
 pytestmark = pytest.mark.browser
@@ -158,6 +160,80 @@ def test_titles_can_be_picked_and_deleted_here(visit, place) -> None:
     assert place.changes(me.person) == [("join", 0)]
 
 
+def use_code(page, code: str) -> None:
+    box = page.get_by_label("Your code")
+    if not box.is_visible():
+        button(page, "I have a code, or lost my passkey").click()
+        expect(box).to_be_focused()
+    box.fill(code)
+    button(page, "Use the code and make a passkey").click()
+
+
+def says_no(page) -> None:
+    """Let the next passkey dialog be cancelled, once."""
+    page.evaluate(
+        """() => {
+          const real = navigator.credentials.create
+          navigator.credentials.create = async () => {
+            navigator.credentials.create = real
+            throw new DOMException('no', 'NotAllowedError')
+          }
+        }"""
+    )
+
+
+def test_a_code_is_spent_with_the_passkey_and_the_last_one_brings_new_ones(visit, place) -> None:
+    text = recovery.new_text()
+    place.ledger.submit(BringIn(recovery.kept(text), (5, 6))).result(30)
+    me = visit(viewport={"width": 375, "height": 812})
+    page, before = me.open(), place.people()
+    me.keys = me.passkey(page)
+    button(page, "I have a code, or lost my passkey").click()
+    wide = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert page.evaluate(wide) <= 0
+    button(page, "I have a code, or lost my passkey").click()
+    says_no(page)
+    use_code(page, text)
+    expect(page.get_by_text("No passkey was used. Nothing has changed.")).to_be_visible()
+    assert me.context.cookies() == []  # nobody is signed in
+    button(page, "Use the code and make a passkey").click()
+    expect(page.get_by_role("heading", name="Keep these codes")).to_be_visible()
+    codes = page.locator("pre.codes").inner_text().split()
+    assert len(set(codes)) == 10
+    button(page, "I have kept them").click()
+    expect(page.get_by_text("2 records are on this device.")).to_be_visible()
+    assert place.people() == before
+
+    button(page, "new recovery codes").click()
+    button(page, "Make them, and confirm with my passkey").click()
+    expect(page.get_by_role("heading", name="Keep these codes")).to_be_visible()
+    fresh = page.locator("pre.codes").inner_text().split()
+    assert len(set(fresh)) == 10
+    assert not set(fresh) & set(codes)
+    assert page.evaluate(wide) <= 0
+    button(page, "I have kept them").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+    button(page, "sign out").click()
+    use_code(page, codes[0])
+    expect(page.get_by_text("This recovery code is not known", exact=False)).to_be_visible()
+    me.wrong.clear()  # the console names the refusal
+    use_code(page, fresh[0])
+    expect(page.get_by_text("9 recovery codes are left.")).to_be_visible()
+
+
+def test_a_new_passkey_of_somebody_who_is_signed_in_shows_no_empty_list(visit, place) -> None:
+    me = visit()
+    late = me.open()
+    expect(button(late, "Start with a new passkey")).to_be_visible()
+    me.join()  # in another tab
+    late.bring_to_front()  # no passkey is made behind another tab
+    me.passkey(late)
+    button(late, "Start with a new passkey").click()
+    expect(late.get_by_text("You were signed in here already")).to_be_visible()
+    expect(late.get_by_role("heading", name="Keep these codes")).to_have_count(0)
+
+
 def test_a_passkey_signs_in_and_a_recovery_code_replaces_a_lost_one(visit, place) -> None:
     me = visit()
     page = me.join()
@@ -168,9 +244,7 @@ def test_a_passkey_signs_in_and_a_recovery_code_replaces_a_lost_one(visit, place
     button(page, "sign out").click()
     session, device = me.keys
     session.send("WebAuthn.clearCredentials", {"authenticatorId": device})
-    page.get_by_text("My passkey is lost").click()
-    page.get_by_label("Recovery code").fill(me.codes[3])
-    button(page, "Use the code").click()
+    use_code(page, me.codes[3])
     expect(page.get_by_text("9 recovery codes are left.")).to_be_visible()
     expect(page.get_by_text("2 records are on this device.")).to_be_visible()
     button(page, "sign out").click()

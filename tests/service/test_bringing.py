@@ -21,6 +21,7 @@ from doors import House, opened
 from rescind.data.erasing import erase_imported
 from rescind.errors import ConfigError, DataError
 from rescind.ledger.book import Ledger
+from rescind.ledger.catalogue import Catalogue
 from rescind.ledger.failpoints import VARIABLE
 from rescind.ledger.options import Options
 from rescind.service import bringing, demonstration, recovery, running
@@ -198,6 +199,18 @@ def start(state: Path, **wanted: object) -> str:
         patch.setattr(running, "_serve", lambda *_: said.append("it serves"))
         run(state, Doorway(port=0), Wanted(**wanted), Options(), say=said.append)
     return "\n".join(said)
+
+
+def test_an_import_that_was_killed_before_it_had_items_is_named(tmp_path: Path, mine: Path) -> None:
+    state, items = tmp_path / "state", users_of("mine", mine, print).catalogue
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Catalogue, "text", property(lambda _: 1 / 0))
+        with pytest.raises(ZeroDivisionError):
+            Ledger.open(state, catalogue=items)
+    with pytest.raises(ConfigError, match=r"no catalogue.*--import NAME.*repeat that command"):
+        start(state)
+    assert "7 users lend 42 records" in start(state, users="mine", codes=mine)
+    assert "it serves" in start(state), "control: a complete one"
 
 
 @pytest.mark.parametrize(

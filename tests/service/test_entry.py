@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from authenticator import Authenticator
-from doors import House
+from doors import Browser, House
 from rescind.ledger import accounts, tables
+from rescind.ledger.brought import BringIn
 from rescind.service import recovery
 from rescind.service.callers import COOKIE, new_secret
 
@@ -92,6 +94,113 @@ def test_a_recovery_code_opens_the_account_once(house: House) -> None:
     fresh = Authenticator()
     assert lost.register(fresh).status_code == 201
     assert house.caller().sign_in(fresh).status_code == 200
+
+
+def begun_with(browser: Browser, code: str) -> dict[str, Any]:
+    """Type a code, make a passkey on the device, and stop before it is registered."""
+    begun = browser.post("/v1/account/begin", {"code": code}, None).json()
+    made = Authenticator().create(begun["options"])
+    return {"ceremony": begun["ceremony"], "credential": made}
+
+
+def finished(browser: Browser, body: dict[str, Any]) -> Any:
+    return browser.post("/v1/account/finish", body, None)
+
+
+def codes_of_somebody(house: House) -> list[str]:
+    codes: list[str] = house.caller().register(Authenticator()).json()["recovery_codes"]
+    return codes
+
+
+def test_a_code_is_spent_by_the_passkey_and_not_before(house: House) -> None:
+    code = codes_of_somebody(house)[3]
+    lost = house.caller()
+    for _ in range(2):  # the dialog is cancelled, twice
+        assert lost.post("/v1/account/begin", {"code": code}, None).status_code == 200
+    assert lost.secret == "", "nobody is signed in yet"
+    assert lost.get("/v1/me").status_code == 401
+    device = Authenticator()
+    joined = lost.register(device, code=code.lower().replace("-", " "))
+    assert joined.json() == {"role": "person", "recovery_codes": [], "codes_left": 9}
+    assert lost.get("/v1/me").status_code == 200
+    assert house.caller().sign_in(device).status_code == 200
+    again = house.caller().post("/v1/account/begin", {"code": code}, None)
+    assert again.status_code == 404, "it works once"
+    assert "the person has left, has a passkey" in again.json()["next"]
+    assert house.ledger.reading.overview()["people"] == 1, "no second account"
+
+
+def test_a_code_that_is_used_in_two_browsers_at_once_lets_one_in(house: House) -> None:
+    codes = codes_of_somebody(house)
+    one, two, other = (house.caller() for _ in range(3))
+    first, second = begun_with(one, codes[0]), begun_with(two, codes[0])
+    third = begun_with(other, codes[1])
+    assert finished(two, second).status_code == 201
+    late = finished(one, first)
+    assert (late.status_code, one.secret) == (404, "")
+    assert "was used before" in late.json()["detail"]
+    assert finished(two, second).status_code == 422, "a challenge is answered once"
+    assert finished(other, third).status_code == 201, "control: another code"
+    with house.ledger.store.reading() as tx:
+        rows = tx.execute(tables.credential.select()).all()
+    assert sum(row.kind == "passkey" for row in rows) == 3, "none of whoever came too late"
+
+
+def test_a_code_that_ends_meanwhile_lets_nobody_in(house: House) -> None:
+    """New codes were made, or the person left, between the code and the passkey."""
+    browser = house.caller()
+    codes = browser.register(Authenticator()).json()["recovery_codes"]
+    lost = house.caller()
+    begun = begun_with(lost, codes[0])
+    fresh = browser.post("/v1/me/recovery-codes", {}).json()["recovery_codes"]
+    assert finished(lost, begun).status_code == 404
+    begun = begun_with(lost, fresh[0])
+    assert browser.post("/v1/me/requests", {"kind": "leave"}).status_code == 202
+    assert finished(lost, begun).status_code == 404
+    assert lost.secret == ""
+
+
+def test_a_restart_between_code_and_passkey_spends_nothing(house: House) -> None:
+    code, lost = codes_of_somebody(house)[0], house.caller()
+    begun = begun_with(lost, code)
+    house.service.ceremonies._open.clear()  # they are in memory only
+    assert finished(lost, begun).status_code == 422
+    assert lost.register(Authenticator(), code=code).status_code == 201
+
+
+def test_a_disk_that_fails_at_the_passkey_leaves_the_code(house: House, monkeypatch) -> None:
+    """Code and passkey are one step: what fails after the code is spent takes it back."""
+    code, lost = codes_of_somebody(house)[0], house.caller()
+    begun = begun_with(lost, code)
+    with monkeypatch.context() as patch:
+        patch.setattr(accounts.Passkey, "write", lambda *_: 1 / 0)
+        assert finished(lost, begun).status_code == 500
+    assert lost.secret == ""
+    assert lost.register(Authenticator(), code=code).status_code == 201
+
+
+def test_the_last_code_brings_ten_new_ones(house: House) -> None:
+    text = recovery.new_text()
+    house.do(BringIn(recovery.kept(text), (0, 1)))
+    joined = house.caller().register(Authenticator(), code=text)
+    new = joined.json()["recovery_codes"]
+    assert (joined.status_code, len(set(new))) == (201, 10)
+    with house.ledger.store.reading() as tx:
+        rows = tx.execute(tables.credential.select()).all()
+    assert sum(row.kind == "recovery" for row in rows) == 10
+    assert house.caller().post("/v1/account/begin", {"code": text}, None).status_code == 404
+    again = house.caller().register(Authenticator(), code=new[7]).json()  # the control
+    assert (again["codes_left"], again["recovery_codes"]) == (9, [])
+
+
+def test_a_wrong_code_and_two_ways_in_at_once_are_refused(house: House) -> None:
+    code = codes_of_somebody(house)[0]
+    wrong = code[:-1] + ("0" if code[-1] != "0" else "1")
+    for body, status in (({"code": wrong}, 404), ({"code": code, "invitation": "x"}, 422)):
+        answer = house.caller().post("/v1/account/begin", body, None)
+        assert answer.status_code == status
+    assert "Send one of them" in answer.json()["next"]
+    assert house.caller().register(Authenticator(), code=code).status_code == 201, "control"
 
 
 def test_adding_a_passkey_needs_a_confirmation(house: House) -> None:

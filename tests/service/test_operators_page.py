@@ -23,7 +23,7 @@ from rescind.ledger.batch import Answer, Batch
 from rescind.ledger.errors import Busy, DiskFull
 from rescind.ledger.removal import Remove
 from rescind.ledger.taken_back import NOT_KEPT
-from rescind.service import chores
+from rescind.service import chores, entrances
 from rescind.service.callers import new_secret
 from rescind.service.policy import SCOPES, Role
 from rescind.service.running import release_missing
@@ -296,6 +296,13 @@ def test_a_removed_operator_is_signed_out_and_cannot_come_back(house: House) -> 
         assert tx.scalar(select(func.count()).select_from(tables.session)) == sessions - 1
     with pytest.raises(ConfigError, match=r"no operator 'Bea'\. There are: Anna"):
         house.ledger.submit(Remove("operator", "Bea")).result()
+    with pytest.raises(ConfigError) as told:
+        house.ledger.submit(Remove("operator", "Bea")).result()
+    assert str(told.value).endswith("There are: Anna."), "control: nobody is invited"
+    entrances.invite(house.ledger, "Cleo", Role.OFFICER)
+    with pytest.raises(ConfigError, match=r"Invited, and not here yet: Cleo\. --remove token=Cleo"):
+        house.ledger.submit(Remove("operator", "Cleo")).result()
+    assert house.ledger.submit(Remove("token", "Cleo")).result().body == {"removed": 1}
     with pytest.raises(ConfigError, match="'operater' cannot be removed"):
         house.ledger.submit(Remove("operater", "Anna")).result()
 

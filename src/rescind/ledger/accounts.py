@@ -219,6 +219,31 @@ class NewCodes:
 
 
 @dataclass(frozen=True)
+class Return:
+    """A person whose passkey is lost adds one with a recovery code, which is spent by this alone.
+
+    After the last code they get new ones: whoever was brought in by an operator has one.
+    """
+
+    code: UseCode
+    passkey: Passkey
+    codes: NewCodes
+
+    @property
+    def person(self) -> bytes:
+        """Whose account it is."""
+        return self.code.person
+
+    def carry_out(self, batch: Batch) -> Answer:
+        """Spend the code and write the passkey, or neither."""
+        used = self.code.carry_out(batch)
+        self.passkey.write(batch, self.person)
+        if used.body["codes_left"]:
+            return Answer(201, {"recovery_codes": [], **used.body})
+        return self.codes.carry_out(batch)
+
+
+@dataclass(frozen=True)
 class MakeAgentCode:
     """A person makes a code with which an agent may ask for them, once and until a time."""
 

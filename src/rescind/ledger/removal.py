@@ -8,6 +8,7 @@ from sqlalchemy import delete, select
 
 from rescind.errors import ConfigError, suggest
 from rescind.ledger import tables
+from rescind.ledger.accounts import INVITED
 from rescind.ledger.batch import Answer, Batch
 
 NAMED = {
@@ -39,5 +40,19 @@ class Remove:
             known = sorted(set(batch.tx.scalars(select(column))))
             raise ConfigError(
                 f"there is no {self.kind} '{self.name}'. There are: {', '.join(known) or 'none'}."
+                f"{_invited(batch) if self.kind == 'operator' else ''}"
             )
         return Answer(200, {"removed": count})
+
+
+def _invited(batch: Batch) -> str:
+    """Return who may still come in as operator or officer, and how an invitation is taken back."""
+    token = tables.token.c
+    waiting = token.role.startswith(INVITED) & (token.expires > batch.now)
+    names = sorted(set(batch.tx.scalars(select(token.name).where(waiting))))
+    if not names:
+        return ""
+    return (
+        f" Invited, and not here yet: {', '.join(names)}. --remove token={names[0]} takes an "
+        f"invitation back."
+    )

@@ -404,7 +404,9 @@ def _catalogue(
         if found is None:
             raise ConfigError(
                 f"{state} has no catalogue. Give the items that people may lend (--items FILE): of "
-                f"a service that was there before, the same ids in the same order."
+                f"a service that was there before, the same ids in the same order. If the first "
+                f"start was to bring users (--import NAME --codes FILE), it was interrupted before "
+                f"any came: repeat that command instead."
             )
         sums = live(len(found))  # before anything is kept: there may be too many items
         if known is None:

@@ -58,10 +58,14 @@ class AgentError(BaseModel):
     fatal: bool = False
 
 
+RecoveryCode = Annotated[str, StringConstraints(min_length=10, max_length=60)]
+
+
 class BeginAccount(Body):
-    """Begin to register a passkey."""
+    """Begin to register a passkey; with an invitation, or with a recovery code, not with both."""
 
     invitation: Annotated[str, StringConstraints(max_length=100)] | None = None
+    code: RecoveryCode | None = None
 
 
 class Ceremony(Body):
@@ -84,6 +88,7 @@ class Joined(BaseModel):
 
     role: str
     recovery_codes: list[str]
+    codes_left: int | None = None
 
 
 class RecoveryCodes(BaseModel):
@@ -102,7 +107,7 @@ class SignedIn(BaseModel):
 class Recover(Body):
     """Sign in with a recovery code."""
 
-    code: Annotated[str, StringConstraints(min_length=10, max_length=60)]
+    code: RecoveryCode
 
 
 class Lend(Body):

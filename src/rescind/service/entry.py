@@ -30,9 +30,17 @@ router = Doors()
 async def begin_account(
     body: bodies.BeginAccount, service: TheService, caller: TheCaller
 ) -> Response:
-    """Begin to register a passkey: for a new account, one more for yours, or as an operator."""
-    person, invitation = b"", b""
-    if body.invitation is not None:
+    """Begin to register a passkey: for a new account, one more for yours, or as an operator.
+
+    With a recovery code: for the account that it opens. The code is spent when the passkey is
+    registered, not before.
+    """
+    person, invitation, code = b"", b"", b""
+    if body.code is not None and body.invitation is not None:
+        raise problems.one_way_in()
+    if body.code is not None:
+        person, code = await _owner_of(service, body.code), recovery.split(body.code)[0]
+    elif body.invitation is not None:
         invitation = digest_of(body.invitation)
         with service.ledger.store.reading() as tx:
             found = credentials.find_token(tx, invitation, service.ledger.clock())
@@ -42,7 +50,7 @@ async def begin_account(
         if not caller.confirmed:
             raise problems.confirm_first()
         person = caller.id
-    name, options = service.ceremonies.begin_registration(person, invitation)
+    name, options = service.ceremonies.begin_registration(person, invitation, code)
     return reply({"ceremony": name, "options": options})
 
 
@@ -53,6 +61,8 @@ async def finish_account(body: bodies.Ceremony, service: TheService, caller: The
     passkey = service.ceremonies.registered(ceremony, body.credential, body.name)
     if ceremony.invitation:
         return await _open_operator(service, ceremony, passkey)
+    if ceremony.code:
+        return await _return(service, ceremony, passkey)
     if ceremony.person:
         if caller.id != ceremony.person:
             raise problems.not_signed_in()
@@ -62,6 +72,27 @@ async def finish_account(body: bodies.Ceremony, service: TheService, caller: The
     texts, codes = await asyncio.to_thread(recovery.new_codes)
     await service.submit(accounts.OpenAccount(passkey, codes, NewSession(digest, Role.PERSON)))
     return signed_in({"role": Role.PERSON, "recovery_codes": texts}, secret, 201)
+
+
+async def _return(service: Service, ceremony: Ceremony, passkey: Passkey) -> Response:
+    """Let somebody in who proved a recovery code, which is spent for this passkey."""
+    secret, digest = new_secret()
+    session = NewSession(digest, Role.PERSON, person=ceremony.person)
+    texts, codes = await asyncio.to_thread(recovery.new_codes)
+    used = accounts.UseCode(ceremony.person, ceremony.code, session)
+    fresh = accounts.NewCodes(ceremony.person, codes, tuple(texts))
+    answer = await service.submit(accounts.Return(used, passkey, fresh))
+    return signed_in({"role": Role.PERSON, **answer.body}, secret, 201)
+
+
+async def _owner_of(service: Service, code: str) -> bytes:
+    """Return whose recovery code this is; raise `CodeNotKnown` if it opens nothing."""
+    with service.ledger.store.reading() as tx:
+        lookup, keys = recovery.split(code)[0], service.ledger.keys
+        found = credentials.find_credential(tx, keys, lookup, credentials.RECOVERY)
+    if not await asyncio.to_thread(recovery.matches, code, found) or found is None:
+        raise CodeNotKnown()
+    return found.person
 
 
 async def _open_operator(service: Service, ceremony: Ceremony, passkey: Passkey) -> Response:
@@ -78,15 +109,14 @@ async def _open_operator(service: Service, ceremony: Ceremony, passkey: Passkey)
 
 @router.at("POST /v1/account/recover", bodies.SignedIn)
 async def recover(body: bodies.Recover, service: TheService) -> Response:
-    """Sign in with a recovery code, which is spent. Then register a new passkey."""
-    lookup, _ = recovery.split(body.code)
-    with service.ledger.store.reading() as tx:
-        found = credentials.find_credential(tx, service.ledger.keys, lookup, credentials.RECOVERY)
-    if not await asyncio.to_thread(recovery.matches, body.code, found) or found is None:
-        raise CodeNotKnown()
+    """Sign in with a recovery code, which is spent, without a passkey: for scripts.
+
+    People send the code to /v1/account/begin: there it is spent when they have a passkey.
+    """
+    person, lookup = await _owner_of(service, body.code), recovery.split(body.code)[0]
     secret, digest = new_secret()
-    session = NewSession(digest, Role.PERSON, person=found.person)
-    answer = await service.submit(accounts.UseCode(found.person, lookup, session))
+    session = NewSession(digest, Role.PERSON, person=person)
+    answer = await service.submit(accounts.UseCode(person, lookup, session))
     return signed_in({"role": Role.PERSON, **answer.body}, secret)
 
 

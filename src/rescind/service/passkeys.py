@@ -47,6 +47,8 @@ class Ceremony:
     """Who adds a passkey to an account; empty for a new account."""
     invitation: bytes = b""
     """Digest of an operator's invitation."""
+    code: bytes = b""
+    """By what a recovery code is found that was typed and is spent when the passkey is there."""
 
 
 class Ceremonies:
@@ -57,7 +59,7 @@ class Ceremonies:
         self._open: dict[str, Ceremony] = {}
 
     def begin_registration(
-        self, person: bytes = b"", invitation: bytes = b""
+        self, person: bytes = b"", invitation: bytes = b"", code: bytes = b""
     ) -> tuple[str, dict[str, Any]]:
         """Return the ceremony's id and what the browser gets to make a passkey."""
         options = generate_registration_options(
@@ -70,7 +72,8 @@ class Ceremonies:
                 user_verification=UserVerificationRequirement.REQUIRED,
             ),
         )
-        one = Ceremony(REGISTER, options.challenge, time.time() + SECONDS, person, invitation)
+        until = time.time() + SECONDS
+        one = Ceremony(REGISTER, options.challenge, until, person, invitation, code)
         return self._keep(one), options_to_json_dict(options)
 
     def begin_sign_in(self) -> tuple[str, dict[str, Any]]:

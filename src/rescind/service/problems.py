@@ -116,6 +116,15 @@ def not_there() -> Problem:
     )
 
 
+def one_way_in() -> Problem:
+    """An invitation and a recovery code came together: they open different accounts."""
+    return Problem(
+        422,
+        "invitation and code: an invitation is for operators, a code for the account of a person.",
+        "Send one of them.",
+    )
+
+
 def used_link() -> Problem:
     """A link of the demonstration that was opened before, or never was one."""
     return Problem(

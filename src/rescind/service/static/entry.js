@@ -1,17 +1,22 @@
 /** Coming in: a passkey, or a recovery code. No e-mail, no password. */
 import { Refused } from './api.js'
-import { html, useState } from './html.js'
-import { possible, recover, register, sign } from './passkey.js'
-import { save } from './save.js'
+import { Codes } from './codes.js'
+import { html, useEffect, useRef, useState } from './html.js'
+import { possible, register, sign } from './passkey.js'
+import { counted } from './words.js'
 
 /** @param {{model: any, done: () => void}} props */
 export function Entry ({ model, done }) {
   const [busy, setBusy] = useState(false)
   const [says, setSays] = useState(model.notice)
   const [codes, setCodes] = useState(null)
+  const [typing, setTyping] = useState(false)
   const [code, setCode] = useState('')
+  const box = useRef(null)
+  useEffect(() => { if (typing) box.current.focus() }, [typing])
   const invitation = location.hash.match(/^#invite=([\w-]+)$/)?.[1]
 
+  const finish = says => { model.notice = says; done() }
   const attempt = task => async event => {
     event.preventDefault()
     if (busy) return
@@ -25,9 +30,10 @@ export function Entry ({ model, done }) {
     setBusy(false)
   }
   const join = attempt(async () => {
-    const made = await register(invitation)
+    const { recovery_codes: made } = await register(invitation ? { invitation } : {})
     if (invitation) location.assign('/operator')
-    else setCodes(made.recovery_codes)
+    else if (made.length) setCodes(made)
+    else finish('You were signed in here already: the new passkey is for the same account.') // in another tab
   })
   const enter = attempt(async () => {
     const { role } = await sign()
@@ -35,10 +41,9 @@ export function Entry ({ model, done }) {
     else done()
   })
   const help = attempt(async () => {
-    const { codes_left: left } = await recover(code)
-    await register()
-    model.notice = `A new passkey is made. ${left ?? 'Some'} recovery codes are left.`
-    done()
+    const { recovery_codes: made, codes_left: left } = await register({ code: code.trim() })
+    if (made.length) setCodes(made) // it was the last one
+    else finish(`A new passkey is made. ${counted(left, 'recovery code is', 'recovery codes are')} left.`)
   })
 
   if (codes) return html`<${Codes} codes=${codes} done=${done} />`
@@ -56,26 +61,15 @@ export function Entry ({ model, done }) {
     <div class="row">
       <button class="main" disabled=${busy} onClick=${join}>${invitation ? 'Make a passkey' : 'Start with a new passkey'}</button>
       <button disabled=${busy} onClick=${enter}>I have a passkey</button>
+      ${!invitation && html`<button aria-expanded=${typing} onClick=${() => setTyping(!typing)}>I have a code, or lost my passkey</button>`}
     </div>
+    ${typing && html`<form class="summary open" onSubmit=${help}>
+      <label for="code">Your code</label>
+      <input id="code" ref=${box} autocomplete="one-time-code" spellcheck="false" value=${code} onInput=${event => setCode(event.target.value)} />
+      <p class="note">The code that you were sent, or one of the recovery codes that you kept. It opens the account that it belongs to, with
+        its records. You make a new passkey for it, and then the code is used up.</p>
+      <button disabled=${busy || code.trim().length < 10}>Use the code and make a passkey</button>
+    </form>`}
     <p class="note">A passkey is kept by your device and opened with a PIN, a finger or a face. We need no name, no e-mail and no password.</p>
-    <details><summary>My passkey is lost</summary>
-      <form onSubmit=${help}>
-        <label for="code">Recovery code</label>
-        <input id="code" autocomplete="one-time-code" spellcheck="false" value=${code} onInput=${event => setCode(event.target.value)} />
-        <p class="note">It is used up by this. You then make a new passkey.</p>
-        <button disabled=${busy || code.trim().length < 10}>Use the code</button>
-      </form>
-    </details>
   </main>`
-}
-
-function Codes ({ codes, done }) {
-  const text = codes.join('\n') + '\n'
-  return html`<main class="entry"><h1>Keep these codes</h1>
-    <p class="lead">Each lets you in once if your passkey is lost. They are shown now and never again.</p>
-    <pre class="codes" tabindex="0" aria-label="Recovery codes">${text}</pre>
-    <div class="row">
-      <button onClick=${() => save('recovery-codes.txt', text)}>Save them as a file</button>
-      <button class="main" onClick=${done}>I have kept them</button>
-    </div></main>`
 }

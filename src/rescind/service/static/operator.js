@@ -19,7 +19,7 @@ function Enter ({ enter, why }) {
   const go = async () => {
     setError('')
     try {
-      await (invited ? register(invited) : sign())
+      await (invited ? register({ invitation: invited }) : sign())
       if (invited) history.replaceState(null, '', location.pathname) // it works once: do not keep it
       await enter()
     } catch (failure) {

@@ -1,9 +1,13 @@
 /** Passkeys: the browser's own methods, nothing else. */
 import { call } from './api.js'
 
-/** Make a passkey: a new account, one more for the account that is signed in, or as invited. */
-export async function register (invitation) {
-  const begun = (await call('POST', '/v1/account/begin', { body: invitation ? { invitation } : {} })).body
+/**
+ * Make a passkey: a new account, one more for the account that is signed in, as invited, or for the
+ * account that a recovery code opens. Invitation and code are spent when the passkey is there.
+ * @param {{invitation?: string, code?: string}} [begin]
+ */
+export async function register (begin = {}) {
+  const begun = (await call('POST', '/v1/account/begin', { body: begin })).body
   const publicKey = PublicKeyCredential.parseCreationOptionsFromJSON(begun.options)
   const made = await asked(() => navigator.credentials.create({ publicKey }))
   const body = { ceremony: begun.ceremony, credential: made.toJSON() }
@@ -17,11 +21,6 @@ export async function sign (way = 'finish') {
   const used = await asked(() => navigator.credentials.get({ publicKey }))
   const body = { ceremony: begun.ceremony, credential: used.toJSON() }
   return (await call('POST', `/v1/session/${way}`, { body })).body
-}
-
-/** @param {string} code */
-export async function recover (code) {
-  return (await call('POST', '/v1/account/recover', { body: { code: code.trim() } })).body
 }
 
 export const signOut = () => call('DELETE', '/v1/session')

@@ -1,4 +1,5 @@
 /** The person's page. */
+import { NewCodes } from './codes.js'
 import { Confirm } from './confirm.js'
 import { Entry } from './entry.js'
 import { ForYou } from './foryou.js'
@@ -18,6 +19,7 @@ const model = new Model(() => draw())
 function Page () {
   const [, again] = useReducer(n => n + 1, 0)
   const [leaving, setLeaving] = useState(false)
+  const [coding, setCoding] = useState(false)
   useEffect(() => { draw = again }, [])
   if (model.state === 'starting') return html`<main class="entry"><p class="quiet" role="status">Opening…</p></main>`
   if (model.state === 'left') return html`<${Left} left=${model.left} />`
@@ -29,6 +31,7 @@ function Page () {
   return html`
     <header class="top"><h1>My records</h1>
       <nav aria-label="Account"><span class="quiet">this browser</span>
+        <button class="plain" onClick=${() => setCoding(true)}>new recovery codes</button>
         <button class="plain" onClick=${() => model.signOut()}>sign out</button>
         <button class="plain" onClick=${() => setLeaving(true)}>leave</button></nav></header>
     <main>
@@ -42,6 +45,7 @@ function Page () {
       <${Roster} model=${model} />
       <${LogState} log=${model.log} />
     </main>
+    ${coding && html`<${NewCodes} close=${() => setCoding(false)} />`}
     ${leaving && html`<${Leave} model=${model} close=${() => setLeaving(false)} />`}`
 }
 
