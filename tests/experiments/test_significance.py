@@ -30,8 +30,13 @@ def test_a_single_pair_and_equal_ones_have_no_test():
     one = Difference("x", "HR@20", (0.2,))
     assert (one.error, one.p, one.effect) == (None, None, None)
     assert verdict(one, None) == "one seed"
-    assert Difference("x", "HR@20", (0.0, 0.0, 0.0)).p == 1.0
-    assert Difference("x", "HR@20", (0.1, 0.1, 0.1)).p == 0.0
+    same, like = (Difference("x", "HR@20", (value,) * 3) for value in (0.1, 0.0))
+    assert (same.p, verdict(same, None)) == (None, "one run")
+    assert (like.p, verdict(like, None)) == (None, "no")
+    assert "'one run': the difference is the same for all seeds" in remark([same])
+    other = Difference("y", "HR@20", (0.1, 0.2, 0.1, 0.2, 0.1))
+    assert holm([same.p, other.p]) == [None, other.p], "it is no comparison"
+    assert "one run" not in remark([other]), "the control"
 
 
 def test_effect_is_the_mean_over_the_deviation_less_its_bias():

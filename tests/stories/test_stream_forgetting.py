@@ -20,9 +20,10 @@ from rescind.core import params
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
 from rescind.core.federation import Federation
+from rescind.core.history import NEVER
 from rescind.core.holdings import TRAIN
 from rescind.core.params import Params
-from rescind.core.records import Arrive, Erase, Records
+from rescind.core.records import Arrive, Erase, Records, Withdraw
 from rescind.core.state import Private, ServerState
 from rescind.core.tasks.metrics import Ranking
 from rescind.core.update import Sum
@@ -36,6 +37,8 @@ from rescind.experiments.stream_run import run_cell
 from rescind.experiments.streams import Block, Blocks, Stream, StreamCheckpoints, run_stream
 from rescind.forgetting.examine import seeds_of
 from rescind.forgetting.forget import forget
+from rescind.forgetting.receipt_words import sentences
+from rescind.methods import FedAvg
 from rescind.methods.continual.f3crec import F3CRec
 from rescind.models.mf import MF
 from worlds import pairs
@@ -214,6 +217,24 @@ def test_forgetting_in_a_stream_is_audited_and_says_what_it_reaches() -> None:
     _, more = forget(before, both, audits="none")
     assert more.receipt.done.level == "L2"
     assert any("earlier blocks" in said for said in more.receipt.not_covered)
+    assert "trained the rounds again" in str(more.receipt.findings)
+
+
+def test_where_no_round_can_be_repeated_the_receipt_does_not_say_that_one_was() -> None:
+    few = FedAvg(model=MF(dim=4), clients_per_round=2)  # most take part in no round of a block
+    before = run_stream(replace(world(), later=later()[:1]), few, how=Blocks(rounds=1)).fed
+    assert before.past is not None
+    away = int((before.past.first == NEVER).nonzero()[0])
+    after, evidence = forget(before, Withdraw(away), audits="none")
+    assert evidence.exact.done.rounds == 0
+    assert params.digest(after.now.state.public) == params.digest(before.now.state.public)
+    receipt = evidence.receipt
+    assert receipt.done.level == "L1"
+    _, done, shown = sentences(receipt)
+    assert "none was run, and the model is unchanged, bit for bit" in done
+    assert "It is not shown that their influence is gone" in shown
+    assert "trained the rounds again" not in str(receipt.findings)
+    assert "so none was trained again" in str(receipt.findings)
 
 
 RECIPE = """

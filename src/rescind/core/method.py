@@ -246,8 +246,15 @@ class Method(Unlearner):
         public = dict(state.public)
         for name in self.model.tables:
             if name in public:
-                new = fresh[name][len(public[name]) :]
-                public[name] = torch.cat([public[name], new.to(public[name])])
+                new, old = fresh[name][len(public[name]) :], public[name]
+                if new.shape[1:] != old.shape[1:]:
+                    raise BoundaryError(
+                        f"{type(self).__name__}.server_turn: '{name}' is {list(old.shape)}, and "
+                        f"its model makes new rows of {list(new.shape[1:])}. Write server_turn in "
+                        f"your class: return ServerState(public, state.own, state.memory, "
+                        f"state.round) with rows for the new items in public."
+                    )
+                public[name] = torch.cat([old, new.to(old)])
         return ServerState(public, state.own, state.memory, state.round)
 
     # -- client side: flat tensors with owner ids, many clients at once --------------------------

@@ -19,6 +19,8 @@ from rescind.experiments.tables import ResultTable, cells_by_name
 LEVEL = 0.05
 """A difference is significant if its adjusted p is below this level."""
 
+ONE_RUN = "one run"
+"""What is said of a difference that is the same for all seeds: more of them say nothing."""
 ENOUGH = 5
 """Seeds from which on the corrected test can be expected to find a difference of twice its spread:
 for six comparisons the mean must exceed 2.2 spreads at 5 seeds, 6.3 at 3 and 54 at 2."""
@@ -47,11 +49,12 @@ class Difference:
 
     @property
     def p(self) -> float | None:
-        """The p-value of the two-sided paired t-test; None for a single pair."""
-        if self.error is None:
+        """The p-value of the two-sided paired t-test; None for a single pair, and if none varies.
+
+        Where the split is fixed and nothing is drawn, all seeds are one run, and no sample.
+        """
+        if not self.error:
             return None
-        if self.error == 0:
-            return 1.0 if self.mean == 0 else 0.0
         from scipy.special import stdtr
 
         return float(2 * stdtr(len(self.values) - 1, -abs(self.mean) / self.error))
@@ -120,9 +123,9 @@ def prediction_margin(values: Sequence[float]) -> float | None:
 
 
 def verdict(found: Difference, adjusted: float | None) -> str:
-    """Return the corrected result in one word: higher, lower, no, or one seed."""
+    """Return the corrected result in a word or two: higher, lower, no, one seed, or one run."""
     if adjusted is None:
-        return "one seed"
+        return "one seed" if found.error is None else ONE_RUN if found.mean else "no"
     return ("higher" if found.mean > 0 else "lower") if adjusted < LEVEL else "no"
 
 
@@ -178,7 +181,7 @@ def on_few_seeds(found: Sequence[Difference]) -> str:
     adjusted = holm([one.p for one in found])
     words = {verdict(one, p) for one, p in zip(found, adjusted, strict=True)}
     apart = any(one.apart for one in found)
-    if fewest >= ENOUGH or not (apart or words - {"higher", "lower"}):
+    if fewest >= ENOUGH or not (apart or words - {"higher", "lower", ONE_RUN}):
         return ""
     more = f"Run more: --seeds {ENOUGH} --resume --record."
     if apart:  # with --resume, those on other rows would stay
@@ -201,6 +204,11 @@ def remark(found: Sequence[Difference]) -> str:
         f" {apart} pair{'s' * (apart != 1)} of one seed on different rows (MIXED DATA) left out."
         if apart else ""
     )  # fmt: skip
+    if any(verdict(d, None) == ONE_RUN for d in found if d.p is None):
+        left_out += (
+            f" '{ONE_RUN}': the difference is the same for all seeds, as with a fixed split where "
+            f"nothing is drawn, so seeds are no sample, and it is not tested."
+        )
     return (
         f"{len(found)} comparisons, {tested} of them tested (two pairs or more). p: paired t-test "
         f"over seeds; Holm: adjusted for all {tested}; effect: Hedges' g of the paired "

@@ -31,6 +31,9 @@ from rescind.errors import DataError
 from rescind.forgetting.pipeline import Forgotten, retrains, subtracts, unlearn_and_purge
 from rescind.methods.unlearning.retrain import Retrain
 
+AGAIN = "The platform trained the rounds again without the records."
+NO_ROUND = "No round that can be repeated used the records, so none was trained again."
+
 
 @dataclass(frozen=True)
 class Exactness:
@@ -51,7 +54,7 @@ def exactness(done: Forgotten) -> Exactness:
     if not by.exact:
         return Exactness(False, f"{type(by).__name__} is approximate.")
     if retrains(by):
-        return Exactness(True, "The platform trained the rounds again without the records.")
+        return Exactness(True, AGAIN if done.cost.rounds else NO_ROUND)
     if subtracts(by):
         return _added_up(done)
     return Exactness(False, f"{type(by).__name__} counts as exact (exact = True), not checked.")
@@ -87,8 +90,7 @@ def checked(
     wrong = list(differences(mine.fed, ours.fed))
     ours.cost.add(mine.cost)
     if wrong:
-        says = "The platform trained the rounds again without the records."
-        return ours, Exactness(True, says), wrong
+        return ours, Exactness(True, AGAIN if ours.cost.rounds else NO_ROUND), wrong
     says = f"The platform made the rounds again: {type(unlearner).__name__} gave the same bits."
     return replace(mine, cost=ours.cost), Exactness(True, says), []
 

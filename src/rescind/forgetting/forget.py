@@ -28,10 +28,12 @@ from rescind.errors import ConfigError
 from rescind.forgetting import loan_words
 from rescind.forgetting.exactness import Exactness, checked, exactness
 from rescind.forgetting.examine import committed, examine
+from rescind.forgetting.loan_words import NO_REPEAT
 from rescind.forgetting.pipeline import (
     CostMeter,
     Forgotten,
     check_answers,
+    retrains,
     subtracts,
     unlearn_and_purge,
     vouched,
@@ -271,7 +273,7 @@ def _unproven(unlearner: Unlearner) -> Finding:
 def _done(fed: Federation, request: Request, done: Forgotten, data: str, level: str) -> Done:
     return Done(
         method=to_table(fed.method),
-        unlearning=_by(done.unlearner),
+        unlearning=NO_REPEAT if _unchanged(fed, request, done) else _by(done.unlearner),
         level=level,
         world_before=fed.world.digest(),
         world_after=done.fed.world.digest(),
@@ -314,11 +316,18 @@ def _level(fed: Federation, request: Request, done: Forgotten, shown: bool, verd
     shown: the platform vouches for an exact result; what a method says of itself does not count
     verdict: of the audit. An approximate result needs a PASS, and a FAIL contradicts an exact one
     """
-    if not done.fed.method.settled(done.fed):
+    if not done.fed.method.settled(done.fed) or _unchanged(fed, request, done):
         return "L1"
     if shown and verdict != "FAIL":
         return "L2" if _earlier(fed, request) else "L3"
     return "L2" if verdict == "PASS" else "L1"
+
+
+def _unchanged(fed: Federation, request: Request, done: Forgotten) -> bool:
+    """Return whether a model that learnt from the records in an earlier block is as it was."""
+    if not retrains(done.unlearner) or done.cost.rounds or not _earlier(fed, request):
+        return False
+    return params.digest(fed.now.state.public) == params.digest(done.fed.now.state.public)
 
 
 def _earlier(fed: Federation, request: Request) -> bool:

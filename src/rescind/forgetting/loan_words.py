@@ -38,7 +38,10 @@ BY_LEVEL = {
     "L3": "That the model is one to which they were never lent is what the operator states, from "
     "how it was made, not from a measurement.",
 }
+NO_REPEAT = "no round to repeat"
+"""How a retraining ends of which no round could be run: in a stream, of an earlier block."""
 DONE = {
+    NO_REPEAT: "no round that can be repeated used it, so none was run, and the model is unchanged",
     "Retrain": "the model was trained again as if they had never been lent",
     "Subtract": "the sum that the model is made of is now as if they had never been lent",
     "Subtract, and retrain the softmax learner": "the sum is now as if they had never been lent, "

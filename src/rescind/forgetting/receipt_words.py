@@ -11,7 +11,7 @@ from datetime import datetime
 from rescind.audits.finding import JUDGING, UNCHANGED, VERDICTS, Finding
 from rescind.core.claims import CASE, CONFIRMED, ITEMS, NEXT, OPERATOR, RELEASE
 from rescind.forgetting import loan_words
-from rescind.forgetting.loan_words import of_the_loan, only_the_loan
+from rescind.forgetting.loan_words import NO_REPEAT, of_the_loan, only_the_loan
 from rescind.forgetting.receipt import LEVELS, TIME_FORMAT, Asked, Count, Receipt
 from rescind.forgetting.sealing import BOUND, shown
 from rescind.reporting.html import TONES, Badge
@@ -29,6 +29,8 @@ ROWS = "rows deleted"
 """What `rescind data erase` does: it changes stored data, and no model."""
 DONE = {
     ROWS: "{they} deleted from the imported data",
+    NO_REPEAT: "{they} deleted from the data; no round that can be repeated used them, so none was "
+    "run, and the model is unchanged, bit for bit",
     "Retrain": f"{ANEW} without them",
     "Subtract": "{they} subtracted from the sum that the model is made of",
     "Subtract, and retrain the softmax learner": "{they} subtracted from the sum, and the rest of "
