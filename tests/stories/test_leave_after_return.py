@@ -130,3 +130,17 @@ def test_after_learning_again_there_is_a_new_receipt() -> None:
     assert "answered before" not in ask("second")
     assert Path("requests/answered/second/receipt.json").is_file()
     assert stays_out()
+
+
+def test_what_is_deleted_when_rows_are_added_is_told() -> None:
+    """Rows that the run forgot are stored until then, and no receipt can be made afterwards."""
+    words = ("--withdraw", "c7", "--audits", "none", "--request", "none")
+    run_cell(CELL, Path("later"))
+    said = rescind("forget", "later", *words)
+    assert said.exit_code == 0, said.output
+    told = []
+    for name, row in (("more.csv", "c5,p9"), ("again.csv", "c6,p9")):
+        Path(name).write_text(f"user,item\n{row}\n")
+        told.append(rescind("data", "append", "shop", name).output)
+    assert "5 stored rows that earlier requests had left out were deleted with this" in told[0]
+    assert "were deleted" not in told[1], "the control: nothing is left to delete"

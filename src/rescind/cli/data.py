@@ -328,6 +328,7 @@ def append_rows(
     done = _with_status(f"reading {file.name}", lambda _: append_file(name, file, **settings))
     if json:
         counts = {"added": done.rows, "withheld": done.withheld, "repeated": done.repeated}
+        counts["deleted"] = done.deleted
         _print_json({"name": name, **counts, **done.dataset.size})
         return
     told = f"{done.rows:,} row{'' if done.rows == 1 else 's'} added"
@@ -338,6 +339,12 @@ def append_rows(
     typer.echo(f"{name}: {told}; now {_size(done.dataset.size)}")
     if done.repeated:
         typer.echo(f"  of these, {_repeats(done.repeated)}")
+    if done.deleted:
+        rows = f"{done.deleted:,} stored row{'' if done.deleted == 1 else 's'}"
+        typer.echo(
+            f"  {rows} that earlier requests had left out were deleted with this, without a "
+            f"receipt (rescind data erase before it gives one)"
+        )
     if counts := left_out_of(name):
         typer.echo(f"  {left_out_told(name, counts)}")
     typer.echo(f"\nNext: rescind run --data {name}")

@@ -226,7 +226,8 @@ def append_file(name: str, path: str | Path, **settings: Any) -> Appended:
         stored = store(name, both, about["file"], (*about["appended"], mark), before)
     _tell_erased_elsewhere(admitted, settings.get("tell", log.warning))
     repeated = both.repeats - old.repeats
-    return Appended(stored, len(admitted), len(new) - len(admitted), repeated)
+    deleted = len(both) - len(stored)
+    return Appended(stored, len(admitted), len(new) - len(admitted), repeated, deleted)
 
 
 class Appended(NamedTuple):
@@ -239,6 +240,8 @@ class Appended(NamedTuple):
     """Rows of the file that stay out: erased before, or of users who left."""
     repeated: int = 0
     """Rows added whose (user, item) pair was there already: learning counts it once."""
+    deleted: int = 0
+    """Stored rows that requests to runs had left out: writing the table again deletes them."""
 
 
 def _mark(path: Path) -> str:
