@@ -37,6 +37,9 @@ def test_a_single_pair_and_equal_ones_have_no_test():
     other = Difference("y", "HR@20", (0.1, 0.2, 0.1, 0.2, 0.1))
     assert holm([same.p, other.p]) == [None, other.p], "it is no comparison"
     assert "one run" not in remark([other]), "the control"
+    rounded = Difference("z", "HR@20", (0.30 - 0.20, 0.8 - 0.7, 0.1))
+    assert len({*rounded.values}) > 1, "equal but for the last bit"
+    assert rounded.p is None
 
 
 def test_effect_is_the_mean_over_the_deviation_less_its_bias():

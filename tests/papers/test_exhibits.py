@@ -78,7 +78,7 @@ RESULTS = {
     "ml-1m/Popularity": ((0.6, 0.1, 9), (0.7, 0.1, 9), (0.5, 0.1, 9)),
     "ml-1m/FedAvg": ((0.8, 0.20, 3), (0.9, 0.21, 3), (0.7, 0.19, 3)),
     "ml-1m/two": ((0.8, 0.1, 2), (0.8, 0.1, 2), (0.8, 0.11, 2.1)),
-    "ml-1m/four": ((0.9, 0.30, 1), (0.9, 0.31, 1), (0.9, 0.29, 1)),
+    "ml-1m/four": ((0.9, 0.30, 1), (0.9, 0.32, 1), (0.9, 0.28, 1)),
 }
 
 
@@ -161,8 +161,8 @@ def test_a_quick_number_says_so_and_is_not_judged(shelf):
 def test_rows_are_tested_against_the_cell_that_is_named(shelf):
     (exhibit,) = chosen(shelf.folder, "one/table1")
     text = compared(exhibit, shelf)
-    # Three other cells with three measures; NDCG of "four" is .1 above at every seed.
-    assert "9 comparisons, 9 of them tested" in text
+    # Three other cells with three measures; three of these differ by the same at every seed.
+    assert "9 comparisons, 6 of them tested" in text
     assert "| ml-1m/four | NDCG@20 | 3 | **+0.1000** |" in text
 
 

@@ -19,6 +19,8 @@ from rescind.experiments.tables import ResultTable, cells_by_name
 LEVEL = 0.05
 """A difference is significant if its adjusted p is below this level."""
 
+ROUNDING = 1e-9
+"""Differences that lie closer are equal: results are recorded with six digits."""
 ONE_RUN = "one run"
 """What is said of a difference that is the same for all seeds: more of them say nothing."""
 ENOUGH = 5
@@ -45,6 +47,8 @@ class Difference:
         """The standard error; None for a single pair."""
         if len(self.values) < 2:
             return None
+        if max(self.values) - min(self.values) < ROUNDING:
+            return 0.0
         return statistics.stdev(self.values) / len(self.values) ** 0.5
 
     @property

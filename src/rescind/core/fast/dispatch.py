@@ -46,7 +46,7 @@ def client_sum(
     """Run one local round with the kernel of the model."""
     if getattr(method.model, "kernel", "") == "linear":
         (name, start, stop), *_ = method.model.pieces()  # type: ignore[attr-defined]
-        _check_widths(public["item"], name, private[name][:, start:stop])
+        _check_widths(public["item"], name, private[name].flatten(1)[:, start:stop])
         summed, after, _ = linear.client_sum(method, public, private, cohort, clock)
         return summed, after
     _check_widths(public["item"], "user", private["user"])
