@@ -423,9 +423,10 @@ def test_a_method_may_use_inference_mode():
 def test_a_function_around_a_built_in_one_may_stand_in_the_file(made):
     globals()["HELPER"] = made()
     try:
-        learn(Collects(), rounds=1)
+        fed = learn(Collects(), rounds=1)
     finally:
         del globals()["HELPER"]
+    assert fed.now.state.round == 1
 
 
 @pytest.mark.parametrize("seed", ["0", None, 1.5, -1])
