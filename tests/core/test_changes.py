@@ -171,7 +171,7 @@ def assert_same(fed: Federation, plain: Plain) -> None:
     assert origin == [replace(row, lent=False) for row in plain.origin]
 
 
-@pytest.mark.parametrize("most", [2, 1024])
+@pytest.mark.parametrize("most", [2, pytest.param(1024, marks=pytest.mark.slow)])
 @settings(max_examples=8)
 @given(chance=st.randoms(use_true_random=False))
 def test_long_histories_give_what_rebuilding_gives(chance, most):

@@ -61,7 +61,14 @@ def listed(house: House) -> tuple[list[int], Any]:
     return [one["number"] for one in found["releases"]], found["asked"]
 
 
-@pytest.mark.parametrize("where", [ACKNOWLEDGED, "release being made", "release committed"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        ACKNOWLEDGED,
+        "release being made",
+        pytest.param("release committed", marks=pytest.mark.slow),
+    ],
+)
 def test_killed_after_the_answer_a_start_makes_it_once(tmp_path: Path, where: str) -> None:
     said = killed(tmp_path / "state", where)
     assert said == ("202\n" if where == ACKNOWLEDGED else "")

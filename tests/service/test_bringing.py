@@ -28,6 +28,7 @@ from rescind.service import bringing, demonstration, recovery, running
 from rescind.service.bringing import bring, items_of, users_of
 from rescind.service.running import Doorway, Wanted, run
 
+SLOW = pytest.mark.slow  # a process and a service for each place of a kill
 ROWS = [(f"c{u}", f"p{(u + k) % 9}") for u in range(7) for k in range(6)]
 
 
@@ -216,12 +217,12 @@ def test_an_import_that_was_killed_before_it_had_items_is_named(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("where", "noted", "written"),
     [
-        ("call NoteImport 1", False, False),  # nothing is noted yet
+        pytest.param("call NoteImport 1", False, False, marks=SLOW),  # nothing is noted yet
         ("call _write_codes 1", True, False),
-        ("call BringIn 1", True, True),  # nobody is in yet
+        pytest.param("call BringIn 1", True, True, marks=SLOW),  # nobody is in yet
         ("call BringIn 4", True, True),
-        ("inside commit:5", True, True),
-        ("release committed", True, True),
+        pytest.param("inside commit:5", True, True, marks=SLOW),
+        pytest.param("release committed", True, True, marks=SLOW),
         ("call NoteImport 2", True, True),  # all but the note that it is complete
     ],
 )

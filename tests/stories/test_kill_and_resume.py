@@ -107,17 +107,18 @@ def test_a_run_killed_at_any_moment_resumes_to_the_same_bits(nurse, long, sign, 
     long.same(nurse.here / "cut-long")
 
 
+SLOW = pytest.mark.slow  # a neighbour of a place that is always tried
 DEATHS = [
     ("write", "checkpoints/", 0, "half"),
     ("replace", "checkpoints/", 1, "before"),
-    ("replace", "model/devices/", 0, "before"),
+    pytest.param("replace", "model/devices/", 0, "before", marks=SLOW),
     ("replace", "server.safetensors", 0, "before"),
     ("write", ".learnt.json", 0, "half"),
-    ("replace", "run.json", 0, "before"),
+    pytest.param("replace", "run.json", 0, "before", marks=SLOW),
     ("replace", "whole/model", 0, "before"),
-    ("rmdir", "checkpoints", 0, "before"),
+    pytest.param("rmdir", "checkpoints", 0, "before", marks=SLOW),
     ("rmdir", ".learning", 0, "before"),
-    ("open", ".jsonl", 0, "before"),
+    pytest.param("open", ".jsonl", 0, "before", marks=SLOW),
     ("write", ".jsonl", 0, "half"),
 ]
 
@@ -259,11 +260,11 @@ NEW_FROM = "learnt.json"  # before it is written, the old run stands; then the n
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
-        ("replace", "checkpoints/"),
-        ("replace", "model/devices/"),
+        pytest.param("replace", "checkpoints/", marks=SLOW),
+        pytest.param("replace", "model/devices/", marks=SLOW),
         ("replace", "server.safetensors"),
         ("replace", NEW_FROM),
-        ("unlink", "other/run.json"),
+        pytest.param("unlink", "other/run.json", marks=SLOW),
         ("replace", "other/model"),
         ("replace", "other/run.json"),
     ],

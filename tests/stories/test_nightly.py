@@ -239,7 +239,9 @@ def test_a_refusal_does_not_stop_the_night_and_is_told(shop: Shop) -> None:
     assert "rescind_requests_open 1\n" in (shop.folder / "rescind.prom").read_text()
 
 
-@pytest.mark.parametrize("orders", ["no file", "no rows", "broken"])
+@pytest.mark.parametrize(
+    "orders", ["no file", pytest.param("no rows", marks=pytest.mark.slow), "broken"]
+)
 def test_a_night_without_orders_takes_who_left_off_the_lists(shop: Shop, orders: str) -> None:
     table(shop.folder / "in" / "today.csv", [(u, 20, 300) for u in range(6)])
     shop.follow("nightly.sh")
@@ -254,7 +256,9 @@ def test_a_night_without_orders_takes_who_left_off_the_lists(shop: Shop, orders:
     assert not any(user == "c1" for user, _ in shop.lists())
 
 
-@pytest.mark.parametrize("before", ["no request", "a request"])
+@pytest.mark.parametrize(
+    "before", [pytest.param("no request", marks=pytest.mark.slow), "a request"]
+)
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_after_a_night_that_was_killed_while_it_learnt_requests_are_answered(
     shop: Shop, moment: str, before: str
