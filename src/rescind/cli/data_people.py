@@ -81,7 +81,7 @@ def erase_rows(
     beside = f"{path.with_suffix('.key')}, {path.with_suffix('.html')}"
     beside += f", {request}" if request.is_file() else ""
     typer.echo(f"  receipt  {path}\n  {whose}  {beside}")
-    typer.echo(f"\nNext: rescind verify {path}\n{_about_runs(name, users, items)}")
+    typer.echo(f"\nNext: rescind verify {path}\n{_about_runs(name, users, items, case)}")
 
 
 def _announce(name: str, users: Sequence[str], items: Sequence[str], yes: bool) -> None:
@@ -137,11 +137,12 @@ def _beyond_requests(name: str, users: Sequence[str], rows: Dataset) -> list[str
     return told
 
 
-def _about_runs(name: str, users: Sequence[str], items: Sequence[str]) -> str:
+def _about_runs(name: str, users: Sequence[str], items: Sequence[str], case: str) -> str:
     """Say which runs near here still have some of what was deleted, and how each is asked."""
     from rescind.experiments.other_runs import runs_near
 
-    forget = f"rescind forget RUN {_asked_of_a_run(users, items)}"
+    number = f" --case {shlex.quote(case)}" if case else ""
+    forget = f"rescind forget RUN {_asked_of_a_run(users, items)}{number}"
     stays = "" if items else " (who did not withdraw: --erase FILE instead of --withdraw USER)"
     if runs := runs_near(name, {user: items or None for user in users}):
         return f"Runs that still have some of it: {', '.join(map(str, runs))}. {forget}{stays}"
