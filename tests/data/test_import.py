@@ -191,6 +191,24 @@ def test_a_bad_file_is_named_with_its_place_and_not_imported(save, own_cache, co
     assert not own_cache.exists()
 
 
+@pytest.mark.parametrize(
+    ("cell", "settings", "read"),
+    [
+        ("2999-05-06", {}, "2999-05-06"),
+        ("2999-05-06 12:00:00", {"time_unit": "ms"}, "2999-05-06"),
+        ("06/05/2999", {"time_unit": "%d/%m/%Y"}, "2999-05-06"),
+        ("29990506", {"time_unit": "%Y%m%d"}, "2999-05-06"),
+    ],
+)
+def test_of_a_date_in_the_future_it_is_said_how_it_was_read_and_no_unit(save, cell, settings, read):
+    before = cell.replace("2999", "1999")
+    path = save(table(f"1,2,3,{before}", f"1,3,3,{cell}"))
+    with pytest.raises(DataError) as error:
+        import_file(path, "mine", **settings)
+    assert f"the time is in the future; it was read as {read}" in str(error.value)
+    assert "seconds" not in str(error.value)
+
+
 def test_whatever_rating_is_imported_can_be_run(save):
     lines = [f"{u},{i},{n},4" for n, (u, i) in enumerate(product(range(5), range(6)), 52_686)]
     data = import_file(save(table("0,9,999999999,4", "1,9,-1e9,4", *lines)), "mine")

@@ -245,6 +245,27 @@ def test_a_silo_recommends_to_the_same_person_when_numbers_have_changed(shop: Pa
         recommend_to(folder, RARE, 5)
 
 
+def test_a_silo_whose_keys_are_elsewhere_says_so_and_not_to_train_again(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = Deployment(shop / "served", silos=1)
+    served.run()
+    folder = served.store(0).folder
+    before = recommend_to(folder, EVE, 5)
+    add(shop, [f"new,item {n}" for n in range(6)])
+    with pytest.raises(DataError, match="'new' was not there when") as control:
+        recommend_to(folder, "new", 5)
+    assert "RESCIND_KEYS" not in str(control.value)
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("RESCIND_KEYS", str(shop / "other keys"))
+        with pytest.raises(DataError, match="the keys of this run are not there") as told:
+            recommend_to(folder, EVE, 5)
+        assert f"under the keys in {shop / 'other keys'}," in str(told.value)
+        with pytest.raises(DataError, match="no user 'nobody'"):
+            recommend_to(folder, "nobody", 5)
+    assert recommend_to(folder, EVE, 5) == before
+
+
 def test_who_returns_is_found_by_id_when_numbers_have_changed(shop: Path) -> None:
     served = Deployment(shop / "served", silos=1)
     served.run(withdraw=[EVE])

@@ -5,6 +5,7 @@ Receipts about stored rows are on no chain, and a run in one process has no devi
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,12 +15,16 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from rescind.audits.finding import Finding
 from rescind.cli import main
 from rescind.core.claims import CONFIRMED
-from rescind.forgetting.receipt import Asked, Done, Receipt, canonical, digest, issue
+from rescind.core.records import Withdraw
+from rescind.errors import DataError
+from rescind.forgetting.receipt import Asked, Done, Receipt, canonical, digest, issue, write
 from rescind.forgetting.receipt_check import WITHOUT_THIS_PROGRAM
 from rescind.forgetting.receipt_html import NO_CHAIN, SIMULATED, page
+from rescind.forgetting.receipt_log import log_if_possible
 from rescind.forgetting.receipt_words import ROWS
 from rescind.forgetting.verify import verify
 from rescind.privacy import keys
+from rescind.storage.events import event_text
 
 OF_A_RUN = Done(
     {"name": "FedAvg"}, "Retrain", "L3", "", "", "", "sha256:04", 12, 340,
@@ -142,3 +147,63 @@ def test_an_empty_or_cut_receipt_is_called_so(rescind, tmp_path) -> None:
             assert word not in said, "no words of Python"
     path.write_bytes(whole)
     assert rescind("verify", path)[0] == 0, "control"
+
+
+STRONG = "Do not rely on anything it says."
+MIXED = "the files do not belong together. Look for what came with this receipt: "
+
+
+@pytest.fixture
+def two(tmp_path) -> tuple[list[Path], list[Path]]:
+    """Receipt, request, key and proof of two requests of one kind."""
+    made = []
+    for name, user in (("anna", 3), ("ben", 4)):
+        folder, event = tmp_path / name, Withdraw(user)
+        folder.mkdir()
+        key = secrets.token_bytes(32)
+        asked = Asked("Withdraw", 3, 1, event.digest(key))
+        path = folder / "receipt.json"
+        secret = write(issue(asked, OF_A_RUN, [], [NONE], records=3, key=key), path)
+        (folder / "request.json").write_text(event_text(event))
+        assert log_if_possible(path)
+        made.append([path, folder / "request.json", secret, path.with_suffix(".tlog-proof")])
+    return made[0], made[1]
+
+
+def test_files_of_two_receipts_are_told_from_a_receipt_that_is_false(rescind, two) -> None:
+    (path, request, key, proof), (_, *others) = two
+    own = ["verify", path, "--event", request, "--event-key", key, "--proof", proof]
+    assert rescind(*own)[0] == 0, "control: all of one receipt"
+    for at, wanted in ((3, "request.json"), (5, "receipt.key"), (7, "receipt.tlog-proof")):
+        words = [*own]
+        words[at] = others[at // 2 - 1]
+        code, said = rescind(*words)
+        assert (code, STRONG in said) == (1, False), said
+        assert said.startswith("NOT VALID: ")
+        advice = said.split(MIXED)[1]
+        assert wanted in advice
+        assert "do not take this receipt for the answer to your request" in advice
+        stranger = keys.public_text(Ed25519PrivateKey.generate())
+        code, said = rescind(*words, "--key", stranger)
+        assert (code, STRONG in said, MIXED in said) == (1, True, False), "nobody knows the signer"
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b'"L3"', b'"L2"'))
+    code, said = rescind(*own[:3], others[0], *own[4:])
+    assert (code, STRONG in said, MIXED in said) == (1, True, False), "it was changed"
+
+
+def test_what_contradicts_the_receipt_is_no_mix_up_of_files(rescind, two, monkeypatch) -> None:
+    (path, _, key, proof), (_, other, *_rest) = two
+    words = ["verify", path, "--event", other, "--event-key", key]
+    assert MIXED in rescind(*words)[1], "the control"
+    text = proof.read_text()
+    proof.write_text(text.replace(text.splitlines()[-1][-12:], "AAAAAAAAAAA="))
+    code, said = rescind(*words, "--proof", proof)
+    assert (code, STRONG in said, MIXED in said) == (1, True, False), "not signed by the log"
+
+    def contradicts(*_: object) -> None:
+        raise DataError("its sealed part contradicts what it says in the open.")
+
+    monkeypatch.setattr("rescind.forgetting.verify.opened", contradicts)
+    code, said = rescind("verify", path, "--event-key", key)
+    assert (code, STRONG in said, MIXED in said) == (1, True, False), said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,21 @@ def test_after_a_withdrawal_rows_that_come_later_stay_out() -> None:
     assert CliRunner().invoke(app, ["verify", str(ERASED / "receipt.json")]).exit_code == 0
     listed = CliRunner().invoke(app, ["recommend", str(ERASED), "--user", "c5"])
     assert listed.exit_code == 0, "the run still fits its receipt"
+
+
+def test_commands_that_are_printed_keep_the_case_and_can_be_copied() -> None:
+    given = ["forget", str(ERASED), "--withdraw", "c4", "--audits", "none", "--request", "none"]
+    told = CliRunner().invoke(app, [*given, "--out", "DSR 117", "--case", "DSR 117"])
+    assert told.exit_code == 0, told.output
+    deletes = told.output.split("with a receipt: ")[1].splitlines()[0]
+    assert deletes == "rescind data erase shop --user c4 --case 'DSR 117'"
+    follows = shlex.split(told.output.split("Next: ")[1].splitlines()[0])
+    assert follows[:3] == ["rescind", "verify", "DSR 117/receipt.json"]
+    assert CliRunner().invoke(app, follows[1:]).exit_code == 0
+    erased = CliRunner().invoke(app, shlex.split(deletes)[1:])
+    assert erased.exit_code == 0, erased.output
+    assert "--withdraw USER --request FILE --case 'DSR 117'" in erased.output
+    assert "DSR 117" in Path("receipt-shop.html").read_text(), "it is the receipt of that request"
 
 
 def test_given_again_it_is_refused_as_of_anybody_who_left() -> None:

@@ -188,6 +188,10 @@ def test_the_same_request_under_another_name_is_answered_by_the_first(queue, tog
     assert code == 0
     assert said.count(f"answered before, as dsr-170: send {folder}/answered/dsr-170/\n") == 2
     assert "by rescind forget" not in said
+    for number in (171, 172):
+        assert f"  nothing in {folder}/answered/dsr-{number}/ is for the user: " in said
+        assert f"for the user: {folder}/answered/dsr-{number}/" not in said, "not both"
+    assert (f"for the user: {folder}/answered/dsr-170/" in said) == together, "the control"
     places = [folder / "answered" / f"dsr-{number}" for number in (170, 171, 172)]
     told = [json.loads((place / "about.json").read_text()).get("same_as") for place in places]
     assert told == [None, "dsr-170", "dsr-170"]
@@ -588,6 +592,17 @@ def stored_again(shop, tmp_path) -> tuple[Path, Path]:
     shutil.copytree(tmp_path / "backup", imported_folder() / "shop")
     learn(run)
     return folder, run
+
+
+def test_of_a_reminder_that_deleted_rows_only_their_receipt_is_for_the_user(stored_again, capsys):
+    folder, run = stored_again
+    ask(folder, "x2", withdraw="c3")
+    code, said = command(folder, run, capsys)
+    assert code == 0, said
+    there, rest = f"{folder}/answered/x2/", "is for the user: a receipt.json there is a copy"
+    assert f"  of {there} only receipt-shop.* (of the rows) {rest}, without its key\n" in said
+    assert f"for the user: {there}" not in said
+    assert "Numbers are bands" in (folder / "answered" / "x2" / "receipt.html").read_text()
 
 
 def test_rows_that_are_stored_again_are_deleted_by_a_reminder(stored_again):

@@ -81,7 +81,7 @@ def erase_rows(
     beside = f"{path.with_suffix('.key')}, {path.with_suffix('.html')}"
     beside += f", {request}" if request.is_file() else ""
     typer.echo(f"  receipt  {path}\n  {whose}  {beside}")
-    typer.echo(f"\nNext: rescind verify {path}\n{_about_runs(name, users, items)}")
+    typer.echo(f"\nNext: rescind verify {path}\n{_about_runs(name, users, items, case)}")
 
 
 def _announce(name: str, users: Sequence[str], items: Sequence[str], yes: bool) -> None:
@@ -100,6 +100,8 @@ def _announce(name: str, users: Sequence[str], items: Sequence[str], yes: bool) 
     rows, all_rows = len(chosen.rows), len(chosen.before)
     who = f"user '{users[0]}'" if len(users) == 1 else count_of(len(users), "user")
     typer.echo(f"{name}: {rows:,} of {all_rows:,} rows will be deleted for good, of {who}")
+    for line in _others_alike(chosen.before, users):
+        typer.echo(line)
     beyond = [] if items else _beyond_requests(name, users, chosen.rows)
     for line in beyond:
         typer.echo(line)
@@ -112,6 +114,19 @@ def _announce(name: str, users: Sequence[str], items: Sequence[str], yes: bool) 
         )
     if ask:
         ask_to_go_on("Nothing was erased.")
+
+
+def _others_alike(dataset: Dataset, users: Sequence[str]) -> list[str]:
+    """Say which of these users have somebody else beside them whose id looks like theirs."""
+    from rescind.core.labels import told_alike
+
+    others = {*dataset.users.tolist()}.difference(users)
+    return [
+        f"Careful: more than one id looks like '{user}'. {alike}Their rows stay: if it is the same "
+        f"person, erase them by that id, too"
+        for user in users
+        if (alike := told_alike(user, others))
+    ]
 
 
 def _beyond_requests(name: str, users: Sequence[str], rows: Dataset) -> list[str]:
@@ -137,11 +152,12 @@ def _beyond_requests(name: str, users: Sequence[str], rows: Dataset) -> list[str
     return told
 
 
-def _about_runs(name: str, users: Sequence[str], items: Sequence[str]) -> str:
+def _about_runs(name: str, users: Sequence[str], items: Sequence[str], case: str) -> str:
     """Say which runs near here still have some of what was deleted, and how each is asked."""
     from rescind.experiments.other_runs import runs_near
 
-    forget = f"rescind forget RUN {_asked_of_a_run(users, items)}"
+    number = f" --case {shlex.quote(case)}" if case else ""
+    forget = f"rescind forget RUN {_asked_of_a_run(users, items)}{number}"
     stays = "" if items else " (who did not withdraw: --erase FILE instead of --withdraw USER)"
     if runs := runs_near(name, {user: items or None for user in users}):
         return f"Runs that still have some of it: {', '.join(map(str, runs))}. {forget}{stays}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -192,15 +193,15 @@ def command(
             later=bool(verdicts),
             ask=not yes and sys.stdin.isatty(),
         )
-        verdicts.append(_print(done, named))
+        verdicts.append(_print(done, named, case or ""))
         run = done.folder
     for one in leaving:  # last, so that the same command goes on if it was stopped before
-        _note_leaving(newest(run), one, everywhere)
+        _note_leaving(newest(run), one, everywhere, case or "")
     if any(verdict in FAILED for verdict in verdicts):
         raise typer.Exit(1)
 
 
-def _note_leaving(run: Path, user: str, everywhere: bool | None) -> None:
+def _note_leaving(run: Path, user: str, everywhere: bool | None, case: str) -> None:
     """Note that somebody left whose records were all erased before; say so, and what is left."""
     from rescind.experiments.leaving import note_leaving
     from rescind.experiments.other_runs import others_told, others_with
@@ -211,7 +212,7 @@ def _note_leaving(run: Path, user: str, everywhere: bool | None) -> None:
         f"its receipt, no new one is needed.\n"
         f"It is noted that they left: rows of theirs that come later are left out of {out_of}."
     )
-    if stored := rows_left(run, {user: None}):
+    if stored := rows_left(run, {user: None}, case):
         typer.echo(stored)
     if others := others_with(run, {user: None}):
         typer.echo(others_told(others))
@@ -338,7 +339,7 @@ def few_people(event: Event) -> bool:
     return records is None or len(records.client.unique()) <= FEW_PEOPLE
 
 
-def _print(done: Answer, named: Named) -> str:
+def _print(done: Answer, named: Named, case: str) -> str:
     """Print what was done, found and written; return the verdict."""
     from rescind.audits.finding import SAID_IN_WORDS, legend, question
     from rescind.experiments.other_runs import others_told, others_with, told_where
@@ -390,7 +391,7 @@ def _print(done: Answer, named: Named) -> str:
     if done.later_runs:
         typer.echo(done.later_runs)
     unshared = asked.kind == "Unshare"
-    if not unshared and (stored := rows_left(done.folder, named)):
+    if not unshared and (stored := rows_left(done.folder, named, case)):
         typer.echo(stored)
     if others := others_with(done.folder, named, lent=unshared):
         typer.echo(others_told(others))
@@ -404,8 +405,9 @@ def _tell_proof(receipt: Path) -> None:
     from rescind.forgetting.receipt_log import proof_path
 
     proof = proof_path(receipt)
+    named, proven = shlex.quote(str(receipt)), shlex.quote(str(proof))  # made to be copied
     if proof.is_file():
         typer.echo(f"In your log: {proof} (rescind log key prints the key that checks it)")
-        typer.echo(f"Next: rescind verify {receipt} --proof {proof}")
+        typer.echo(f"Next: rescind verify {named} --proof {proven}")
     else:
-        typer.echo(f"Not in your log yet. Next: rescind log add {receipt}")
+        typer.echo(f"Not in your log yet. Next: rescind log add {named}")

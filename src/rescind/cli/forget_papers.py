@@ -81,8 +81,11 @@ def keep_request(path: Path | None, text: str) -> None:
         write_atomically(path, text.encode(), private=True)
 
 
-def rows_left(run: Path, named: Named) -> str:
-    """Return the command that deletes what imported data stores of a request; "" if nothing."""
+def rows_left(run: Path, named: Named, case: str = "") -> str:
+    """Return the command that deletes what imported data stores of a request; "" if nothing.
+
+    case: the number of the request, which that receipt is to have, too
+    """
     from rescind.data.erasing import rows_of
     from rescind.data.importing import imported_names, load_imported
     from rescind.storage.run_folder import is_private, read_facts
@@ -103,7 +106,8 @@ def rows_left(run: Path, named: Named) -> str:
     some = () if named[first] is None else left[first]
     of = "".join(f" --item {shlex.quote(item)}" for item in some)
     others = f"; the same for {count_of(len(left) - 1, 'other user')}" if len(left) > 1 else ""
-    told = f"rescind data erase {name} --user {shlex.quote(first)}{of}{others}"
+    number = f" --case {shlex.quote(case)}" if case else ""
+    told = f"rescind data erase {name} --user {shlex.quote(first)}{of}{number}{others}"
     return f"The rows are still stored in '{name}'. To delete them, with a receipt: {told}"
 
 

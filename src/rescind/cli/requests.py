@@ -268,15 +268,17 @@ def run_queue(
 def _print_answer(folder: Path, name: str, done: Pass) -> None:
     """Print where an answer lies, whether it is that of a request before, and what is left."""
     place, same = folder / "answered", done.before.get(name)
-    to_send = _has_receipt(place / name)
+    lies_there = bool(same) and name not in done.no_receipt and _has_receipt(place / str(same))
+    to_send = _has_receipt(place / name) and not lies_there
     typer.echo(f"answered: {name}" + f"; for the user: {place}/{name}/" * to_send)
     if name in done.no_receipt:
         typer.echo(
             "  everything of theirs was erased after an earlier request, whose receipt is about "
             "it: no new one is needed. Noted that they left: rows that come later are left out"
         )
-    elif same and _has_receipt(place / same):
+    elif lies_there:
         typer.echo(f"  answered before, as {same}: send {place}/{same}/")
+        typer.echo(_beside(place / name))
     elif same:
         typer.echo(f"  answered before, as {same}; its receipt is not in {place}/{same}/ any more")
     elif name in done.before:
@@ -289,6 +291,14 @@ def _print_answer(folder: Path, name: str, done: Pass) -> None:
             typer.echo(_in_others(one.runs))
     if name in done.rows:
         typer.echo(f"  imported rows: {done.rows[name]}")
+
+
+def _beside(answer: Path) -> str:
+    """Return what of a repeated request's folder is for the user, beside the first answer."""
+    receipts = sorted(path.stem for path in answer.glob("receipt-*.json"))
+    own = ", ".join(f"{one}.*" for one in receipts if not one.endswith(".request"))
+    told = f"of {answer}/ only {own} (of the rows)" if own else f"nothing in {answer}/"
+    return f"  {told} is for the user: a receipt.json there is a copy, without its key"
 
 
 def _in_others(runs: Sequence[Path]) -> str:

@@ -318,7 +318,7 @@ def _print(
     _print_checks(found)
     receipt = found.exact or found.receipt
     if receipt is None or not found.valid:
-        typer.echo("Do not rely on anything it says.")
+        typer.echo(_advice(found))
         return
     asked, done = receipt.asked, receipt.done
     bands = isinstance(asked.records, str) and not words.only_the_silo_counts(receipt)
@@ -352,6 +352,17 @@ def _print(
     typer.echo(
         "A valid signature says who states this and that it is unchanged; it does not make the\n"
         "statement true."
+    )
+
+
+def _advice(found: Verification) -> str:
+    """Return what to do about a receipt that is NOT VALID."""
+    if not (files := found.mixed_up):
+        return "Do not rely on anything it says."
+    return (
+        f"The receipt itself is unchanged, and signed by a key that you trust, but the files do "
+        f"not belong together. Look for what came with this receipt: {', '.join(files)}. Until "
+        f"that fits, do not take this receipt for the answer to your request."
     )
 
 

@@ -11,7 +11,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -164,7 +164,7 @@ def read_times(cells: Sequence[str], unit: str) -> NDArray[np.int64]:
     if is_format(unit):
         why = f"a time must be written as {unit}, which {setting('time_unit', unit)} says"
         found = _each(cells, lambda cell: _seconds(_written(cell, unit)), why)
-        return check_times(np.asarray(found, dtype=np.int64), "s")
+        return check_times(np.asarray(found, dtype=np.int64), "s", cells, dates=True)
     scale = PER_SECOND[unit]
 
     def one(cell: str) -> int:
@@ -185,7 +185,7 @@ def read_times(cells: Sequence[str], unit: str) -> NDArray[np.int64]:
             f"that are written differently say how, such as {setting('time_unit', DAY_FIRST)}"
         )
         values = np.asarray(_each(cells, one, why), dtype=np.int64)
-    return check_times(values, unit)
+    return check_times(values, unit, cells)
 
 
 def _keep() -> str:
@@ -196,20 +196,44 @@ def _latest() -> int:
     return math.floor(time.time()) + _DAY
 
 
-def check_times(values: NDArray[np.int64], unit: str) -> NDArray[np.int64]:
+def check_times(
+    values: NDArray[np.int64], unit: str, cells: Sequence[str] = (), dates: bool = False
+) -> NDArray[np.int64]:
     """Return times in seconds; the first before 1970 or in the future raises BadCell.
 
-    unit: of the file, for the advice
+    unit: of the file, for the advice    cells: as they are written
+    dates: all of them are dates, also where one looks like a number (20301231)
     """
     latest = _latest()
     if len(values) and (values.min() < 0 or values.max() > latest):
         wrong = np.flatnonzero((values < 0) | (values > latest))
-        first = int(values[wrong[0]])
-        fits = [u for u, n in PER_SECOND.items() if first * PER_SECOND[unit] // n <= latest]
-        hint = f"; for {_WORDS[fits[0]]} pass {setting('time_unit', fits[0])}" if fits else ""
+        at, first = int(wrong[0]), int(values[wrong[0]])
+        is_date = dates or (len(cells) > 0 and not _is_number(cells[at]))
+        hint = _read_as(first) if is_date else _in_another_unit(first, unit, latest)
         why = "the time is before 1970" if first < 0 else f"the time is in the future{hint}"
-        raise BadCell(int(wrong[0]), why)
+        raise BadCell(at, why)
     return values
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _read_as(seconds: int) -> str:
+    """Return how a date was read: the order of day and month, or the century, may be another."""
+    return (
+        f"; it was read as {datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds):%Y-%m-%d}"
+    )
+
+
+def _in_another_unit(first: int, unit: str, latest: int) -> str:
+    """Return the advice to name a finer unit, if a time is in the past in that."""
+    fits = [u for u, n in PER_SECOND.items() if first * PER_SECOND[unit] // n <= latest]
+    return f"; for {_WORDS[fits[0]]} pass {setting('time_unit', fits[0])}" if fits else ""
 
 
 def read_splits(cells: Sequence[str]) -> NDArray[np.int8]:

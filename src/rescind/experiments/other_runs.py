@@ -110,14 +110,31 @@ def _having(
 
 
 _THERE = "Answer there, too, or delete it"
+_MANY = 10
+"""More runs than this take one line for each folder: the lines below them are read, too."""
 
 
 def others_told(runs: Sequence[Path]) -> str:
-    """Return a line that names such a run, or a line for each of several: none may be missed."""
+    """Return a line that names such a run, or a line for each of several.
+
+    None may be missed, and a file of requests is not looked up again: so many are folded, not cut.
+    """
     if len(runs) == 1:
         return f"Another run on this data still has some of it. {_THERE}: {runs[0]}"
     told = f"{len(runs)} other runs on this data still have some of it. {_THERE}:"
-    return "\n  ".join([told, *map(str, runs)])
+    return "\n  ".join([told, *(map(str, runs) if len(runs) <= _MANY else _by_folder(runs))])
+
+
+def _by_folder(runs: Sequence[Path]) -> list[str]:
+    """Return a line for each folder of runs, with how many are in it and their names."""
+    inside: dict[Path, list[str]] = {}
+    for run in runs:
+        inside.setdefault(run.parent, []).append(run.name)
+    lines = list[str]()
+    for folder, names in inside.items():
+        several = f"{len(names)} in {folder}: {', '.join(names)}"
+        lines.append(several if len(names) > 1 else str(folder / names[0]))
+    return lines
 
 
 def _data_of(run: Path) -> str:

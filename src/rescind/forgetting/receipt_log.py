@@ -14,7 +14,7 @@ from rescind.errors import ConfigError, DataError, RescindError
 from rescind.forgetting.verify import Check
 from rescind.privacy import keys
 from rescind.proof.log_folder import CHECKPOINT, RECEIPT, LogFolder, at_time, entry_of
-from rescind.proof.notes import LARGEST, Key, Proof, opened
+from rescind.proof.notes import LARGEST, Key, OfAnother, Proof, opened
 
 SUFFIX = ".tlog-proof"
 
@@ -91,6 +91,9 @@ def check_proof(
         given = Proof.parse(proof[: LARGEST + 1].decode("utf-8"))
         log = log or own_key_under(given.note)
         point, seen = given.check(entry_of(RECEIPT, data), log, witnesses)
+    except OfAnother as error:
+        told = f"the proof does not hold: {error} It belongs to another receipt, or was changed"
+        return [Check(False, told, look_for="its proof (receipt.tlog-proof)")]
     except (DataError, UnicodeDecodeError) as error:
         why = str(error) if isinstance(error, DataError) else "it is not text"
         return [Check(False, f"the proof does not hold: {why.rstrip('.')}")]

@@ -23,7 +23,7 @@ from rescind.forgetting.receipt import (
     signed_bytes,
 )
 from rescind.forgetting.receipt_words import about_rows
-from rescind.forgetting.sealing import sealed
+from rescind.forgetting.sealing import AnotherKey, sealed
 from rescind.privacy import keys
 
 if TYPE_CHECKING:
@@ -49,6 +49,9 @@ class Check:
     says: str
     note: bool = False
     """Whether it is worth knowing, but decides nothing."""
+    look_for: str = ""
+    """Of a failure that says nothing against the receipt, because a file given with it is not its
+    own, or was changed: which file to look for."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,13 @@ class Verification:
     @property
     def problems(self) -> list[str]:
         return [check.says for check in self.checks if not check.holds]
+
+    @property
+    def mixed_up(self) -> list[str]:
+        """Return the files to look for; none if something is wrong with the receipt itself."""
+        failed = [check for check in self.checks if not check.holds]
+        wrong = self.receipt is None or not all(check.look_for for check in failed)
+        return [] if wrong else [check.look_for for check in failed]
 
     def also(self, *more: Check) -> Verification:
         return replace(self, checks=(*self.checks, *more))
@@ -316,6 +326,8 @@ def gaps(files: Mapping[str, bytes], found: Mapping[str, Verification]) -> list[
 def _open(result: Verification, receipt: Receipt, key: bytes) -> Verification:
     try:
         exact = opened(receipt, key)
+    except AnotherKey as error:
+        return result.also(Check(False, str(error).rstrip("."), look_for="its key (receipt.key)"))
     except DataError as error:
         return result.also(Check(False, str(error).rstrip(".")))
     agrees = Check(True, "the key opens its exact numbers, and they agree with what it says openly")
@@ -326,7 +338,7 @@ def _request(receipt: Receipt, event: Event, key: bytes, names: str = "") -> Che
     """Compare a request. names: what its file says of original ids (`names_in`)"""
     if not hmac.compare_digest(event.digest(key).encode(), receipt.asked.digest.encode()):
         told = "it is not about the given request, or the key belongs to another receipt"
-        return Check(False, told)
+        return Check(False, told, look_for="the exact request (request.json)")
     if names and NAMES not in receipt.claims:
         return Check(True, f"it is about the given {receipt.asked.kind} request{BY_NUMBERS}")
     if names and not hmac.compare_digest(

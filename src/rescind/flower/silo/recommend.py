@@ -16,6 +16,7 @@ from rescind.flower.silo.names import NOT_HERE, Numbering
 from rescind.flower.silo.storage import Store
 from rescind.flower.silo.upgrade import upgrade
 from rescind.flower.wire.messages import method_of
+from rescind.privacy import keys
 
 
 def recommend_to(folder: Path, user: str, k: int) -> list[Recommendation]:
@@ -47,6 +48,14 @@ def recommend_to(folder: Path, user: str, k: int) -> list[Recommendation]:
                 f"used, as in its data."
             )
         labels.client(user, clients)  # raises if the data does not know them either
+        if {*then.users, *then.items}.isdisjoint({*now.users, *now.items}):
+            raise DataError(
+                f"nobody and nothing of this silo's data is in its model under the keys in "
+                f"{keys.folder()}, so the keys of this run are not there. Set RESCIND_KEYS to the "
+                f"key folder of the account that started 'rescind flower join' (`rescind keys "
+                f"show` names it there) and give the command again. Only if all of the data was "
+                f"replaced since: train again (rescind flower run)."
+            )
         raise DataError(f"user '{user}' was not there when the model was trained. Train again.")
     learnt = store.held(int(about["held"])).items
     if learnt > len(then.items):
