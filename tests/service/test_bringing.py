@@ -10,14 +10,18 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import rescind as rs
 from authenticator import Authenticator
 from doors import House, opened
+from rescind.cli import app, progress
+from rescind.core.fast import kept_code
 from rescind.data.erasing import erase_imported
 from rescind.errors import ConfigError, DataError
 from rescind.ledger.book import Ledger
@@ -211,6 +215,27 @@ def test_an_import_that_was_killed_before_it_had_items_is_named(tmp_path: Path, 
         start(state)
     assert "7 users lend 42 records" in start(state, users="mine", codes=mine)
     assert "it serves" in start(state), "control: a complete one"
+
+
+def test_a_first_start_says_what_it_does_while_it_brings_users_in(
+    tmp_path: Path, mine: Path, monkeypatch
+) -> None:
+    real = recovery.kept
+    monkeypatch.setattr(recovery, "kept", lambda text: (time.sleep(0.05), real(text))[1])
+    monkeypatch.setattr(bringing, "TOGETHER", 2)
+    monkeypatch.setattr(progress, "EVERY", 0.01)
+    monkeypatch.setattr(kept_code, "keep_in", lambda folder: None)
+    monkeypatch.setattr(running, "_serve", lambda *_: None)
+    words = ["serve", "--import", "mine", "--codes", str(mine), "--port", "0"]
+    words += ["--state", str(tmp_path / "state")]
+    told = CliRunner().invoke(app, words)
+    assert told.exit_code == 0, told.output
+    assert "bringing in 7 users of mine" in told.stdout
+    assert re.search(r"importing mine: accounts and codes: [246] of 7 users", told.stderr)
+    assert "0 loans" not in told.stdout
+    said = start(tmp_path / "state")
+    assert "42 loans of 7 people opened" in said, "control: a later start tells what it found"
+    assert "bringing in" not in said
 
 
 @pytest.mark.parametrize(

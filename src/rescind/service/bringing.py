@@ -8,12 +8,15 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rescind.core import doing
 from rescind.core.files import write_atomically
+from rescind.core.words import count_of
 from rescind.core.words import people_of as people_told
 from rescind.data.import_facts import listed_items
 from rescind.data.import_tables import open_table
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from rescind.ledger.book import Ledger
 
 Say = Callable[[str], None]
+Progress = Callable[[str], AbstractContextManager[Any]]
 TOGETHER = 200
 """Users brought at a time."""
 COLUMNS = ("user", "code")
@@ -122,10 +126,18 @@ def check_complete(ledger: Ledger) -> None:
         )
 
 
-def bring(ledger: Ledger, name: str, users: People, codes: Path, say: Say = print) -> None:
+def bring(
+    ledger: Ledger,
+    name: str,
+    users: People,
+    codes: Path,
+    say: Say = print,
+    progress: Progress = nullcontext,
+) -> None:
     """Let everybody join and lend, write their codes, and make the first release.
 
-    Killed at any moment, it goes on with the same data and file of codes.
+    Killed at any moment, it goes on with the same data and file of codes. progress: shows what goes
+    on (`core.doing`), because each code takes a while on purpose
     """
     begun = import_under_way(ledger.reading)
     if not begun:
@@ -142,12 +154,18 @@ def bring(ledger: Ledger, name: str, users: People, codes: Path, say: Say = prin
         say(f"{len(here):,} of {len(users.names):,} users were brought in before; going on.")
     about = {"name": name, "codes": str(codes.absolute()), "users": len(users.names)}
     ledger.submit(NoteImport(about)).result()
-    if not texts:
-        texts = {user: recovery.new_text() for user in users.names}
-        _write_codes(codes, texts)  # before the accounts: a code that is lost locks somebody out
-    _bring_rest(ledger, users, texts, here)
-    if ledger.releases.current is None:  # the instant form needs none
-        ledger.releases.make(ledger)
+    say(
+        f"bringing in {count_of(len(users.names) - len(here), 'user')} of {name}, each with an "
+        f"account and a code. Ended before it is complete, it goes on with the same command."
+    )
+    with progress(f"importing {name}"):
+        if not texts:
+            texts = {user: recovery.new_text() for user in users.names}
+            _write_codes(codes, texts)  # before the accounts: who has no code is locked out
+        _bring_rest(ledger, users, texts, here)
+        if ledger.releases.current is None:  # the instant form needs none
+            with doing.step("making the first release"):
+                ledger.releases.make(ledger)
     ledger.submit(NoteImport()).result()
     say(
         f"{len(users.loans):,} users lend {sum(map(len, users.loans)):,} records. Their codes are "
@@ -162,13 +180,15 @@ def _bring_rest(
     """Bring in whoever is not here yet."""
     every = zip(users.names, users.loans, strict=True)
     rest = [(texts[user], items) for user, items in every if user not in here]
-    for first in range(0, len(rest), TOGETHER):
-        coming = [
-            ledger.submit(BringIn(recovery.kept(text), tuple(items.tolist())))
-            for text, items in rest[first : first + TOGETHER]
-        ]
-        for one in coming:
-            one.result()
+    with doing.step("accounts and codes", len(users.names), "users", len(here)) as shown:
+        for first in range(0, len(rest), TOGETHER):
+            coming = [
+                ledger.submit(BringIn(recovery.kept(text), tuple(items.tolist())))
+                for text, items in rest[first : first + TOGETHER]
+            ]
+            for one in coming:
+                one.result()
+            shown.reach(shown.done + len(coming))  # together, or the pace would be that of a moment
 
 
 def _check_new(ledger: Ledger, codes: Path) -> None:
