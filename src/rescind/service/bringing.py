@@ -6,9 +6,11 @@ The service keeps no id of theirs. The file of codes is the only place where bot
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
+import json
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +24,7 @@ from rescind.data.import_facts import listed_items
 from rescind.data.import_tables import open_table
 from rescind.data.importing import check_imported
 from rescind.errors import ConfigError, DataError
-from rescind.ledger.brought import BringIn, NoteImport, import_under_way
+from rescind.ledger.brought import BringIn, NoteImport, import_completed, import_under_way
 from rescind.ledger.catalogue import FILE as CATALOGUE
 from rescind.ledger.catalogue import Catalogue
 from rescind.ledger.credentials import RECOVERY, find_credential
@@ -136,10 +138,17 @@ def bring(
 ) -> None:
     """Let everybody join and lend, write their codes, and make the first release.
 
-    Killed at any moment, it goes on with the same data and file of codes. progress: shows what goes
-    on (`core.doing`), because each code takes a while on purpose
+    Killed at any moment, it goes on with the same data and file of codes, and does nothing if it is
+    complete. progress: shows what goes on (`core.doing`), because each code takes a while on
+    purpose
     """
     begun = import_under_way(ledger.reading)
+    if not begun and _completed(ledger, name, users, codes):
+        say(
+            f"the import of {name} is complete already, so nothing was read from it again. Its "
+            f"codes are in {codes}. --import and --codes can be left out."
+        )
+        return
     if not begun:
         _check_new(ledger, codes)
     users = _within(users, ledger.catalogue, f"The catalogue of {ledger.state}", "the import")
@@ -166,7 +175,7 @@ def bring(
         if ledger.releases.current is None:  # the instant form needs none
             with doing.step("making the first release"):
                 ledger.releases.make(ledger)
-    ledger.submit(NoteImport()).result()
+    ledger.submit(NoteImport(complete=_known_by(name, users, texts))).result()
     say(
         f"{len(users.loans):,} users lend {sum(map(len, users.loans)):,} records. Their codes are "
         f"in {codes}: send each user theirs, and keep the file, sealed, until all are used. Only "
@@ -191,12 +200,34 @@ def _bring_rest(
             shown.reach(shown.done + len(coming))  # together, or the pace would be that of a moment
 
 
+def _known_by(name: str, users: People, texts: dict[str, str]) -> dict[str, Any]:
+    """Return by what the command of an import is known again.
+
+    Nothing of loans but their number: with a digest of all, whoever has the other loans could test
+    guesses of those that somebody took back. The digest of the codes tells nothing without them.
+    """
+    about = json.dumps([users.names, list(texts.items())]).encode()
+    records = sum(map(len, users.loans))
+    return {"name": name, "records": records, "codes": hashlib.sha256(about).hexdigest()}
+
+
+def _completed(ledger: Ledger, name: str, users: People, codes: Path) -> bool:
+    """Whether this very import was completed here."""
+    kept = import_completed(ledger.reading)
+    with suppress(DataError):  # another file: not that of the codes
+        return bool(kept) and kept == _known_by(name, users, _codes_in(codes))
+    return False
+
+
 def _check_new(ledger: Ledger, codes: Path) -> None:
     """Refuse to begin an import where people are, or over a file."""
     if there := ledger.reading.overview()["people"]:
+        known = import_completed(ledger.reading).get("name")
+        other = f" The import of {known} is complete, and this is other data, or another file."
         raise ConfigError(
             f"{ledger.state} has its data already ({people_told(there)}), and --import is for the "
-            f"first start. Leave --import and --codes out; to add items, give --items FILE alone."
+            f"first start.{other if known else ''} Leave --import and --codes out; to add items, "
+            f"give --items FILE alone."
         )
     if codes.exists():
         raise ConfigError(_taken(codes))
