@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import page_vectors
-from rescind.service.pages import static
+from rescind.service.static_files import static
 
 pytestmark = pytest.mark.browser
 VECTORS = page_vectors.read()
