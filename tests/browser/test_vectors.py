@@ -99,6 +99,16 @@ def test_entries_of_changes_are_pythons(run) -> None:
     assert run("mine.js", body, VECTORS["changes"]) == [one["entry"] for one in VECTORS["changes"]]
 
 
+def test_a_checked_receipt_says_who_witnessed_it_or_that_nobody_did(run) -> None:
+    body = "return it.witnessed(new Map(given.map(([name, at]) => [name, new Date(at)])))"
+    (none,) = run("mine.js", body, [])
+    assert "no witness has signed this log yet" in none
+    both = run("mine.js", body, [["silo-0", "2026-01-02T10:00:00Z"], ["silo-1", 0]])
+    assert [one.partition(" on ")[0] for one in both] == ["seen by silo-0", "seen by silo-1"]
+    assert all("still holds all that it saw before" in one for one in both)
+    assert not any("no witness" in one for one in both), "control"
+
+
 def test_a_receipt_holds_and_every_changed_byte_is_refused(run) -> None:
     body = """
       const keys = { receipts: given.receipts, log: given.log, witnesses: [given.witness] }
