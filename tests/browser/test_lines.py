@@ -14,7 +14,7 @@ from rescind.proof.log_folder import LINE, REVOKED, ROSTER
 from rescind.proof.roster import own_line
 from rescind.proof.tlog import Tree, leaf_hash
 from rescind.service.chores import make_roster
-from rescind.service.pages import static
+from rescind.service.static_files import static
 
 expect = pytest.importorskip("playwright.sync_api", reason="make test-browser installs it").expect
 pytestmark = pytest.mark.browser

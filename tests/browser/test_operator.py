@@ -28,8 +28,8 @@ from rescind.ledger.taken_back import NOT_KEPT
 from rescind.service import recovery
 from rescind.service.callers import new_secret
 from rescind.service.events import OPERATORS
-from rescind.service.pages import static
 from rescind.service.policy import Role
+from rescind.service.static_files import static
 
 pytestmark = pytest.mark.browser
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import page_vectors
-from rescind.service.pages import static
+from rescind.service.static_files import static
 
 pytestmark = pytest.mark.browser
 VECTORS = page_vectors.read()
@@ -97,6 +97,16 @@ def test_trees_grow_as_in_python(run) -> None:
 def test_entries_of_changes_are_pythons(run) -> None:
     body = "return Promise.all(given.map(async c => hex(await it.entryOf(c, c.items))))"
     assert run("mine.js", body, VECTORS["changes"]) == [one["entry"] for one in VECTORS["changes"]]
+
+
+def test_a_checked_receipt_says_who_witnessed_it_or_that_nobody_did(run) -> None:
+    body = "return it.witnessed(new Map(given.map(([name, at]) => [name, new Date(at)])))"
+    (none,) = run("mine.js", body, [])
+    assert "no witness has signed this log yet" in none
+    both = run("mine.js", body, [["silo-0", "2026-01-02T10:00:00Z"], ["silo-1", 0]])
+    assert [one.partition(" on ")[0] for one in both] == ["seen by silo-0", "seen by silo-1"]
+    assert all("still holds all that it saw before" in one for one in both)
+    assert not any("no witness" in one for one in both), "control"
 
 
 def test_a_receipt_holds_and_every_changed_byte_is_refused(run) -> None:

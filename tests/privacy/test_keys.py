@@ -57,10 +57,20 @@ def test_the_signing_key_is_made_once_and_for_its_owner_only(home):
         os.umask(before)
     assert mode(home) == 0o700
     assert mode(home / "signing.key") == 0o600
+    assert mode(home / "signing.pub") == 0o644, "it is there to be given away"
     assert (home / "signing.key").read_text().startswith("-----BEGIN PRIVATE KEY-----")
     assert keys.public_text(keys.signing_key()) == first
     assert keys.public_key(str(home / "signing.pub")) == first
     assert sorted(path.name for path in home.iterdir()) == ["signing.key", "signing.pub"]
+
+
+def test_a_strict_umask_also_hides_the_public_key(home):
+    before = os.umask(0o077)
+    try:
+        keys.signing_key()
+    finally:
+        os.umask(before)
+    assert mode(home / "signing.pub") == 0o600
 
 
 def test_asking_for_the_own_public_key_makes_nothing(home):

@@ -10,14 +10,18 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import rescind as rs
 from authenticator import Authenticator
 from doors import House, opened
+from rescind.cli import app, progress
+from rescind.core.fast import kept_code
 from rescind.data.erasing import erase_imported
 from rescind.errors import ConfigError, DataError
 from rescind.ledger.book import Ledger
@@ -115,8 +119,6 @@ def test_an_import_begins_a_new_service(tmp_path: Path, mine: Path) -> None:
     with pytest.raises(ConfigError, match=r"exists already.*name a new file"):
         run(tmp_path / "nobody", Doorway(port=0), again, Options(), say=lambda text: None)
     with pytest.raises(ConfigError, match=r"has its data already \(7 people\).*Leave --import"):
-        brought(tmp_path / "state", mine)
-    with pytest.raises(ConfigError, match=r"has its data already \(7 people\).*Leave --import"):
         brought(tmp_path / "state", mine.with_name("more.csv"))
     assert not mine.with_name("more.csv").exists()
     with pytest.raises(ConfigError, match="needs --codes"):
@@ -133,6 +135,54 @@ def test_a_second_start_with_an_import_says_that_the_data_is_there(
         with pytest.raises(ConfigError, match="has its data already"):
             run(state, Doorway(port=0), again, Options(), say=lambda text: None)
     assert not codes.exists()
+
+
+def test_the_command_of_a_complete_import_starts_the_service(tmp_path: Path, mine: Path) -> None:
+    state, kept = tmp_path / "state", tmp_path / "kept.csv"
+    first = start(state, users="mine", codes=mine)
+    assert "complete already" not in first, "control"
+    codes = mine.read_bytes()
+    with opened(state, items=0) as house:  # codes are used and loans change meanwhile
+        _, browser = claim(house, code_of(mine, "c3"))
+        assert browser.register(Authenticator()).status_code == 201
+        assert browser.post("/v1/me/loans", {"items": ["p0"]}).status_code < 300
+    again = start(state, users="mine", codes=mine)
+    assert "the import of mine is complete already" in again
+    assert "of 7 people opened" in again
+    assert "it serves" in again
+    assert mine.read_bytes() == codes
+    mine.rename(kept)
+    assert "complete already" in start(state, users="mine", codes=kept), "it may lie elsewhere"
+
+
+@pytest.mark.parametrize("changed", ["the codes", "no codes", "rows", "users", "the name", "note"])
+def test_another_command_than_that_of_a_complete_import_is_refused(
+    tmp_path: Path, mine: Path, changed: str
+) -> None:
+    state, name, table = tmp_path / "state", "mine", tmp_path / "a.csv"
+    brought(state, mine)
+    if changed == "the codes":
+        mine.write_text(mine.read_text().replace(code_of(mine, "c3"), recovery.new_text()))
+    elif changed == "no codes":
+        mine.write_text("nothing")
+    elif changed == "rows":
+        table.write_text(table.read_text() + "c0,p7,Title of p7\n")
+        rs.import_file(table, "mine", replace=True)
+    elif changed == "users":
+        table.write_text(table.read_text().replace("c6,", "c7,"))
+        rs.import_file(table, "mine", replace=True)
+    elif changed == "the name":
+        rs.import_file(table, name := "other")
+    else:  # as older versions left it
+        with sqlite3.connect(state / "ledger.db") as db:
+            assert db.execute("DELETE FROM setting WHERE name = 'import complete'").rowcount == 1
+    other = "" if changed == "note" else "The import of mine is complete, and this is other.*"
+    told = rf"has its data already \(7 people\).*{other}Leave --import and --codes out"
+    before = mine.read_bytes()
+    with pytest.raises(ConfigError, match=told):
+        start(state, users=name, codes=mine)
+    assert mine.read_bytes() == before
+    assert "it serves" in start(state), "control: what the refusal says to give"
 
 
 def test_an_id_that_is_listed_twice_is_named_with_its_lines(tmp_path: Path) -> None:
@@ -172,9 +222,9 @@ state, codes = map(Path, sys.argv[1:3])
 if sys.argv[3:]:
     name, nth = sys.argv[3], int(sys.argv[4])
     called, real = [], getattr(bringing, name)
-    def counting(*given):
+    def counting(*given, **named):
         called.append(name)
-        return os.kill(os.getpid(), signal.SIGKILL) if len(called) == nth else real(*given)
+        return os.kill(os.getpid(), signal.SIGKILL) if len(called) == nth else real(*given, **named)
     setattr(bringing, name, counting)
 users = bringing.users_of("mine", codes, print)
 bringing.bring(Ledger.open(state, catalogue=users.catalogue), "mine", users, codes, print)
@@ -212,6 +262,27 @@ def test_an_import_that_was_killed_before_it_had_items_is_named(tmp_path: Path, 
         start(state)
     assert "7 users lend 42 records" in start(state, users="mine", codes=mine)
     assert "it serves" in start(state), "control: a complete one"
+
+
+def test_a_first_start_says_what_it_does_while_it_brings_users_in(
+    tmp_path: Path, mine: Path, monkeypatch
+) -> None:
+    real = recovery.kept
+    monkeypatch.setattr(recovery, "kept", lambda text: (time.sleep(0.05), real(text))[1])
+    monkeypatch.setattr(bringing, "TOGETHER", 2)
+    monkeypatch.setattr(progress, "EVERY", 0.01)
+    monkeypatch.setattr(kept_code, "keep_in", lambda folder: None)
+    monkeypatch.setattr(running, "_serve", lambda *_: None)
+    words = ["serve", "--import", "mine", "--codes", str(mine), "--port", "0"]
+    words += ["--state", str(tmp_path / "state")]
+    told = CliRunner().invoke(app, words)
+    assert told.exit_code == 0, told.output
+    assert "bringing in 7 users of mine" in told.stdout
+    assert re.search(r"importing mine: accounts and codes: [246] of 7 users", told.stderr)
+    assert "0 loans" not in told.stdout
+    said = start(tmp_path / "state")
+    assert "42 loans of 7 people opened" in said, "control: a later start tells what it found"
+    assert "bringing in" not in said
 
 
 @pytest.mark.parametrize(

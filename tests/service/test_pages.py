@@ -13,8 +13,10 @@ import pytest
 
 from doors import House
 from rescind.ledger.lending import TakeBack
+from rescind.service import problems
 from rescind.service.guard import POLICY_OF_PAGES
-from rescind.service.pages import static
+from rescind.service.problems import Problem
+from rescind.service.static_files import static
 
 STATIC = Path(__file__).parents[2] / "src" / "rescind" / "service" / "static"
 VENDOR = STATIC / "vendor"
@@ -101,6 +103,46 @@ def test_a_link_is_a_page_for_browsers_and_json_for_programs(house: House) -> No
     assert "link.js" in shown.text
     assert "Accept" in shown.headers["vary"]
     assert house.caller().get(made["link"]).json()["request_id"] == made["request_id"]
+
+
+def test_a_refusal_is_a_page_for_browsers_and_json_for_programs(house: House, monkeypatch) -> None:
+    browser, program = {"accept": "text/html,application/xml;q=0.9,*/*;q=0.8"}, {"accept": "*/*"}
+    for path, told in (
+        ("/v1/enter/used", "This link opens nothing, or no longer."),
+        ("/opperator", "There is nothing here for you."),
+        ("/v1/me", "Nobody is signed in."),
+    ):
+        given = house.caller().get(path, headers=program)
+        shown = house.caller().get(path, headers=browser)
+        problem = given.json()
+        assert problem["detail"] == told
+        assert shown.status_code == given.status_code == problem["status"]
+        assert shown.headers["content-type"].startswith("text/html")
+        assert shown.headers["content-security-policy"] == POLICY_OF_PAGES
+        for text in (told, problem["next"]):
+            assert html.escape(text) in shown.text
+        assert '<a href="/">' in shown.text
+        assert "<script" not in shown.text
+        for file in re.findall(r'href="(/static/[^"]+)"', shown.text):
+            assert house.caller().get(file).status_code == 200
+        assert "{" not in shown.text, "every part is filled in"
+    assert house.caller().get("/", headers=browser).status_code == 200, "control"
+    changed = house.caller().post("/v1/me/loans", {"items": []}, headers=browser)
+    assert changed.headers["content-type"] == "application/problem+json", "no form sends changes"
+    wrong = house.caller().get("/", headers={**browser, "host": "<b>.example"})
+    assert f'<a href="{house.service.settings.origin}/">' in wrong.text, "the name it has"
+    monkeypatch.setattr(type(house.service), "facts", lambda _: 1 / 0)
+    failed = house.caller().get("/", headers=browser)
+    assert failed.status_code == 500
+    assert "Its number is" in failed.text
+
+
+def test_a_refusal_shows_what_was_given_as_text(house: House, monkeypatch) -> None:
+    told = Problem(404, "<script>alert(1)</script>", "{said}&")
+    monkeypatch.setattr(problems, "used_link", lambda: told)
+    shown = house.caller().get("/v1/enter/used", headers={"accept": "text/html"}).text
+    assert "&lt;script&gt;alert(1)" in shown
+    assert "<script" not in shown
 
 
 def test_the_checker_is_one_file_with_the_keys_of_this_service(house: House) -> None:

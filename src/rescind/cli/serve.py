@@ -104,6 +104,7 @@ def command(
     Examples: rescind serve --demo ml-100k --state runs/service-demo;
     rescind serve --state /var/lib/rescind --items films.csv --behind-proxy lend.example.org
     """
+    from rescind.cli.progress import working
     from rescind.cli.stopping import interruptible
     from rescind.core.fast.kept_code import keep_in
 
@@ -146,4 +147,4 @@ def command(
         accept_lost_keys=accept_lost_keys,
     )
     with interruptible() if users else nullcontext():
-        run(state, door, wanted, options, database, keys_mirror)
+        run(state, door, wanted, options, database, keys_mirror, progress=working)

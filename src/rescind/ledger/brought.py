@@ -18,6 +18,8 @@ from rescind.ledger.reading import Reading
 
 IMPORT = "import"
 """The setting that says which import is under way; empty when it is complete."""
+COMPLETE = "import complete"
+"""The setting that says which import was completed last."""
 
 
 @dataclass(frozen=True)
@@ -40,14 +42,23 @@ class NoteImport:
     """Notes which import is under way; nothing: it is complete."""
 
     about: Mapping[str, Any] = field(default_factory=dict)
+    complete: Mapping[str, Any] = field(default_factory=dict)
+    """By what its command is known again."""
     person: bytes | None = None
 
     def carry_out(self, batch: Batch) -> Answer:
         """Keep it until the next note."""
         batch.keep(IMPORT, json.dumps(dict(self.about)))
+        if self.complete:
+            batch.keep(COMPLETE, json.dumps(dict(self.complete)))
         return Answer(200)
 
 
 def import_under_way(reading: Reading) -> dict[str, Any]:
     """Return what was noted of an import that is not complete; empty if there is none."""
     return dict(json.loads(reading.setting(IMPORT) or "{}"))
+
+
+def import_completed(reading: Reading) -> dict[str, Any]:
+    """Return what was noted of the last complete import; empty if older versions completed it."""
+    return dict(json.loads(reading.setting(COMPLETE) or "{}"))

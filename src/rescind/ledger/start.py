@@ -82,7 +82,12 @@ class Report:
     """Copies of the keys that were damaged or old, and how many keys the other one gave them."""
 
     def __str__(self) -> str:
-        text = f"{count_of(self.loans, 'loan')} of {people_of(self.people)} opened."
+        return f"{count_of(self.loans, 'loan')} of {people_of(self.people)} opened.{self.notes}"
+
+    @property
+    def notes(self) -> str:
+        """What else there is to tell; each sentence after a space."""
+        text = ""
         if self.keys_copied:
             text += " keys.bin was not there: it was copied from the mirror."
         elif self.keys_were_missing:

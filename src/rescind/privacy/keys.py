@@ -1,7 +1,7 @@
 """Secret keys on this machine: the signing key, the erasure key, and requesters' keys.
 
 They are in `rescind/` of the user's configuration folder (`$XDG_CONFIG_HOME` or `~/.config`), or in
-the folder that `RESCIND_KEYS` names, in files that only their owner can read.
+the folder that `RESCIND_KEYS` names, in files that only their owner can read, but for signing.pub.
 
     signing.key    Ed25519, PEM       signs receipts; made on first use
     signing.pub    its public half    to publish, so that others can verify
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 SECRET_BYTES = 32
 """256 bits, like the keyed digests (BLAKE2b-256)."""
+PRIVATE, PUBLIC = 0o600, 0o644
+"""Modes of files; the umask may take more away."""
 PREFIX = "ed25519:"
 """Public keys and signatures are this prefix and lower-case hexadecimal digits."""
 
@@ -55,7 +57,7 @@ def signing_key() -> Ed25519PrivateKey:
     published = place.with_name("signing.pub")
     text = f"{public_text(key)}\n".encode()
     if not published.is_file() or published.read_bytes() != text:
-        _write(published, text, os.replace)
+        _write(published, text, os.replace, PUBLIC)
     return key
 
 
@@ -275,13 +277,13 @@ def _create(path: Path, data: bytes) -> bool:
     return True
 
 
-def _write(path: Path, data: bytes, put: Callable[[Path, Path], None]) -> None:
-    """Write a temporary file of mode 600, sync, link or rename it, and sync the folder."""
+def _write(path: Path, data: bytes, put: Callable[[Path, Path], None], mode: int = PRIVATE) -> None:
+    """Write a temporary file, sync, link or rename it, and sync the folder."""
     from rescind.core.files import sync_folder
 
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()

@@ -6,20 +6,25 @@ The service keeps no id of theirs. The file of codes is the only place where bot
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
+import json
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rescind.core import doing
 from rescind.core.files import write_atomically
+from rescind.core.words import count_of
 from rescind.core.words import people_of as people_told
 from rescind.data.import_facts import listed_items
 from rescind.data.import_tables import open_table
 from rescind.data.importing import check_imported
 from rescind.errors import ConfigError, DataError
-from rescind.ledger.brought import BringIn, NoteImport, import_under_way
+from rescind.ledger.brought import BringIn, NoteImport, import_completed, import_under_way
 from rescind.ledger.catalogue import FILE as CATALOGUE
 from rescind.ledger.catalogue import Catalogue
 from rescind.ledger.credentials import RECOVERY, find_credential
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
     from rescind.ledger.book import Ledger
 
 Say = Callable[[str], None]
+Progress = Callable[[str], AbstractContextManager[Any]]
 TOGETHER = 200
 """Users brought at a time."""
 COLUMNS = ("user", "code")
@@ -122,12 +128,27 @@ def check_complete(ledger: Ledger) -> None:
         )
 
 
-def bring(ledger: Ledger, name: str, users: People, codes: Path, say: Say = print) -> None:
+def bring(
+    ledger: Ledger,
+    name: str,
+    users: People,
+    codes: Path,
+    say: Say = print,
+    progress: Progress = nullcontext,
+) -> None:
     """Let everybody join and lend, write their codes, and make the first release.
 
-    Killed at any moment, it goes on with the same data and file of codes.
+    Killed at any moment, it goes on with the same data and file of codes, and does nothing if it is
+    complete. progress: shows what goes on (`core.doing`), because each code takes a while on
+    purpose
     """
     begun = import_under_way(ledger.reading)
+    if not begun and _completed(ledger, name, users, codes):
+        say(
+            f"the import of {name} is complete already, so nothing was read from it again. Its "
+            f"codes are in {codes}. --import and --codes can be left out."
+        )
+        return
     if not begun:
         _check_new(ledger, codes)
     users = _within(users, ledger.catalogue, f"The catalogue of {ledger.state}", "the import")
@@ -142,13 +163,19 @@ def bring(ledger: Ledger, name: str, users: People, codes: Path, say: Say = prin
         say(f"{len(here):,} of {len(users.names):,} users were brought in before; going on.")
     about = {"name": name, "codes": str(codes.absolute()), "users": len(users.names)}
     ledger.submit(NoteImport(about)).result()
-    if not texts:
-        texts = {user: recovery.new_text() for user in users.names}
-        _write_codes(codes, texts)  # before the accounts: a code that is lost locks somebody out
-    _bring_rest(ledger, users, texts, here)
-    if ledger.releases.current is None:  # the instant form needs none
-        ledger.releases.make(ledger)
-    ledger.submit(NoteImport()).result()
+    say(
+        f"bringing in {count_of(len(users.names) - len(here), 'user')} of {name}, each with an "
+        f"account and a code. Ended before it is complete, it goes on with the same command."
+    )
+    with progress(f"importing {name}"):
+        if not texts:
+            texts = {user: recovery.new_text() for user in users.names}
+            _write_codes(codes, texts)  # before the accounts: who has no code is locked out
+        _bring_rest(ledger, users, texts, here)
+        if ledger.releases.current is None:  # the instant form needs none
+            with doing.step("making the first release"):
+                ledger.releases.make(ledger)
+    ledger.submit(NoteImport(complete=_known_by(name, users, texts))).result()
     say(
         f"{len(users.loans):,} users lend {sum(map(len, users.loans)):,} records. Their codes are "
         f"in {codes}: send each user theirs, and keep the file, sealed, until all are used. Only "
@@ -162,21 +189,45 @@ def _bring_rest(
     """Bring in whoever is not here yet."""
     every = zip(users.names, users.loans, strict=True)
     rest = [(texts[user], items) for user, items in every if user not in here]
-    for first in range(0, len(rest), TOGETHER):
-        coming = [
-            ledger.submit(BringIn(recovery.kept(text), tuple(items.tolist())))
-            for text, items in rest[first : first + TOGETHER]
-        ]
-        for one in coming:
-            one.result()
+    with doing.step("accounts and codes", len(users.names), "users", len(here)) as shown:
+        for first in range(0, len(rest), TOGETHER):
+            coming = [
+                ledger.submit(BringIn(recovery.kept(text), tuple(items.tolist())))
+                for text, items in rest[first : first + TOGETHER]
+            ]
+            for one in coming:
+                one.result()
+            shown.reach(shown.done + len(coming))  # together, or the pace would be that of a moment
+
+
+def _known_by(name: str, users: People, texts: dict[str, str]) -> dict[str, Any]:
+    """Return by what the command of an import is known again.
+
+    Nothing of loans but their number: with a digest of all, whoever has the other loans could test
+    guesses of those that somebody took back. The digest of the codes tells nothing without them.
+    """
+    about = json.dumps([users.names, list(texts.items())]).encode()
+    records = sum(map(len, users.loans))
+    return {"name": name, "records": records, "codes": hashlib.sha256(about).hexdigest()}
+
+
+def _completed(ledger: Ledger, name: str, users: People, codes: Path) -> bool:
+    """Whether this very import was completed here."""
+    kept = import_completed(ledger.reading)
+    with suppress(DataError):  # another file: not that of the codes
+        return bool(kept) and kept == _known_by(name, users, _codes_in(codes))
+    return False
 
 
 def _check_new(ledger: Ledger, codes: Path) -> None:
     """Refuse to begin an import where people are, or over a file."""
     if there := ledger.reading.overview()["people"]:
+        known = import_completed(ledger.reading).get("name")
+        other = f" The import of {known} is complete, and this is other data, or another file."
         raise ConfigError(
             f"{ledger.state} has its data already ({people_told(there)}), and --import is for the "
-            f"first start. Leave --import and --codes out; to add items, give --items FILE alone."
+            f"first start.{other if known else ''} Leave --import and --codes out; to add items, "
+            f"give --items FILE alone."
         )
     if codes.exists():
         raise ConfigError(_taken(codes))

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 LOCAL = frozenset({"127.0.0.1", "::1"})
 INSTANT = "Changes show at once here, so somebody who asks before and after can tell what left."
-INSECURE = "This service is reached without encryption: others on the way can read everything."
 OPTIONAL = "release_loaded"
 READABLE = "Whoever runs this service can read what is lent while it is lent."
 
@@ -79,7 +78,7 @@ class Service:
     def facts(self) -> dict[str, Any]:
         """Return what every page says about this service."""
         said = [READABLE]
-        said += [INSTANT] * self.ledger.options.instant + [INSECURE] * self.settings.insecure
+        said += [INSTANT] * self.ledger.options.instant + self.settings.warnings
         promise = self.ledger.releases.noising.promise()
         said += [promise["says"]] if promise else []
         return {

@@ -18,6 +18,7 @@ from rescind.service import policy, problems
 from rescind.service.callers import Caller, Sent
 from rescind.service.policy import POLICY, Role, Rule
 from rescind.service.problems import Problem
+from rescind.service.static_files import filled, wants_page
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -200,7 +201,7 @@ class Frame:
             if status:  # the answer has begun, so the connection can only be cut
                 problems.of(error)
                 raise ConnectionError("an answer broke off") from None
-            await _render(self.service, error, scope["path"])(scope, receive, framed)
+            await _render(self.service, error, Request(scope))(scope, receive, framed)
 
     async def _plainly(self, request: Request, route: GuardedRoute, rule: Rule) -> Response | None:
         """Answer a request that is as it should be; None: the described route has to look."""
@@ -220,14 +221,25 @@ def _again(body: bytes, receive: Receive) -> Receive:
     return given
 
 
-def _render(service: Service, error: Exception, path: str) -> Response:
+def _render(service: Service, error: Exception, request: Request) -> Response:
     """Return a refusal as the caller expects it. A log names no item, but the answer does."""
     problem = problems.of(error)
     if isinstance(error, ConsentError) and error.item is not None:
         problem.item = service.ledger.catalogue.ids[error.item]
-    if path.startswith(AGENTS):
+    if request.url.path.startswith(AGENTS):
         return problem.response_for_agents(fatal=problem.status in {400, 403, 422})
+    if request.method == "GET" and wants_page(request):
+        return _as_page(service, problem)
     return problem.response()
+
+
+def _as_page(service: Service, problem: Problem) -> Response:
+    """Show a refusal to somebody who followed a link or typed an address. It asks no database."""
+    start = f"{service.settings.origin}/" if problem.kind == "host" else "/"
+    parts = {"detail": problem.detail, "next": problem.next, "start": start}
+    text = filled("problem.html", service.settings.warnings, **parts)
+    headers = {**problem.headers, "Vary": "Accept"}
+    return Response(text, problem.status, headers, "text/html")
 
 
 def handle_problems(app: FastAPI) -> None:
@@ -235,7 +247,7 @@ def handle_problems(app: FastAPI) -> None:
 
     def handler(make: Callable[[Any], Exception]) -> Callable[..., Awaitable[Response]]:
         async def handle(request: Request, error: Exception) -> Response:
-            return _render(request.app.state.service, make(error), request.url.path)
+            return _render(request.app.state.service, make(error), request)
 
         return handle
 

@@ -1,18 +1,8 @@
-"""The pages: HTML that names its files by one digest, and the files, which never change under it.
-
-There is no build step: what lies in `static/` is what is served and what is tested. A page is read
-anew at every visit and is small; everything else is kept by the browser until the digest changes.
-"""
+"""The pages, and the files that they load: the routes."""
 
 from __future__ import annotations
 
-import gzip
-import hashlib
 import html
-from dataclasses import dataclass
-from functools import lru_cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING
 
 from starlette.requests import Request
@@ -21,87 +11,18 @@ from starlette.responses import Response
 from rescind.privacy import keys
 from rescind.service import problems
 from rescind.service.doors import Doors, TheService
+from rescind.service.static_files import filled, static
 
 if TYPE_CHECKING:
     from rescind.service.context import Service
 
 router = Doors()
-SHARED = ("look.css",)
-"""Files of `rescind.reporting` that pages and reports have in common."""
-KINDS = {
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".mjs": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
-    ".txt": "text/plain; charset=utf-8",
-    ".json": "application/json",
-}
 FOR_EVER = "public, max-age=31536000, immutable"
-
-
-@dataclass(frozen=True)
-class File:
-    """A static file, and its gzip form if that is smaller."""
-
-    data: bytes
-    kind: str
-    packed: bytes
-
-
-@dataclass(frozen=True)
-class Static:
-    """Everything that pages load, under one digest."""
-
-    files: dict[str, File]
-    pages: dict[str, str]
-    digest: str
-
-    @property
-    def root(self) -> str:
-        """Where the files are."""
-        return f"/static/{self.digest}"
-
-
-@lru_cache
-def static() -> Static:
-    """Read all files, once."""
-    found, pages = {}, {}
-    shared = files("rescind.reporting")
-    known = {name: shared / name for name in SHARED}
-    known |= _below(files("rescind.service") / "static")
-    for path, source in sorted(known.items()):
-        if path.endswith(".html"):
-            pages[path] = source.read_text(encoding="utf-8")
-            continue
-        data = source.read_bytes()
-        packed = gzip.compress(data, mtime=0)
-        kind = KINDS["." + path.rpartition(".")[2]]
-        found[path] = File(data, kind, packed if len(packed) < len(data) else b"")
-    whole = hashlib.sha256()
-    for path, file in found.items():
-        whole.update(f"{path}\n{hashlib.sha256(file.data).hexdigest()}\n".encode())
-    return Static(found, pages, whole.hexdigest()[:16])
-
-
-def _below(folder: Traversable, before: str = "") -> dict[str, Traversable]:
-    out: dict[str, Traversable] = {}
-    for one in folder.iterdir():
-        if one.is_dir():
-            out |= _below(one, f"{before}{one.name}/")
-        else:
-            out[before + one.name] = one
-    return out
-
-
-def wants_page(request: Request) -> bool:
-    """Return whether a browser shows what is answered, and no program reads it."""
-    return "text/html" in request.headers.get("accept", "")
 
 
 def page(service: Service, name: str) -> Response:
     """Return a page: its files by digest, and what every page says about this service."""
-    said = "".join(f"<p>{html.escape(one)}</p>\n" for one in service.facts()["said"])
-    text = static().pages[name].replace("{static}", static().root).replace("{said}", said)
+    text = filled(name, service.facts()["said"])
     return Response(text, headers={"Vary": "Accept"}, media_type="text/html")
 
 

@@ -36,6 +36,7 @@ from rescind.service.events import OPERATORS
 from rescind.service.plainly import Change
 from rescind.service.policy import Role
 from rescind.service.problems import Problem
+from rescind.service.static_files import wants_page
 
 router = Doors()
 CODE_DAYS = 7
@@ -374,7 +375,7 @@ async def events(service: TheService, caller: TheCaller) -> Response:
 @router.at("GET /r/{link}", bodies.Status, more={200: {"content": {"text/html": {}}}})
 def by_link(link: str, request: Request, service: TheService) -> Response:
     """Tell where a request stands to whoever holds its link, for 60 days; a browser gets a page."""
-    if pages.wants_page(request):
+    if wants_page(request):
         return pages.page(service, "link.html")
     return reply(statuses.for_person(service, statuses.linked(service, link)))
 

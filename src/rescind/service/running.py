@@ -7,10 +7,10 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rescind.core.words import count_of
 from rescind.errors import ConfigError
@@ -42,6 +42,7 @@ DEMO_SCOPES = "read,release"
 STOP_SECONDS = 10
 WAITING = 2048
 Say = Callable[[str], None]
+Progress = Callable[[str], AbstractContextManager[Any]]
 
 
 def say_now(text: str) -> None:
@@ -203,8 +204,12 @@ def run(
     database: str | None = None,
     keys_mirror: Path | None = None,
     say: Say = say_now,
+    progress: Progress = nullcontext,
 ) -> None:
-    """Open the ledger, fill it if asked to, and serve until a signal comes."""
+    """Open the ledger, fill it if asked to, and serve until a signal comes.
+
+    progress: shows what goes on (`core.doing`) while users are brought in
+    """
     wanted.check()
     _check_mirror(keys_mirror)
     bringing.check_begun(state, wanted.codes)
@@ -224,12 +229,15 @@ def run(
             keys_mirror=keys_mirror,
         )
         try:
-            say(str(ledger.report))
+            # Before people come in, that none are here would read as if the import had failed.
+            found = ledger.report.notes.strip() if _comes_first(people, ledger) else ledger.report
+            if found:
+                say(str(found))
             if missing := mirror_missing(state, mirror_of(state, keys_mirror)):
                 say(f"note: {missing}")
             if swap_in_use():
                 say("note: swap is on, so memory with loans may be written to a disk. Turn it off.")
-            _make_ready(ledger, wanted, people, say)
+            _make_ready(ledger, wanted, people, say, progress)
             settings = door.settings(listening.getsockname()[1], wanted.business)
             _serve(ledger, settings, door, wanted, listening, say)
         finally:
@@ -240,13 +248,17 @@ def run(
 
 @outage.told_at_a_start()
 def _make_ready(
-    ledger: Ledger, wanted: Wanted, people: demonstration.People | None, say: Say
+    ledger: Ledger,
+    wanted: Wanted,
+    people: demonstration.People | None,
+    say: Say,
+    progress: Progress,
 ) -> None:
     """Bring and remove what is wanted, then compile."""
     if wanted.users is None:
         bringing.check_complete(ledger)
     if people is not None and wanted.users and wanted.codes:
-        bringing.bring(ledger, wanted.users, people, wanted.codes, say)
+        bringing.bring(ledger, wanted.users, people, wanted.codes, say, progress)
     elif people is not None:
         demonstration.fill(ledger, people, say)
     for one in wanted.removed():
@@ -256,6 +268,11 @@ def _make_ready(
     warm_up(ledger)
     if note := release_missing(ledger):
         say(note)
+
+
+def _comes_first(people: demonstration.People | None, ledger: Ledger) -> bool:
+    """Whether people are to come in, and nobody is here yet."""
+    return people is not None and not ledger.report.people
 
 
 def _check_mirror(mirror: Path | None) -> None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from rescind.service.limits import ACCOUNTS
 
+INSECURE = "This service is reached without encryption: others on the way can read everything."
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -29,6 +31,11 @@ class Settings:
     def rp_id(self) -> str:
         """The name that passkeys are bound to: the host without scheme and port."""
         return self.origin.partition("://")[2].partition(":")[0]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What every page says, also one about an error."""
+        return [INSECURE] * self.insecure
 
     @property
     def log_name(self) -> str:

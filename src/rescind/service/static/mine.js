@@ -22,6 +22,13 @@ export async function entryOf ({ kind, time, seq, opening }, items) {
   return new Uint8Array([1, ...new Uint8Array(digest)])
 }
 
+/** Say who else signed that the log holds a receipt, and what that adds. @param {Map<string, Date>} seen */
+export function witnessed (seen) {
+  if (!seen.size) return ['no witness has signed this log yet: until one does, only who saw it before, as this browser, can notice if it changes its past']
+  return Array.from(seen, ([name, at]) =>
+    `seen by ${name} on ${when(at)}: a witness that this service names, which signs only a log that still holds all that it saw before`)
+}
+
 /**
  * @param {any} device @param {string} path of the request or its link
  * @param {{acknowledgement: any, items: string[]} | undefined} mine
@@ -39,7 +46,7 @@ export async function checkHere (device, path, mine, place) {
     const found = await check(receipt, new TextDecoder().decode(proof), { receipts: pinned.receipts, log: pinned.log, known: now.witnesses })
     lines.push('signed by the operator whose key this browser trusted when it first came here')
     lines.push(`entry ${(found.index + 1).toLocaleString('en')} of ${found.size.toLocaleString('en')} in the log`)
-    for (const [name, at] of found.seen) lines.push(`seen by ${name} on ${when(at)}`)
+    lines.push(...witnessed(found.seen))
     if (mine?.acknowledgement) lines.push(await about(found, mine, place))
     const kept = await device.get('facts', 'checkpoint')
     if (kept) lines.push(await consistent(kept, found, pinned.log))
