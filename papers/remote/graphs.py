@@ -42,6 +42,7 @@ from rescind.experiments import unlearning_run as trials
 from rescind.experiments.cell import Cell
 from rescind.experiments.prepared_data import prepare_graph
 from rescind.experiments.recipe import read
+from rescind.experiments.validation import stopping
 
 Key = tuple[Any, ...]
 
@@ -109,7 +110,7 @@ class Shared:
             graph = load_graph(self.given.folder, cell.data.name)
             meter = experiment.Meter()
             fed = experiment.start(cell, graph)
-            fed = fed.run(cell.run.rounds, until=experiment.stopping(cell), watch=(meter,))
+            fed = fed.run(cell.run.rounds, until=stopping(cell, fed), watch=(meter,))
             return fed, experiment._facts(cell, graph, fed, None, meter)
 
         found: tuple[Federation, dict[str, Any]] = self.cached(("learned", cell.digest), make)

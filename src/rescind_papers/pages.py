@@ -36,6 +36,7 @@ from rescind.core.files import write_atomically
 from rescind.errors import ConfigError, RescindError, suggest
 from rescind.experiments.recipe import Column, Recipe
 from rescind.experiments.recipe_file import RECIPES
+from rescind.experiments.results import only_numbers
 from rescind.experiments.significance import differences, markdown_differences, remark
 from rescind.experiments.table_forms import markdown, rows_as_markdown
 from rescind.experiments.tables import ResultTable, collect, lines
@@ -169,8 +170,10 @@ def on_validation(recipe: Recipe) -> str:
     rows.append("|" + " --- |" * (1 + len(metrics)))
     for name in recipe.names:
         mine = [x["valid"] for x in made if x["cell"] == name and cells[name].made(x)]
-        means = [f"{statistics.fmean(v[m] for v in mine):.4f}" if mine else "not run"
-                 for m in metrics]  # fmt: skip
+        known = [only_numbers(values) for values in mine]
+        found = [[values[m] for values in known if m in values] for m in metrics]
+        missing = "no validation rows" if mine else "not run"
+        means = [f"{statistics.fmean(values):.4f}" if values else missing for values in found]
         rows.append(f"| {name} | {' | '.join(means)} |")
     return "\n".join(rows)
 

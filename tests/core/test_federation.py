@@ -243,6 +243,15 @@ def test_a_measure_that_is_not_a_number_is_never_the_best(tiny_fed):
     assert best.now.state.round == 3
 
 
+def test_where_nothing_can_be_measured_the_last_round_counts_and_nothing_stops(tiny_fed):
+    last, seen = stopped(tiny_fed, [math.nan] * 5, every=2, patience=1)
+    assert digests(last) == digests(tiny_fed.run(5)), "not the last measured round, which is 4"
+    assert not seen[-1].until.done
+    assert [r for r, _ in seen[-1].until.history] == [2, 4]
+    best, seen = stopped(tiny_fed, [math.nan, 0.5, *[math.nan] * 4], every=1, patience=3)
+    assert (best.now.state.round, len(seen)) == (2, 5), "control: there was a real score"
+
+
 def test_a_stopping_rule_that_names_an_unknown_value_says_so(tiny_fed):
     with pytest.raises(ConfigError):
         tiny_fed.run(1, until=EarlyStop(value="HR@10", every=1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from time import monotonic
 from types import SimpleNamespace
@@ -29,6 +30,15 @@ def test_a_run_that_resumes_tells_no_measurement_that_was_told_before(capsys):
             bar(SimpleNamespace(now=result(round_).now, until=measured))
     told = capsys.readouterr().err.splitlines()
     assert told == ["learning: 1 round", "  round 20: valid NDCG@20 0.2000"]
+
+
+def test_a_measurement_that_is_not_a_number_is_not_shown(capsys):
+    with RoundBar("learning", 2) as bar:
+        for round_, value in ((1, math.nan), (2, 0.2)):
+            measured = SimpleNamespace(history=((round_, {"NDCG@20": value}),))
+            bar(SimpleNamespace(now=result(round_).now, until=measured))
+    told = capsys.readouterr().err.splitlines()
+    assert told == ["learning: 2 rounds", "  round 2: valid NDCG@20 0.2000"]
 
 
 def test_one_is_singular():

@@ -25,6 +25,7 @@ from rescind.experiments import learning_run as experiment
 from rescind.experiments import unlearning_run as trials
 from rescind.experiments.prepared_data import obtained
 from rescind.experiments.recipe import read
+from rescind.experiments.validation import stopping
 from rescind.methods.sharing._server_rerun import pull, sums_of
 from rescind.methods.sharing.fedshare_unlearn import FedShareUnlearn
 from rescind_papers.pages import write_block
@@ -63,7 +64,7 @@ def row(data: str) -> str:
     assert cell.forget.learner is not None
     plain = replace(cell, forget=None, method=cell.forget.learner)
     fed = experiment.start(plain, obtained(plain))
-    fed = fed.run(plain.run.rounds, until=experiment.stopping(plain))
+    fed = fed.run(plain.run.rounds, until=stopping(plain, fed))
     (event,) = trials.events(cell, fed)
     products = true_pull(fed, fed.retrained(event))
     third = len(products) // 3

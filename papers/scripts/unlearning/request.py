@@ -20,6 +20,7 @@ from rescind.experiments import learning_run as experiment
 from rescind.experiments import unlearning_run as trials
 from rescind.experiments.prepared_data import obtained
 from rescind.experiments.recipe import read
+from rescind.experiments.validation import stopping
 from rescind.forgetting.examine import retrains
 from rescind.forgetting.forget import forget
 
@@ -35,7 +36,8 @@ def main() -> None:
     plain = replace(cell, forget=None, method=cell.forget.learner or cell.method)
     dataset = obtained(plain)
     start = time.process_time()
-    fed = experiment.start(plain, dataset).run(plain.run.rounds, until=experiment.stopping(plain))
+    fed = experiment.start(plain, dataset)
+    fed = fed.run(plain.run.rounds, until=stopping(plain, fed))
     times = {"learning": time.process_time() - start}
     (event,) = trials.events(cell, fed)
     with TemporaryDirectory() as folder:

@@ -55,7 +55,11 @@ Measure = Callable[[RunState, Metric], dict[str, float]]
 
 @dataclass(frozen=True)
 class EarlyStop:
-    """Stops when a metric has not improved for `patience` rounds; keeps the best round."""
+    """Stops when a metric has not improved for `patience` rounds; keeps the best round.
+
+    While nothing could be measured (the value is NaN: no held-out rows), it neither keeps a round
+    nor stops: the latest round counts.
+    """
 
     metric: Metric = field(default_factory=lambda: Ranking(split="valid"))
     value: str = "NDCG@20"
@@ -69,6 +73,7 @@ class EarlyStop:
     users: int | None = None
     """Measure on a fixed sample of this many members; None: on all."""
     best: RunState | None = None
+    """The best round that was measured; None: the latest round counts."""
     best_score: float = float("-inf")
     history: tuple[tuple[int, Mapping[str, float]], ...] = ()
     """(round, values) of every measurement."""
@@ -88,9 +93,10 @@ class EarlyStop:
             raise ConfigError(f"the metric has no value '{self.value}'; {options}")
         score = values[self.value]
         history = (*self.history, (now.state.round, values))
+        if math.isnan(score) and self.best_score == float("-inf"):  # nothing was measured so far
+            return replace(self, best=None, history=history)
         if score > self.best_score or self.best is None:
-            known = float("-inf") if math.isnan(score) else score  # the first NaN is not the best
-            return replace(self, best=now, best_score=known, history=history)
+            return replace(self, best=now, best_score=score, history=history)
         waited = now.state.round - self.best.state.round
         done = self.patience is not None and waited >= self.patience
         return replace(self, history=history, done=done)

@@ -22,6 +22,7 @@ from rescind.experiments.learning_run import measured_users
 from rescind.experiments.left_behind import Rows, copies, later_runs, of_people, rows_asked
 from rescind.experiments.read_request import DRAW, Kind, NamedRecords, Source, read_request
 from rescind.experiments.stream_run import measured_again
+from rescind.experiments.validation import quality
 from rescind.forgetting.asked_before import AskedBefore
 from rescind.forgetting.forget import Audits, Evidence, forget
 from rescind.forgetting.parallel import one_thread
@@ -275,13 +276,12 @@ def _facts(facts: dict[str, Any], after: Federation, evidence: Evidence) -> dict
         "client_rounds": done.client_rounds,
         "seconds": done.seconds,
     }
-    quality: dict[str, Any] = {"metrics": {s: after.evaluate(s, k) for s in ("valid", "test")}}
-    quality |= measured_users(after)
+    found: dict[str, Any] = {"metrics": quality(after, k), **measured_users(after)}
     if "matrix" in facts:
-        quality = measured_again(facts, after)
+        found = measured_again(facts, after)
     return {
         **facts,
-        **quality,
+        **found,
         "data": _data_left(facts["data"], after),
         "shared": len(after.world.shared),
         "versions": versions() | version_of(after.method),

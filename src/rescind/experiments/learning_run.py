@@ -34,7 +34,8 @@ from rescind.experiments.prepared_data import (
     withheld_from,
 )
 from rescind.experiments.recipe import Cell, Recipe
-from rescind.experiments.results import ALONE, append_line
+from rescind.experiments.results import ALONE, append_line, only_numbers
+from rescind.experiments.validation import quality, stopping
 from rescind.forgetting.succession import begin_learning, finish_learning, rerunning
 from rescind.privacy import accountant, gaussian
 from rescind.storage.checkpoints import Checkpoints, Resumed, resume
@@ -192,7 +193,7 @@ def _run_cell(
         )
     settings, meter = cell.run, Meter()
     key = run_key(cell, dataset)
-    until: EarlyStop | None = stopping(cell)
+    until = stopping(cell, fed)
     checkpoints = Checkpoints(folder / "checkpoints", settings.checkpoint_every, key, meter.read)
     found = resume(checkpoints.folder, key, fed, until) if again else None
     if found is None:
@@ -242,13 +243,6 @@ def restored(fed: Federation, at: Resumed) -> Federation:
     if past is not None and at.first is not None:
         past = replace(past, first=at.first)
     return replace(fed, now=at.now, past=past)
-
-
-def stopping(cell: Cell) -> EarlyStop:
-    """Return the early stopping rule: the best round on validation, by the recipe's metric."""
-    run, metric = cell.run, cell.method.metric("valid", cell.run.k)
-    every, users = run.evaluate_every, run.valid_users
-    return EarlyStop(metric, run.measure, every, run.patience, run.restore, users)
 
 
 def _train(
@@ -313,8 +307,8 @@ def _facts(
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "rounds": until.history[-1][0] if until and until.history else state.round,
         "round": state.round,
-        "per_round": [{"round": r, **v} for r, v in until.history] if until else [],
-        "metrics": {split: fed.evaluate(split, cell.run.k) for split in ("valid", "test")},
+        "per_round": [{"round": r, **only_numbers(v)} for r, v in until.history] if until else [],
+        "metrics": quality(fed, cell.run.k),
         **measured_users(fed),
         "groups": _by_group(fed, cell.run.k) if len(fed.world.shared) else {},
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
@@ -369,7 +363,7 @@ def _line(facts: dict[str, Any]) -> dict[str, Any]:
         "cell": facts["cell"],
         "seed": facts["seed"],
         "test": {k: round(v, 6) for k, v in facts["metrics"]["test"].items()},
-        "valid": {k: round(v, 6) for k, v in facts["metrics"]["valid"].items()},
+        "valid": {k: round(v, 6) for k, v in only_numbers(facts["metrics"]["valid"]).items()},
         "groups": {
             group: {k: round(v, 6) for k, v in found.items()}
             for group, found in facts.get("groups", {}).items()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -65,7 +66,7 @@ class Column:
         found = [_value_at(line, path) for path in self.path.split(" + ")]
         if len(found) == 1 and isinstance(found[0], str):
             return found[0]
-        numbers = [v for v in found if isinstance(v, int | float)]
+        numbers = [v for v in found if isinstance(v, int | float) and not math.isnan(v)]
         return sum(numbers) / self.per if len(numbers) == len(found) else None
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,11 @@ from rescind.errors import DataError
 
 ALONE = "answered_alone"
 """In a line: whether the run left out what a request to it alone removed."""
+
+
+def only_numbers(values: Mapping[str, float]) -> dict[str, float]:
+    """Return the values without those that nobody could be measured by: strict JSON has no NaN."""
+    return {name: value for name, value in values.items() if not math.isnan(value)}
 
 
 def append_line(path: Path, line: dict[str, Any]) -> None:

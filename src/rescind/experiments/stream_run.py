@@ -27,8 +27,9 @@ from rescind.experiments.cell import Cell
 from rescind.experiments.drift import Drift
 from rescind.experiments.learning_run import Meter, Result, about, tidy
 from rescind.experiments.prepared_data import answered_alone, prepare, withheld_from
-from rescind.experiments.results import ALONE
+from rescind.experiments.results import ALONE, only_numbers
 from rescind.experiments.streams import Block, Blocks, Stream, StreamCheckpoints, Streamed, Watch
+from rescind.experiments.validation import check_stream
 from rescind.forgetting.succession import begin_learning, finish_learning, rerunning
 from rescind.reporting import charts
 from rescind.storage.checkpoints import Checkpoints, resume
@@ -96,6 +97,7 @@ def measured(
     split = "drawn inside blocks" if dataset.split is None else "as given"
     dataset = _left(dataset, settings.seed, withheld)
     stream = Stream.of(dataset, settings.seed)
+    check_stream(cell, (stream.first.split, *(block.split for block in stream.later)))
     meter = Meter()
     if halts is not None:
         meter, halts.executor = halts.meter, executor
@@ -232,7 +234,7 @@ def facts_of(cell: Cell, done: Streamed, meter: Meter) -> dict[str, Any]:
             for b in done.blocks
         ],
         "matrix": matrix,
-        "metrics": {"test": averages(matrix), "valid": valid},
+        "metrics": {"test": averages(matrix), "valid": only_numbers(valid)},
         **meter.costs(),
         "privacy": cell.promise(meter.most_often(), done.fed.world.sizes.clients)
         | done.fed.method.promise(done.fed),

@@ -38,6 +38,7 @@ from rescind.experiments import learning_run as experiment
 from rescind.experiments.cell import NO_OP, OTHER_SEED, SHIFT, Cell, ForgetSettings
 from rescind.experiments.learning_run import Result, Watch
 from rescind.experiments.prepared_data import obtained
+from rescind.experiments.validation import quality, stopping
 from rescind.forgetting.examine import By, examine_records, judge, retrains
 from rescind.forgetting.pipeline import CostMeter, unlearn_and_purge
 from rescind.storage.federations import load_federation
@@ -144,7 +145,7 @@ def _with_logs(
 ) -> tuple[Federation, dict[str, Any]]:
     cell = replace(cell, run=replace(cell.run, keep_every=None))
     meter, fed = experiment.Meter(), experiment.start(cell, dataset)
-    fed = fed.run(cell.run.rounds, until=experiment.stopping(cell), watch=(meter, *cache.watch))
+    fed = fed.run(cell.run.rounds, until=stopping(cell, fed), watch=(meter, *cache.watch))
     return fed, experiment._facts(cell, dataset, fed, None, meter)
 
 
@@ -215,8 +216,8 @@ def _trial(
         "event": request.kind,
         "records": len(request.records),
         "people": len(request.people),
-        "metrics": {s: after.evaluate(s, k, stay) for s in ("valid", "test")},
-        "before": {s: before.evaluate(s, k, stay) for s in ("valid", "test")},
+        "metrics": quality(after, k, stay),
+        "before": quality(before, k, stay),
         "learnt_as_the_method": same,
         "learnt_apart": moved,
         "kept": kept_for_forgetting(before),

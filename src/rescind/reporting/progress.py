@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 from contextlib import AbstractContextManager
@@ -100,6 +101,8 @@ class RoundBar(AbstractContextManager["RoundBar"]):
         self.latest = monotonic()
         self.pace.reached(at, self.latest)
         history = result.until.history if result.until else ()
+        if history and math.isnan(history[-1][1][self.measure]):  # no held-out rows
+            history = ()
         if history:
             measured = f"valid {self.measure} {history[-1][1][self.measure]:.4f}"
             status = f"{measured}, {status}" if status else measured

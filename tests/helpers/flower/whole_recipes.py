@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from rescind.core.params import Params
-from rescind.experiments.learning_run import start, stopping
+from rescind.experiments.learning_run import start
 from rescind.experiments.prepared_data import obtained, prepare
 from rescind.experiments.stream_run import measured
 from rescind.experiments.unlearning_run import events
+from rescind.experiments.validation import stopping
 from rescind.flower.recipe_cell import one_cell
 from rescind.flower.server.serve import learner_cell
 from rescind.forgetting.purge import purge
@@ -90,7 +91,8 @@ def in_process(path: Path) -> Params:
     _, cell = one_cell(str(path), None)
     if cell.data.variant:
         return measured(cell, prepare(cell.data))[0].now.state.public
-    fed = start(learner_cell(cell), obtained(cell)).run(cell.run.rounds, until=stopping(cell))
+    fed = start(learner_cell(cell), obtained(cell))
+    fed = fed.run(cell.run.rounds, until=stopping(cell, fed))
     if cell.forget is not None:
         (event,) = events(cell, fed)
         unlearner = cell.forget.unlearner or fed.method

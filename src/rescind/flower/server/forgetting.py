@@ -31,6 +31,7 @@ from rescind.errors import ConfigError, ConsentError, DataError
 from rescind.experiments.recipe import Cell
 from rescind.experiments.stream_run import measured_again
 from rescind.experiments.unlearning_run import events as requests
+from rescind.experiments.validation import quality
 from rescind.flower.run_request import NamedRequest, RunRequest, silo_names
 from rescind.flower.server.asked_names import AskedNames
 from rescind.flower.server.executor import FlowerExecutor
@@ -384,7 +385,7 @@ def measured(
     if cell.data.variant:
         found = measured_again(facts, fed)
     else:
-        found = {"metrics": {s: fed.evaluate(s, cell.run.k) for s in ("valid", "test")}}
+        found = {"metrics": quality(fed, cell.run.k)}
     return {**found, UNMEASURED: sorted(executor.unmeasured)}
 
 

@@ -16,8 +16,10 @@ from rescind.core import files, params
 from rescind.core.federation import Federation
 from rescind.core.run_state import RoundResult
 from rescind.core.words import count_of
-from rescind.experiments.learning_run import Last, Meter, stopping, tidy
+from rescind.experiments.learning_run import Last, Meter, tidy
 from rescind.experiments.recipe import Cell
+from rescind.experiments.results import only_numbers
+from rescind.experiments.validation import quality, stopping
 from rescind.flower.recipe_cell import one_cell
 from rescind.flower.run_request import RunRequest
 from rescind.flower.server.executor import FlowerExecutor
@@ -149,7 +151,7 @@ def train(
     on_round: tuple[OnRound, ...],
 ) -> tuple[Federation, Meter, Last]:
     """Run the rounds of a cell, from the newest checkpoint if `from_checkpoint`."""
-    meter, settings, until = Meter(), cell.run, stopping(cell)
+    meter, settings, until = Meter(), cell.run, stopping(cell, fed)
     checkpoints = Checkpoints(
         folder / "checkpoints", settings.checkpoint_every, executor.run, meter.read
     )
@@ -177,8 +179,8 @@ def _facts(cell: Cell, fed: Federation, meter: Meter, last: Last) -> dict[str, A
         "versions": versions() | version_of(fed.method),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "round": fed.now.state.round,
-        "per_round": [{"round": r, **v} for r, v in until.history] if until else [],
-        "metrics": {s: fed.evaluate(s, cell.run.k) for s in ("valid", "test")},
+        "per_round": [{"round": r, **only_numbers(v)} for r, v in until.history] if until else [],
+        "metrics": quality(fed, cell.run.k),
         "seconds": {"wall": counted["wall"], "cpu": counted["cpu"]},
         "bytes": {"up": counted["up"], "down": counted["down"]},
         "client_rounds": counted["client_rounds"],
