@@ -144,6 +144,23 @@ def test_a_request_to_such_a_run_leaves_no_nan(rescind):
     assert (facts["metrics"]["valid"], facts["round"]) == ({}, 5)
 
 
+def test_what_cannot_be_chosen_is_not_tuned(rescind, monkeypatch):
+    words = ("--method", "FedAvg", "--rounds", "3", "--set", "method.model.dim=4")
+    with monkeypatch.context() as patch:
+        patch.setattr("rescind.core.federation.Federation.run", lambda *_, **__: 1 / 0)
+        code, said = rescind("tune", "parts", *words)
+    assert code == 2
+    assert "'parts' has no validation rows" in said
+    for way in ("the value valid", "import it again with --replace", "--set data.split=random"):
+        assert way in said
+    assert not Path("tuned-parts.toml").exists()
+    code, said = rescind("tune", "whole", *words)
+    assert code == 0, f"control: the product divides it. {said}"
+    code, said = rescind("tune", "parts", *words, "--set", "data.split=random")
+    assert code == 0, f"a way that the message names. {said}"
+    assert {c.data.split for c in read(Path("tuned-parts.toml")).cells} == {"random"}
+
+
 STREAM = """
 [data]
 name = "synthetic"

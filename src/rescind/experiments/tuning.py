@@ -16,10 +16,12 @@ from typing import Any
 from rescind.core.federation import Federation
 from rescind.core.method import Method
 from rescind.core.settings import chosen, fields_of, to_table
+from rescind.data import Dataset
 from rescind.errors import ConfigError
 from rescind.experiments.cell import Cell
 from rescind.experiments.learning_run import start
-from rescind.experiments.prepared_data import obtained
+from rescind.experiments.prepared_data import AnyData, obtained
+from rescind.experiments.validation import HOW_TO_HAVE, has_validation
 from rescind.forgetting.parallel import one_thread
 from rescind.methods.additive.gram import DENSE_ITEMS
 from rescind.methods.baselines.ease import EASE
@@ -91,6 +93,7 @@ def tune(cell: Cell, progress: Progress = lambda *_: None) -> Tuned:
     with one_thread():
         dataset, rounds = obtained(cell), cell.run.rounds
         first = start(cell, dataset)
+        _check_validation(cell, dataset, first)
         methods = candidates(cell.method, first.world.sizes.clients)
         left = [Candidate(m, start(replace(cell, method=m), dataset)) for m in methods]
         total, done, dropped = _planned(len(left), rounds), 0, list[Candidate]()
@@ -108,6 +111,18 @@ def tune(cell: Cell, progress: Progress = lambda *_: None) -> Tuned:
     best, *rest = sorted([*left, *dropped], key=lambda one: -one.value)
     popular = floor.evaluate("valid", cell.run.k)[cell.run.measure]
     return Tuned(best, tuple(rest), cell.run.measure, popular)
+
+
+def _check_validation(cell: Cell, dataset: AnyData, fed: Federation) -> None:
+    """Raise an error before anything is trained, if there is nothing to choose by."""
+    if has_validation(fed):
+        return
+    how = HOW_TO_HAVE[0].upper() + HOW_TO_HAVE[1:]
+    if isinstance(dataset, Dataset) and dataset.split is None:
+        how = f"All of its {len(dataset):,} rows were divided at random: use more data"
+    raise ConfigError(
+        f"'{cell.data.name}' has no validation rows, and tuning chooses settings by them. {how}."
+    )
 
 
 def _planned(many: int, rounds: int) -> int:
