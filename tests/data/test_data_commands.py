@@ -98,6 +98,24 @@ def test_import_then_describe(tmp_path):
     assert json.loads(run("get", "mine", "--json").stdout)["rows"] == 2
 
 
+def test_a_split_that_comes_with_the_data_is_told_with_its_rows(tmp_path):
+    path = tmp_path / "parts.csv"
+    rows = [("a", "train"), ("b", "train"), ("c", "test"), ("d", "validation")]
+    said = "came with the data: 2 train, 1 valid, 1 test rows"
+    path.write_text("user,item,split\n" + "".join(f"u,{item},{part}\n" for item, part in rows))
+    assert f"  split   {said}\n" in run("import", str(path), "--name", "parts").stdout
+    assert f"  split      {said}\n" in run("describe", "parts").stdout
+    assert json.loads(run("describe", "parts", "--json").stdout)["split"] == said
+    path.write_text(path.read_text().replace("d,validation", "d,test"))
+    told = run("import", str(path), "--name", "parts", "--replace").stdout
+    assert "2 train, 0 valid, 2 test rows. Without valid rows, the last round of a run" in told
+    again = run("import", str(path), "--name", "parts", "--replace", "--json").stdout
+    assert json.loads(again)["split_rows"] == {"train": 2, "valid": 0, "test": 2}
+    path.write_text("user,item\na,x\nb,y\n")
+    told = run("import", str(path), "--name", "whole").stdout + run("describe", "whole").stdout
+    assert "came with the data" not in told, "control: the product divides it"
+
+
 LISTENS = "listener,artist_id,artist_name,plays,first_heard,note\n" + "".join(
     f"u{u},a{i},Band {i},,2009-0{1 + (u + i) % 9}-01,\n" for u in range(6) for i in range(5)
 )

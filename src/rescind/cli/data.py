@@ -12,6 +12,7 @@ from typer import Argument, Option
 
 from rescind.cli.data_people import admit_user, erase_rows
 from rescind.cli.data_show import LEFT_OUT, left_out_of, left_out_told, show_rows
+from rescind.cli.data_told import rated, repeated, rows_of_split, split_told, titled
 
 app = typer.Typer(
     help="Datasets: list, describe, get, import, append, show, erase, admit.",
@@ -22,7 +23,7 @@ app = typer.Typer(
 
 Json = Annotated[bool, Option("--json", help="Print one JSON object and nothing else.")]
 ColumnName = Annotated[str | None, Option(help="Name of this column, if unusual.")]
-COUNTED = ("times", "ratings", "per user", "titles")
+COUNTED = ("times", "ratings", "per user", "titles", "split")
 """What is said of imported data."""
 _AGAIN = "To begin again, give the same command."
 _NO_HEADER = "The first line is data; columns are named 1, 2, 3."
@@ -87,7 +88,7 @@ def describe_dataset(name: Name, json: Json = False) -> None:
     lines += [("wheel", about["wheel"])] if about["wheel"] else []
     lines += [("variant", f"{variant}: {what}") for variant, what in about["variants"].items()]
     lines += [(what, about[what]) for what in (*COUNTED, "method") if what in about]
-    lines += [("repeats", _repeats(about["repeats"]))] if about.get("repeats") else []
+    lines += [("repeats", repeated(about["repeats"]))] if about.get("repeats") else []
     lines += [("digest", about["digest"] or "not known")]
     lines += [("note", about["notes"])] if about["notes"] else []
     typer.echo(f"{about['title']} ({about['name']})")
@@ -125,40 +126,15 @@ def _counted(name: str) -> dict[str, Any]:
         **left_out_of(name),
         "digest": data.digest,  # without rows that were erased, as the size
         "times": times,
-        "ratings": _rated(data),
+        "ratings": rated(data),
         "per user": f"{low:,} to {high:,} rows, half of the users have {middle:,} or more",
-        "titles": _titled(data),
+        "titles": titled(data),
+        **({"split": split_told(parts)} if (parts := rows_of_split(data)) else {}),
         "repeats": data.repeats,
         "method": f"{advice.method}, because: {'; '.join(advice.why[1:])}",
         "memory": memory_of_methods(sizes, ties is not None),
         "seconds": max(seconds_to_solve(sizes.items), 1),
     }
-
-
-def _rated(data: Any) -> str:
-    """Return the range of the ratings, and who reads them."""
-    if data.rating is None:
-        return "none"
-    low, high = float(data.rating.min()), float(data.rating.max())
-    return (
-        f"{low:,.10g} to {high:,.10g}; read by KernelGram alone, with unlike below 1 or liking "
-        f"above 0"
-    )
-
-
-def _titled(data: Any) -> str:
-    """Return how many items have a title."""
-    if data.titles is None:
-        return "none"
-    return f"{int((data.titles != '').sum()):,} of {len(data.items):,} items have one"
-
-
-def _repeats(rows: int) -> str:
-    """Return what happens to rows whose pair has another row already."""
-    return (
-        f"{'1 row repeats' if rows == 1 else f'{rows:,} rows repeat'} a (user, item) pair: all "
-        f"rows are kept, learning counts a pair once (its earliest time, its best rating)"
-    )
 
 
 def _day(seconds: Any) -> str:
@@ -338,7 +314,7 @@ def append_rows(
         told = "this file was added before"
     typer.echo(f"{name}: {told}; now {_size(done.dataset.size)}")
     if done.repeated:
-        typer.echo(f"  of these, {_repeats(done.repeated)}")
+        typer.echo(f"  of these, {repeated(done.repeated)}")
     if done.deleted:
         rows = f"{done.deleted:,} stored row{'' if done.deleted == 1 else 's'}"
         typer.echo(
@@ -369,14 +345,17 @@ def _report_import(data: Any, file: Path, json: bool) -> None:
         "place": where(data.name, data.source),
         "digest": data.digest,
     }
+    parts = rows_of_split(data)
     if json:
-        _print_json(result)
+        _print_json(result | ({"split_rows": parts} if parts else {}))
         return
     typer.echo(f"{data.name}: {_size(result)}, from {file}")
     if data.repeats:
-        typer.echo(f"  repeats {_repeats(data.repeats)}")
+        typer.echo(f"  repeats {repeated(data.repeats)}")
     if data.titles is not None:
-        typer.echo(f"  titles  {_titled(data)}")
+        typer.echo(f"  titles  {titled(data)}")
+    if parts:
+        typer.echo(f"  split   {split_told(parts)}")
     typer.echo(f"  place   {result['place']}\n  digest  {data.digest}")
     typer.echo(f"\nNext: rescind data describe {data.name}; in Python: load({data.name!r})")
 
