@@ -7,6 +7,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+import rescind as rs
 from rescind.cli.data import app
 from rescind.data import load
 from rescind.data.blocklist import Blocklist
@@ -96,6 +97,14 @@ def test_import_then_describe(tmp_path):
     assert json.loads(shown.stdout)["users"] == 2
     assert "imported from mine.csv" in run("describe", "mine").stdout
     assert json.loads(run("get", "mine", "--json").stdout)["rows"] == 2
+
+
+def test_the_line_for_python_runs_as_it_is_written(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("user,item\nanna,1\nbob,2\n")
+    shown = run("import", str(path), "--name", "mine").stdout
+    written = shown.rpartition("in Python: ")[2].strip()
+    assert len(eval(written, {"rs": rs})) == 2
 
 
 LISTENS = "listener,artist_id,artist_name,plays,first_heard,note\n" + "".join(

@@ -378,7 +378,7 @@ def _report_import(data: Any, file: Path, json: bool) -> None:
     if data.titles is not None:
         typer.echo(f"  titles  {_titled(data)}")
     typer.echo(f"  place   {result['place']}\n  digest  {data.digest}")
-    typer.echo(f"\nNext: rescind data describe {data.name}; in Python: load({data.name!r})")
+    typer.echo(f"\nNext: rescind data describe {data.name}; in Python: rs.load({data.name!r})")
 
 
 def _with_status(text: str, work: Any) -> Any:
