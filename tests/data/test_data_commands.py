@@ -219,6 +219,30 @@ def test_repeated_pairs_are_counted_and_what_counts_is_said(tmp_path):
     assert json.loads(run("describe", "again", "--json").stdout)["repeats"] == 2
 
 
+SPLIT = "user,item,split\na,x,train\na,y,train\na,y,valid\na,x,test\na,x,test\na,z,test\nb,x,test\n"
+
+
+def test_held_out_pairs_that_are_in_train_are_counted_where_the_split_is_ones_own(tmp_path):
+    path = tmp_path / "plays.csv"
+    path.write_text(SPLIT)
+    told = (
+        "1 of 1 valid and 1 of 3 test pairs are also in train: known items are not recommended, so "
+        "they count as misses for every method; leave them out of the valid and test rows"
+    )
+    for command in (("import", str(path), "--name", "plays"), ("describe", "plays")):
+        assert told in run(*command).stdout
+    counts = json.loads(run("describe", "plays", "--json").stdout)["held_out_pairs"]
+    assert counts["test"] == {"pairs": 3, "in_train": 1}
+    for name, rows in (
+        ("apart", SPLIT.replace("a,y,valid\n", "").replace("a,x,train\n", "")),
+        ("unsplit", "user,item\na,x\na,x\na,y\nb,x\n"),
+    ):
+        path.write_text(rows)
+        shown = run("import", str(path), "--name", name).stdout + run("describe", name).stdout
+        assert "also in train" not in shown, f"control: {name}"
+        assert "rows repeat" in shown or "row repeats" in shown
+
+
 def test_errors_are_of_the_kind_the_command_line_turns_into_exit_code_2(tmp_path, offline):
     assert isinstance(run("describe", "ml100k").exception, ConfigError)
     assert isinstance(run("get", "ml-1m").exception, DataError)

@@ -11,7 +11,14 @@ import typer
 from typer import Argument, Option
 
 from rescind.cli.data_people import admit_user, erase_rows
-from rescind.cli.data_show import LEFT_OUT, left_out_of, left_out_told, show_rows
+from rescind.cli.data_show import (
+    LEFT_OUT,
+    left_out_of,
+    left_out_told,
+    misses_told,
+    repeats_told,
+    show_rows,
+)
 
 app = typer.Typer(
     help="Datasets: list, describe, get, import, append, show, erase, admit.",
@@ -87,7 +94,8 @@ def describe_dataset(name: Name, json: Json = False) -> None:
     lines += [("wheel", about["wheel"])] if about["wheel"] else []
     lines += [("variant", f"{variant}: {what}") for variant, what in about["variants"].items()]
     lines += [(what, about[what]) for what in (*COUNTED, "method") if what in about]
-    lines += [("repeats", _repeats(about["repeats"]))] if about.get("repeats") else []
+    lines += [("repeats", repeats_told(about["repeats"]))] if about.get("repeats") else []
+    lines += [("misses", told)] if (told := misses_told(about)) else []
     lines += [("digest", about["digest"] or "not known")]
     lines += [("note", about["notes"])] if about["notes"] else []
     typer.echo(f"{about['title']} ({about['name']})")
@@ -106,6 +114,7 @@ def _counted(name: str) -> dict[str, Any]:
 
     from rescind.core.memory import free_memory
     from rescind.data import load
+    from rescind.data.known_pairs import known_pairs
     from rescind.experiments.advice import advise, memory_of_methods
     from rescind.experiments.needs import Sizes
     from rescind.experiments.own_data import ties_of
@@ -129,6 +138,7 @@ def _counted(name: str) -> dict[str, Any]:
         "per user": f"{low:,} to {high:,} rows, half of the users have {middle:,} or more",
         "titles": _titled(data),
         "repeats": data.repeats,
+        "held_out_pairs": known_pairs(data),
         "method": f"{advice.method}, because: {'; '.join(advice.why[1:])}",
         "memory": memory_of_methods(sizes, ties is not None),
         "seconds": max(seconds_to_solve(sizes.items), 1),
@@ -151,14 +161,6 @@ def _titled(data: Any) -> str:
     if data.titles is None:
         return "none"
     return f"{int((data.titles != '').sum()):,} of {len(data.items):,} items have one"
-
-
-def _repeats(rows: int) -> str:
-    """Return what happens to rows whose pair has another row already."""
-    return (
-        f"{'1 row repeats' if rows == 1 else f'{rows:,} rows repeat'} a (user, item) pair: all "
-        f"rows are kept, learning counts a pair once (its earliest time, its best rating)"
-    )
 
 
 def _day(seconds: Any) -> str:
@@ -338,7 +340,7 @@ def append_rows(
         told = "this file was added before"
     typer.echo(f"{name}: {told}; now {_size(done.dataset.size)}")
     if done.repeated:
-        typer.echo(f"  of these, {_repeats(done.repeated)}")
+        typer.echo(f"  of these, {repeats_told(done.repeated)}")
     if done.deleted:
         rows = f"{done.deleted:,} stored row{'' if done.deleted == 1 else 's'}"
         typer.echo(
@@ -356,6 +358,7 @@ app.command("admit")(admit_user)
 
 
 def _report_import(data: Any, file: Path, json: bool) -> None:
+    from rescind.data.known_pairs import known_pairs
     from rescind.data.obtain import where
 
     result = {
@@ -366,6 +369,7 @@ def _report_import(data: Any, file: Path, json: bool) -> None:
         "split": data.split is not None,
         "titles": data.titles is not None,
         "repeats": data.repeats,
+        "held_out_pairs": known_pairs(data),
         "place": where(data.name, data.source),
         "digest": data.digest,
     }
@@ -374,7 +378,9 @@ def _report_import(data: Any, file: Path, json: bool) -> None:
         return
     typer.echo(f"{data.name}: {_size(result)}, from {file}")
     if data.repeats:
-        typer.echo(f"  repeats {_repeats(data.repeats)}")
+        typer.echo(f"  repeats {repeats_told(data.repeats)}")
+    if told := misses_told(result):
+        typer.echo(f"  misses  {told}")
     if data.titles is not None:
         typer.echo(f"  titles  {_titled(data)}")
     typer.echo(f"  place   {result['place']}\n  digest  {data.digest}")

@@ -72,6 +72,21 @@ def show_rows(
         typer.echo(f"\nNext: rescind forget {name} --user USER --item ITEM, or --withdraw USER")
 
 
+def repeats_told(rows: int) -> str:
+    """Return what happens to rows whose pair has another row already."""
+    return (
+        f"{'1 row repeats' if rows == 1 else f'{rows:,} rows repeat'} a (user, item) pair: all "
+        f"rows are kept, learning counts a pair once (its earliest time, its best rating)"
+    )
+
+
+def misses_told(about: dict[str, Any]) -> str:
+    """Return what is said of held-out pairs that are in train, too; empty if there are none."""
+    from rescind.data.known_pairs import known_pairs_told
+
+    return known_pairs_told(about.get("held_out_pairs") or {})
+
+
 def left_out_of(name: str) -> dict[str, Any]:
     """Count the rows of an imported dataset that are stored, and that no run uses any more."""
     from rescind.data.erasing import left_out
