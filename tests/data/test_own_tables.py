@@ -137,6 +137,28 @@ def test_the_command_takes_both_ways_out_as_it_writes_them(tmp_path, save):
         shutil.rmtree(tmp_path / "cache")
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet", "frame"])
+def test_a_split_of_numbers_is_told_because_they_may_be_folds(tmp_path, save, kind):
+    def told_of(split: list[object], name: str) -> str:
+        told: list[str] = []
+        table = pa.table({"user": [1, 1, 2], "item": [3, 4, 4], "split": split})
+        if kind == "frame":
+            rs.from_frame(table, tell=told.append)
+            return " ".join(told)
+        path = tmp_path / "a.parquet"
+        if kind == "csv":
+            path = save(f"user,item,split\n1,3,{split[0]}\n1,4,{split[1]}\n2,4,{split[2]}\n")
+        else:
+            pq.write_table(table, path)
+        assert rs.import_file(path, name, tell=told.append).split is not None
+        return " ".join(told)
+
+    told = told_of([0, 1, 2], "numbers")
+    assert "column 'split' was read as the split: 0 is train, 1 is valid, 2 is test." in told
+    assert "If the numbers are folds, pass ignore=['split']" in told
+    assert told_of(["train", "valid", "test"], "words") == "", "control"
+
+
 def test_a_column_of_users_cannot_be_ignored(save):
     path = save("who,item\n1,2\n1,3\n")
     with pytest.raises(ConfigError, match="'who' is the user: it cannot be ignored"):

@@ -174,6 +174,8 @@ def dataset_of(
         )
     if least > 1 and not table.in_order:
         _doubt_times(stored, table.header[positions.get("time", 0)], tell)
+    if least > 1 and stored.column("split") is not None:
+        _tell_numbered_split(opened(), positions["split"], tell)
     about = find_facts(table, facts, ignore)
     found = facts_in(opened, positions["item"], about, None if facts else tell, dropped)
     if least > 1:  # a first import; what is appended has the same columns
@@ -192,6 +194,17 @@ def _doubt_times(stored: Canonical, name: str, tell: Tell) -> None:
             f"column '{name}' was read as times, but all of them lie in the first day of 1970: are "
             f"they seconds since then? If they are no times, pass {setting('ignore', [name])}; for "
             f"dates or Unix times, name another column with {column('time')}"
+        )
+
+
+def _tell_numbered_split(table: Table, at: int, tell: Tell) -> None:
+    """Tell how a split of numbers is read, as the first rows show: they may be folds."""
+    _, cells = next(table.batches([at]))
+    if any(cell.strip().isdigit() for cell in cells[at]):
+        name = table.header[at]
+        tell(
+            f"column '{name}' was read as the split: 0 is train, 1 is valid, 2 is test. If the "
+            f"numbers are folds, pass {setting('ignore', [name])}"
         )
 
 
