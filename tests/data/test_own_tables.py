@@ -262,6 +262,62 @@ def test_titles_and_words_come_with_the_rows_or_from_a_table_of_items(save):
         rs.import_file(plain, "third", items=plain)
 
 
+TRACKS = (
+    "item_id:token\ttrack_title:token_seq\tgenre:token_seq\tyear:float\n"
+    "x\tUp\tpop\t1999\ny\tDown\tjazz\t2001\n"
+)
+
+
+def test_columns_of_a_table_of_items_are_named_and_told_as_those_of_the_rows(save):
+    rows, table = save("user,item,mood\n1,x,sad\n2,y,fun\n"), save(TRACKS, "a.item")
+    told: list[str] = []
+    quiet = {"items": table, "tell": told.append}
+    plain = rs.import_file(rows, "plain", **quiet, ignore=["mood"])
+    assert (plain.titles, plain.genres.tolist()) == (None, ["pop", "jazz"])
+    [line] = told
+    assert line.startswith(f"not used of {table}: columns track_title, year. A column is read as ")
+    assert "item names with columns={'title': 'track_title'}" in line
+    assert "times" not in line, "a table of items has none"
+    told.clear()
+    named = {"title": "track_title", "genres": "genre,mood"}
+    both = rs.import_file(rows, "named", columns=named, **quiet, ignore=["year"])
+    assert told == [], "each column is used, or known"
+    assert both.titles.tolist() == ["Up", "Down"]
+    assert both.genres.tolist() == ["sad|pop", "fun|jazz"], "words of both files"
+    later = save("user,item,mood\n3,x,sad\n", "later.csv")
+    assert append_file("named", later).rows == 1, "what was asked of the items is not asked of it"
+    with pytest.raises(
+        DataError, match=r"no column 'name' for the title.* user, item, mood; those"
+    ):
+        rs.import_file(rows, "third", columns={"title": "name"}, **quiet)
+    with pytest.raises(ConfigError, match="no column 'yaer' to ignore; did you mean 'year'"):
+        rs.import_file(rows, "third", ignore=["yaer"], **quiet)
+
+
+def test_a_title_that_is_named_counts_before_one_that_has_a_usual_name_in_the_other_file(save):
+    rows = save("user,item,track\n1,x,Up\n2,y,Down\n")
+    table = save("item,title,genre\nx,A,pop\ny,B,jazz\n", "items.csv")
+    usual = rs.import_file(rows, "usual", items=table, tell=lambda _: None)
+    assert usual.titles.tolist() == ["A", "B"], "control"
+    told: list[str] = []
+    named = rs.import_file(rows, "named", columns={"title": "track"}, items=table, tell=told.append)
+    assert (named.titles.tolist(), named.genres.tolist()) == (["Up", "Down"], ["pop", "jazz"])
+    assert told == [f"not used of {table}: column title. ignore=['COLUMN'] says that you know"]
+
+
+def test_the_column_of_ids_in_a_table_of_items_may_be_named(save):
+    table = save(TRACKS.replace("item_id", "track"), "a.item")
+    for place, rows in enumerate(("user,track\n1,x\n2,y\n", "user,item\n1,x\n2,y\n")):
+        told: list[str] = []
+        data = rs.import_file(
+            save(rows), f"data{place}", columns={"item": "track"}, items=table, tell=told.append
+        )
+        assert data.genres.tolist() == ["pop", "jazz"]
+        assert "not in" not in " ".join(told)
+    with pytest.raises(DataError, match=r"The columns are track, .* Name others with columns="):
+        rs.import_file(save("user,item\n1,x\n2,y\n"), "third", items=table)
+
+
 def test_the_title_of_a_review_is_no_title_of_an_item(save):
     path = save("user,item,title\n1,x,my secret review\n2,x,good\n2,y,bad\n")
     told: list[str] = []
