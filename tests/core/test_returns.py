@@ -181,6 +181,20 @@ def test_tables_that_no_model_is_asked_about_may_be_of_any_kind():
     whole_life(type("Doubled", (FedAvg,), bag)(model=Bag(dim=4)))
 
 
+@pytest.mark.parametrize("name", ["server_init", "server_step"])
+def test_a_method_that_trains_and_scores_by_itself_may_have_tables_in_float64(name):
+    made = [
+        type("Counted", (Popularity,), {name: function(getattr(Popularity, name))})()
+        for function in (doubled, lambda same: same)
+    ]
+    feds = [Federation.start(tiny_holdings(12, 20), one, seed=0).run(2) for one in made]
+    assert feds[0].evaluate() == feds[1].evaluate(), "the same numbers as in float32"
+    whole_life(made[0])
+    changed = {"server_step": doubled(FedAvg.server_step)}
+    with pytest.raises(BoundaryError, match="expected float32, as before"):  # the control
+        whole_life(type("Trained", (FedAvg,), changed)(model=Bag(dim=4)))
+
+
 @pytest.mark.parametrize(("kernel", "loss"), [(LightGCN, "bpr"), (MF, "bce")])
 def test_compiled_code_never_reads_two_widths(kernel, loss):
     both = {"server_init": wide, "client_init": FedAvg.client_init}

@@ -7,6 +7,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+import rescind as rs
 from rescind.cli.data import app
 from rescind.data import load
 from rescind.data.blocklist import Blocklist
@@ -114,6 +115,14 @@ def test_a_split_that_comes_with_the_data_is_told_with_its_rows(tmp_path):
     path.write_text("user,item\na,x\nb,y\n")
     told = run("import", str(path), "--name", "whole").stdout + run("describe", "whole").stdout
     assert "came with the data" not in told, "control: the product divides it"
+
+
+def test_the_line_for_python_runs_as_it_is_written(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("user,item\nanna,1\nbob,2\n")
+    shown = run("import", str(path), "--name", "mine").stdout
+    written = shown.rpartition("in Python: ")[2].strip()
+    assert len(eval(written, {"rs": rs})) == 2
 
 
 LISTENS = "listener,artist_id,artist_name,plays,first_heard,note\n" + "".join(
@@ -226,6 +235,30 @@ def test_repeated_pairs_are_counted_and_what_counts_is_said(tmp_path):
         assert "2 rows repeat a (user, item) pair: all rows are kept" in shown
         assert "its earliest time, its best rating" in shown
     assert json.loads(run("describe", "again", "--json").stdout)["repeats"] == 2
+
+
+SPLIT = "user,item,split\na,x,train\na,y,train\na,y,valid\na,x,test\na,x,test\na,z,test\nb,x,test\n"
+
+
+def test_held_out_pairs_that_are_in_train_are_counted_where_the_split_is_ones_own(tmp_path):
+    path = tmp_path / "plays.csv"
+    path.write_text(SPLIT)
+    told = (
+        "1 of 1 valid and 1 of 3 test pairs are also in train: known items are not recommended, so "
+        "they count as misses for every method; leave them out of the valid and test rows"
+    )
+    for command in (("import", str(path), "--name", "plays"), ("describe", "plays")):
+        assert told in run(*command).stdout
+    counts = json.loads(run("describe", "plays", "--json").stdout)["held_out_pairs"]
+    assert counts["test"] == {"pairs": 3, "in_train": 1}
+    for name, rows in (
+        ("apart", SPLIT.replace("a,y,valid\n", "").replace("a,x,train\n", "")),
+        ("unsplit", "user,item\na,x\na,x\na,y\nb,x\n"),
+    ):
+        path.write_text(rows)
+        shown = run("import", str(path), "--name", name).stdout + run("describe", name).stdout
+        assert "also in train" not in shown, f"control: {name}"
+        assert "rows repeat" in shown or "row repeats" in shown
 
 
 def test_errors_are_of_the_kind_the_command_line_turns_into_exit_code_2(tmp_path, offline):

@@ -137,6 +137,28 @@ def test_the_command_takes_both_ways_out_as_it_writes_them(tmp_path, save):
         shutil.rmtree(tmp_path / "cache")
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet", "frame"])
+def test_a_split_of_numbers_is_told_because_they_may_be_folds(tmp_path, save, kind):
+    def told_of(split: list[object], name: str) -> str:
+        told: list[str] = []
+        table = pa.table({"user": [1, 1, 2], "item": [3, 4, 4], "split": split})
+        if kind == "frame":
+            rs.from_frame(table, tell=told.append)
+            return " ".join(told)
+        path = tmp_path / "a.parquet"
+        if kind == "csv":
+            path = save(f"user,item,split\n1,3,{split[0]}\n1,4,{split[1]}\n2,4,{split[2]}\n")
+        else:
+            pq.write_table(table, path)
+        assert rs.import_file(path, name, tell=told.append).split is not None
+        return " ".join(told)
+
+    told = told_of([0, 1, 2], "numbers")
+    assert "column 'split' was read as the split: 0 is train, 1 is valid, 2 is test." in told
+    assert "If the numbers are folds, pass ignore=['split']" in told
+    assert told_of(["train", "valid", "test"], "words") == "", "control"
+
+
 def test_a_column_of_users_cannot_be_ignored(save):
     path = save("who,item\n1,2\n1,3\n")
     with pytest.raises(ConfigError, match="'who' is the user: it cannot be ignored"):
@@ -238,6 +260,62 @@ def test_titles_and_words_come_with_the_rows_or_from_a_table_of_items(save):
     assert rs.import_file(plain, "served", items=served).titles.tolist() == ["Up", "Heat"]
     with pytest.raises(DataError, match="a table about items needs a column of their ids"):
         rs.import_file(plain, "third", items=plain)
+
+
+TRACKS = (
+    "item_id:token\ttrack_title:token_seq\tgenre:token_seq\tyear:float\n"
+    "x\tUp\tpop\t1999\ny\tDown\tjazz\t2001\n"
+)
+
+
+def test_columns_of_a_table_of_items_are_named_and_told_as_those_of_the_rows(save):
+    rows, table = save("user,item,mood\n1,x,sad\n2,y,fun\n"), save(TRACKS, "a.item")
+    told: list[str] = []
+    quiet = {"items": table, "tell": told.append}
+    plain = rs.import_file(rows, "plain", **quiet, ignore=["mood"])
+    assert (plain.titles, plain.genres.tolist()) == (None, ["pop", "jazz"])
+    [line] = told
+    assert line.startswith(f"not used of {table}: columns track_title, year. A column is read as ")
+    assert "item names with columns={'title': 'track_title'}" in line
+    assert "times" not in line, "a table of items has none"
+    told.clear()
+    named = {"title": "track_title", "genres": "genre,mood"}
+    both = rs.import_file(rows, "named", columns=named, **quiet, ignore=["year"])
+    assert told == [], "each column is used, or known"
+    assert both.titles.tolist() == ["Up", "Down"]
+    assert both.genres.tolist() == ["sad|pop", "fun|jazz"], "words of both files"
+    later = save("user,item,mood\n3,x,sad\n", "later.csv")
+    assert append_file("named", later).rows == 1, "what was asked of the items is not asked of it"
+    with pytest.raises(
+        DataError, match=r"no column 'name' for the title.* user, item, mood; those"
+    ):
+        rs.import_file(rows, "third", columns={"title": "name"}, **quiet)
+    with pytest.raises(ConfigError, match="no column 'yaer' to ignore; did you mean 'year'"):
+        rs.import_file(rows, "third", ignore=["yaer"], **quiet)
+
+
+def test_a_title_that_is_named_counts_before_one_that_has_a_usual_name_in_the_other_file(save):
+    rows = save("user,item,track\n1,x,Up\n2,y,Down\n")
+    table = save("item,title,genre\nx,A,pop\ny,B,jazz\n", "items.csv")
+    usual = rs.import_file(rows, "usual", items=table, tell=lambda _: None)
+    assert usual.titles.tolist() == ["A", "B"], "control"
+    told: list[str] = []
+    named = rs.import_file(rows, "named", columns={"title": "track"}, items=table, tell=told.append)
+    assert (named.titles.tolist(), named.genres.tolist()) == (["Up", "Down"], ["pop", "jazz"])
+    assert told == [f"not used of {table}: column title. ignore=['COLUMN'] says that you know"]
+
+
+def test_the_column_of_ids_in_a_table_of_items_may_be_named(save):
+    table = save(TRACKS.replace("item_id", "track"), "a.item")
+    for place, rows in enumerate(("user,track\n1,x\n2,y\n", "user,item\n1,x\n2,y\n")):
+        told: list[str] = []
+        data = rs.import_file(
+            save(rows), f"data{place}", columns={"item": "track"}, items=table, tell=told.append
+        )
+        assert data.genres.tolist() == ["pop", "jazz"]
+        assert "not in" not in " ".join(told)
+    with pytest.raises(DataError, match=r"The columns are track, .* Name others with columns="):
+        rs.import_file(save("user,item\n1,x\n2,y\n"), "third", items=table)
 
 
 def test_the_title_of_a_review_is_no_title_of_an_item(save):

@@ -327,3 +327,22 @@ def test_a_run_that_is_not_there_is_told_with_those_that_are(rescind, tmp_path):
         code, said = rescind(command[0], "runs/synthetic-gram", *command[1:])
         assert code == 2
         assert f"no folder runs/synthetic-gram. Finished runs in runs: {gram}, runs/data/" in said
+
+
+def test_pairs_that_nobody_can_hit_are_told_once_and_only_where_the_split_of_the_file_is_measured(
+    rescind, tmp_path
+):
+    rows = [f"u{n % 12},i{n % 7},train" for n in range(84)][::2]
+    rows += [f"u{n},i{n % 7},test" for n in range(12)] + [f"u{n},new{n},test" for n in range(5)]
+    rows += [f"u{n},v{n % 3},valid" for n in range(12)]
+    (tmp_path / "plays.csv").write_text("\n".join(["user,item,split", *rows]))
+    assert rescind("data", "import", "plays.csv", "--name", "plays")[0] == 0
+    both = {row.rpartition(",")[0] for row in rows[:42]} & {f"u{n},i{n % 7}" for n in range(12)}
+    line = f"dataset 'plays': {len(both)} of 17 test pairs are also in train: known items are not"
+    (tmp_path / "plays.toml").write_text(
+        '[data]\nname = "plays"\n[axes]\nmethod = ["Popularity", "Gram"]\nseed = [0, 1]\n'
+    )
+    code, said = rescind("run", "plays.toml", "--set", "data.split=random")
+    assert (code, "also in train" in said) == (0, False), "control: split by us"
+    code, said = rescind("run", "plays.toml", "--out", "own")
+    assert (code, said.count(line)) == (0, 1), said

@@ -183,6 +183,16 @@ def test_every_command_that_is_named_for_another_word_is_there_and_no_word_is_a_
     assert not any(f"rescind {word}" in COMMANDS for word in other_words.OURS)
 
 
+@pytest.mark.parametrize("given", [["--seed", "3"], ["--seed=3"]])
+def test_a_run_of_one_seed_is_asked_for_by_set_and_not_by_the_option_for_several(rescind, given):
+    code, said = rescind("run", "--data", "ml-100k", *given)
+    assert code == 2
+    assert "One seed: --set seed=3. Seeds 0, 1, 2: --seeds 3." in said
+    assert "Did you mean" not in said
+    _, other = rescind("run", "--data", "ml-100k", "--sed", "3")
+    assert "Did you mean" in other, "control: other options are answered as before"
+
+
 def test_version_and_completion(rescind, monkeypatch):
     assert rescind("--version") == (0, f"rescind {__version__}\n")
     for name, value in (("COMP_WORDS", "rescind da"), ("COMP_CWORD", "1")):

@@ -12,7 +12,14 @@ from typer import Argument, Option
 
 from rescind.cli.data_people import admit_user, erase_rows
 from rescind.cli.data_show import LEFT_OUT, left_out_of, left_out_told, show_rows
-from rescind.cli.data_told import rated, repeated, rows_of_split, split_told, titled
+from rescind.cli.data_told import (
+    misses_told,
+    rated,
+    repeated,
+    rows_of_split,
+    split_told,
+    titled,
+)
 
 app = typer.Typer(
     help="Datasets: list, describe, get, import, append, show, erase, admit.",
@@ -89,6 +96,7 @@ def describe_dataset(name: Name, json: Json = False) -> None:
     lines += [("variant", f"{variant}: {what}") for variant, what in about["variants"].items()]
     lines += [(what, about[what]) for what in (*COUNTED, "method") if what in about]
     lines += [("repeats", repeated(about["repeats"]))] if about.get("repeats") else []
+    lines += [("misses", told)] if (told := misses_told(about)) else []
     lines += [("digest", about["digest"] or "not known")]
     lines += [("note", about["notes"])] if about["notes"] else []
     typer.echo(f"{about['title']} ({about['name']})")
@@ -107,6 +115,7 @@ def _counted(name: str) -> dict[str, Any]:
 
     from rescind.core.memory import free_memory
     from rescind.data import load
+    from rescind.data.known_pairs import known_pairs
     from rescind.experiments.advice import advise, memory_of_methods
     from rescind.experiments.needs import Sizes
     from rescind.experiments.own_data import ties_of
@@ -131,6 +140,7 @@ def _counted(name: str) -> dict[str, Any]:
         "titles": titled(data),
         **({"split": split_told(parts)} if (parts := rows_of_split(data)) else {}),
         "repeats": data.repeats,
+        "held_out_pairs": known_pairs(data),
         "method": f"{advice.method}, because: {'; '.join(advice.why[1:])}",
         "memory": memory_of_methods(sizes, ties is not None),
         "seconds": max(seconds_to_solve(sizes.items), 1),
@@ -332,6 +342,7 @@ app.command("admit")(admit_user)
 
 
 def _report_import(data: Any, file: Path, json: bool) -> None:
+    from rescind.data.known_pairs import known_pairs
     from rescind.data.obtain import where
 
     result = {
@@ -342,6 +353,7 @@ def _report_import(data: Any, file: Path, json: bool) -> None:
         "split": data.split is not None,
         "titles": data.titles is not None,
         "repeats": data.repeats,
+        "held_out_pairs": known_pairs(data),
         "place": where(data.name, data.source),
         "digest": data.digest,
     }
@@ -352,12 +364,14 @@ def _report_import(data: Any, file: Path, json: bool) -> None:
     typer.echo(f"{data.name}: {_size(result)}, from {file}")
     if data.repeats:
         typer.echo(f"  repeats {repeated(data.repeats)}")
+    if told := misses_told(result):
+        typer.echo(f"  misses  {told}")
     if data.titles is not None:
         typer.echo(f"  titles  {titled(data)}")
     if parts:
         typer.echo(f"  split   {split_told(parts)}")
     typer.echo(f"  place   {result['place']}\n  digest  {data.digest}")
-    typer.echo(f"\nNext: rescind data describe {data.name}; in Python: load({data.name!r})")
+    typer.echo(f"\nNext: rescind data describe {data.name}; in Python: rs.load({data.name!r})")
 
 
 def _with_status(text: str, work: Any) -> Any:

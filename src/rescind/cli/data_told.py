@@ -31,6 +31,13 @@ def repeated(rows: int) -> str:
     )
 
 
+def misses_told(about: dict[str, Any]) -> str:
+    """Return what is said of held-out pairs that are in train, too; empty if there are none."""
+    from rescind.data.known_pairs import known_pairs_told
+
+    return known_pairs_told(about.get("held_out_pairs") or {})
+
+
 def rows_of_split(data: Any) -> dict[str, int]:
     """Count the rows of each part of the split that came with the data; empty if none did."""
     from rescind.data import TEST, TRAIN, VALID

@@ -1,9 +1,9 @@
-"""Answer a command that there is not with the command that does it: people try their own words."""
+"""Answer a word that there is not with what does it here: people try their own words."""
 
 from __future__ import annotations
 
 import click
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 _FORGET = ("forget", "data erase")
 _MEASURE = ("run", "table")
@@ -44,3 +44,15 @@ class Commands(TyperGroup):
             if word in getattr(group, "commands", {})
         )
         return OURS.get(word.lower()) or tuple(below)
+
+
+class Run(TyperCommand):
+    """The command `run`. For one seed there is no `--seed`, and `--seeds 3` would be three runs."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if error.option_name != "--seed":
+                raise
+            ctx.fail("No such option '--seed'. One seed: --set seed=3. Seeds 0, 1, 2: --seeds 3.")

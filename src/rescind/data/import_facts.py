@@ -6,6 +6,7 @@ import shlex
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from rescind.data.dataset import Dataset
 from rescind.data.import_reading import COLUMN_NAMES, Tell, ignoring
 from rescind.data.import_tables import Table
 from rescind.data.import_words import column, setting
-from rescind.errors import DataError
+from rescind.errors import ConfigError, DataError, suggest
 
 FACTS = {
     "title": ("title", "item_title", "item_name", "movie_title", "product_title", "name"),
@@ -33,13 +34,67 @@ Facts = dict[str, tuple[str, str]]
 """Title and words of an item, by its original id."""
 
 
+ELSEWHERE = ","
+"""Names no column, and is not empty: then the usual names would count."""
+
+
+class Asked(NamedTuple):
+    """What was asked for of one table."""
+
+    columns: Mapping[str, str]
+    """By role. Of titles and words: `ELSEWHERE` if all that was named is in another table."""
+    ignore: Collection[str]
+    """Columns to leave out; the table has all of them."""
+    known: Collection[str] = ()
+    """Columns, of any table, that need not be told if nothing is read from them."""
+
+
+def divided(
+    rows: Table, items: Table, columns: Mapping[str, str], ignore: Collection[str]
+) -> tuple[Asked, Asked]:
+    """Divide what was asked for between a table of rows and one about its items.
+
+    A column of titles or words is read from the table about items if it is there. One to ignore is
+    left out of the table of rows if it is there, so that it may differ from one about items.
+    """
+    of_rows, of_items = dict(columns), dict[str, str]()
+    if (name := columns.get("item")) in items.header:
+        of_items["item"] = str(name)
+        if name not in rows.header:
+            del of_rows["item"]
+    for role in FACTS:
+        if names := names_in(columns.get(role, "")):
+            for name in names:
+                if name not in rows.header and name not in items.header:
+                    raise DataError(
+                        f"there is no column '{name}' for the {role} of items. The columns of "
+                        f"{rows.file} are {', '.join(rows.header)}; those of {items.file} are "
+                        f"{', '.join(items.header)}."
+                    )
+            there = [name for name in names if name in items.header]
+            here = [name for name in names if name not in there]
+            of_items[role] = ",".join(there) or ELSEWHERE
+            of_rows[role] = ",".join(here) or ELSEWHERE
+    for name in ignore:
+        if name not in (both := [*rows.header, *items.header]):
+            raise ConfigError(f"there is no column '{name}' to ignore; {suggest(name, both)}")
+    here = [name for name in ignore if name in rows.header]
+    there = [name for name in ignore if name not in rows.header]
+    return Asked(of_rows, here, ignore), Asked(of_items, there, ignore)
+
+
+def names_in(given: str) -> list[str]:
+    """Return the names of columns that are separated by commas."""
+    return [name.strip() for name in given.split(",") if name.strip()]
+
+
 def find_facts(
     table: Table, given: Mapping[str, str], ignore: Collection[str] = ()
 ) -> dict[str, list[int]]:
     """Return the columns of titles and of words. given: names, several separated by commas"""
     ignored, found = ignoring(table.header, ignore), dict[str, list[int]]()
     for role, common in FACTS.items():
-        names = [name.strip() for name in given.get(role, "").split(",") if name.strip()]
+        names = names_in(given.get(role, ""))
         for name in names:
             if name not in table.header:
                 raise DataError(
@@ -47,7 +102,7 @@ def find_facts(
                     f"columns are {', '.join(table.header)}."
                 )
         places = [n for n, name in enumerate(table.header) if name in names]
-        if not names:
+        if not given.get(role, "").strip():
             places = [n for n, name in enumerate(table.header) if name.lower() in common]
         if left := [n for n in places if n not in ignored]:
             found[role] = left[:1] if role == "title" else left
@@ -55,18 +110,26 @@ def find_facts(
 
 
 def tell_unused(
-    table: Table, used: Mapping[str, Collection[int]], ignore: Collection[str], tell: Tell
+    table: Table,
+    used: Mapping[str, Collection[int]],
+    ignore: Collection[str],
+    tell: Tell,
+    about_items: bool = False,
 ) -> None:
     """Tell which columns nothing was read from, and the ways to use one.
 
-    used: the columns of each role; how to give a role that has one is not told
+    used: the columns of each role; how to give a role that is there is not told
+    about_items: whether the table is one about items
     """
-    known = {at for places in used.values() for at in places} | {*ignoring(table.header, ignore)}
-    unused = {at: name for at, name in enumerate(table.header) if at not in known}
+    read = {at for places in used.values() for at in places}
+    unused = {
+        at: name for at, name in enumerate(table.header) if at not in read and name not in ignore
+    }
     if not unused:
         return
     shown = [name if name.strip() else f"number {at + 1} (no name)" for at, name in unused.items()]
-    told = f"not used: column{'s' * (len(shown) > 1)} {', '.join(shown)}."
+    where = f" of {table.file}" if about_items else ""
+    told = f"not used{where}: column{'s' * (len(shown) > 1)} {', '.join(shown)}."
     if names := [name for name in unused.values() if name.strip()]:
         title, when = (
             next((name for name in names if any(word in name.lower() for word in like)), "COLUMN")
@@ -78,7 +141,8 @@ def tell_unused(
             "title": f"item names with {column('title', title)}",
             "genres": f"words about items with {column('genres')}",
         }
-        free = ", ".join(how for role, how in ways.items() if role not in used)
+        roles = FACTS if about_items else ways
+        free = ", ".join(ways[role] for role in roles if role not in used)
         told += (f" A column is read as {free};" if free else "") + (
             f" {setting('ignore', ['COLUMN'])} says that you know"
         )
@@ -143,12 +207,18 @@ def _joined(item: str, texts: Mapping[int, Mapping[str, str]], places: Iterable[
     return "|".join(text for text in found if text)
 
 
-def about_items(dataset: Dataset, facts: Facts) -> Dataset:
-    """Return a dataset with titles and words of its items, where there are any."""
+def about_items(dataset: Dataset, facts: Facts, more_words: bool = False) -> Dataset:
+    """Return a dataset with titles and words of its items, where there are any.
+
+    more_words: the words come behind those that are there, not in their place
+    """
     if not facts:
         return dataset
     known = [facts.get(one, ("", "")) for one in dataset.items.tolist()]
     titles, words = ([fact[n] for fact in known] for n in (0, 1))
+    if more_words and dataset.genres is not None:
+        both = zip(dataset.genres.tolist(), words, strict=True)
+        words = ["|".join(filter(None, pair)) for pair in both]
     return replace(
         dataset,
         titles=_some(titles, dataset.titles),
@@ -160,17 +230,23 @@ def _some(texts: list[str], old: Strings | None) -> Strings | None:
     return np.asarray(texts) if any(texts) else old
 
 
-def with_facts(dataset: Dataset, opened: Callable[[], Table], tell: Tell) -> Dataset:
+def with_facts(dataset: Dataset, opened: Callable[[], Table], tell: Tell, asked: Asked) -> Dataset:
     """Return a dataset with what another table says about its items."""
     table = opened()
-    place, columns = _item_column(table), find_facts(table, {})
+    given = {role: name for role, name in asked.columns.items() if role in FACTS}
+    place = _item_column(table, asked.columns.get("item"))
+    columns = find_facts(table, given, asked.ignore)
     if place is None or not columns:
         raise DataError(
             f"{table.file}: a table about items needs a column of their ids "
             f"({', '.join(COLUMN_NAMES['item'])}, id) and one of titles or words "
             f"({', '.join([*FACTS['title'], *FACTS['genres']])}). The columns are "
-            f"{', '.join(table.header)}."
+            f"{', '.join(table.header)}. Name others with {column('item')}, {column('title')} or "
+            f"{column('genres')}."
         )
+    tell_left_out({role: name for role, name in given.items() if names_in(name)}, columns, tell)
+    used = {**dict.fromkeys(given, ()), **columns, "item": [place]}
+    tell_unused(table, used, asked.known, tell, about_items=True)
     facts = facts_in(opened, place, columns, None)
     had = {*dataset.items.tolist()}
     if missing := len(had - facts.keys()):
@@ -179,11 +255,12 @@ def with_facts(dataset: Dataset, opened: Callable[[], Table], tell: Tell) -> Dat
         some, are = (
             ("item", "has no rows: it is") if unused == 1 else ("items", "have no rows: they are")
         )
-        tell(
-            f"{unused:,} {some} of {table.file} {are} not in this dataset (a service: rescind "
-            f"serve --import {dataset.name} --items {shlex.quote(table.file)} has all of them)"
-        )
-    return about_items(dataset, facts)
+        told = f"{unused:,} {some} of {table.file} {are} not in this dataset"
+        if place == _item_column(table):  # a service finds it by its usual name alone
+            told += f" (a service: rescind serve --import {dataset.name} --items "
+            told += f"{shlex.quote(table.file)} has all of them)"
+        tell(told)
+    return about_items(dataset, facts, more_words="genres" in given)
 
 
 def listed_items(table: Table) -> tuple[list[str], list[str]]:
@@ -202,6 +279,8 @@ def listed_items(table: Table) -> tuple[list[str], list[str]]:
     return ids, titles
 
 
-def _item_column(table: Table) -> int | None:
+def _item_column(table: Table, named: str | None = None) -> int | None:
+    if named is not None:
+        return table.header.index(named)
     names = (*COLUMN_NAMES["item"], "source_id", "id")
     return next((n for n, name in enumerate(table.header) if name.lower() in names), None)

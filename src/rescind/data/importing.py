@@ -25,9 +25,12 @@ from rescind.data.import_cells import check_unit
 from rescind.data.import_columns import Wanted
 from rescind.data.import_facts import (
     FACTS,
+    Asked,
     about_items,
+    divided,
     facts_in,
     find_facts,
+    names_in,
     tell_left_out,
     tell_unused,
     with_facts,
@@ -108,7 +111,7 @@ def import_file(
     A rating, time or split column without any value is taken as absent, and `tell` gets one line
     that says so. Any other invalid cell refuses the file, or, with `drop_bad_rows`, its row.
     `ignore` names columns to leave out. Titles and genres of items are read from their columns in
-    this file, or from the table `items`.
+    this file, or from the table `items`; columns that are named may be in either.
 
     A .txt file has lines `user item` in the order of each user's history (the leave-last-out files
     of the sequential literature). That order is kept: the time of an item is its place, from 1.
@@ -119,12 +122,17 @@ def import_file(
     if max_rows is not None and max_rows < 1:
         raise ConfigError(f"max_rows must be at least 1, got {max_rows}.")
     opened = partial(open_table, Path(path), separator, encoding, header, max_rows)
-    dataset = dataset_of(
-        opened, name, dict(columns or {}), header, time_unit, text_ids, ignore, drop_bad_rows, tell
-    )
+    asked = Asked(dict(columns or {}), ignore)
     if items is not None:
-        dataset = with_facts(dataset, partial(open_table, Path(items), encoding=encoding), tell)
-    roles = {role: column for role, column in (columns or {}).items() if role not in FACTS}
+        listed = partial(open_table, Path(items), encoding=encoding)
+        asked, of_items = divided(opened(), listed(), asked.columns, ignore)
+    dataset = dataset_of(
+        opened, name, dict(asked.columns), header, time_unit, text_ids, asked.ignore,
+        drop_bad_rows, tell,
+    )  # fmt: skip
+    if items is not None:
+        dataset = with_facts(dataset, listed, tell, of_items)
+    roles = {role: column for role, column in asked.columns.items() if role not in FACTS}
     read_as = {
         "columns": roles,
         "separator": separator,
@@ -132,7 +140,7 @@ def import_file(
         "encoding": encoding,
         "time_unit": time_unit,
         "text_ids": text_ids,
-        "ignore": sorted(ignore),
+        "ignore": sorted(asked.ignore),
     }
     named = replace_fields(dataset, terms=terms)
     mark = _mark(Path(path))  # appended, the same file adds nothing
@@ -174,13 +182,16 @@ def dataset_of(
         )
     if least > 1 and not table.in_order:
         _doubt_times(stored, table.header[positions.get("time", 0)], tell)
+    if least > 1 and stored.column("split") is not None:
+        _tell_numbered_split(opened(), positions["split"], tell)
     about = find_facts(table, facts, ignore)
-    found = facts_in(opened, positions["item"], about, None if facts else tell, dropped)
+    named = {role: names for role, names in facts.items() if names_in(names)}
+    found = facts_in(opened, positions["item"], about, None if named else tell, dropped)
     if least > 1:  # a first import; what is appended has the same columns
         used = {role: [at] for role, at in positions.items()} | about
-        tell_left_out({**columns, **facts}, used, tell)
-        if header:
-            tell_unused(table, used, ignore, tell)
+        tell_left_out({**columns, **named}, used, tell)
+        if header:  # what is named and not here is in a table about items
+            tell_unused(table, {**dict.fromkeys(facts, ()), **used}, ignore, tell)
     return about_items(_dataset(stored, name, ""), found)
 
 
@@ -192,6 +203,17 @@ def _doubt_times(stored: Canonical, name: str, tell: Tell) -> None:
             f"column '{name}' was read as times, but all of them lie in the first day of 1970: are "
             f"they seconds since then? If they are no times, pass {setting('ignore', [name])}; for "
             f"dates or Unix times, name another column with {column('time')}"
+        )
+
+
+def _tell_numbered_split(table: Table, at: int, tell: Tell) -> None:
+    """Tell how a split of numbers is read, as the first rows show: they may be folds."""
+    _, cells = next(table.batches([at]))
+    if any(cell.strip().isdigit() for cell in cells[at]):
+        name = table.header[at]
+        tell(
+            f"column '{name}' was read as the split: 0 is train, 1 is valid, 2 is test. If the "
+            f"numbers are folds, pass {setting('ignore', [name])}"
         )
 
 

@@ -31,6 +31,7 @@ from rescind.experiments.prepared_data import (
     answered_alone,
     obtained,
     parts_of,
+    tell_misses,
     withheld_from,
 )
 from rescind.experiments.recipe import Cell, Recipe
@@ -185,6 +186,7 @@ def _run_cell(
         dataset, complete = withheld.left_of(dataset), dataset
     if isinstance(dataset, Dataset):
         must_fit(cell.method, Sizes.of(dataset))
+        tell_misses(dataset)
     fed = start(cell, dataset, withheld, complete)
     if not int(fed.now.vault.holdings.lot("test")[1].sum()):
         raise DataError(

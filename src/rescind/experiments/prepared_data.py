@@ -14,6 +14,7 @@ from rescind.data import Dataset, GraphDataset, k_core, load, min_user
 from rescind.data.arrays import Ints
 from rescind.data.blocklist import Blocklist, place
 from rescind.data.erasing import rows_left_out
+from rescind.data.known_pairs import known_pairs, known_pairs_told
 from rescind.data.partition import louvain
 from rescind.data.sequences import in_order, next_item
 from rescind.errors import BoundaryError
@@ -22,6 +23,8 @@ from rescind.experiments.recipe import Cell, DataSettings
 log = logging.getLogger(__name__)
 _TOLD: set[Path] = set()
 """Lists of erased rows that this process has spoken of."""
+_MISSES_TOLD: set[str] = set()
+"""Lines about held-out pairs that are in train, too, that this process has said."""
 
 AnyData = Dataset | GraphDataset
 
@@ -126,6 +129,14 @@ def _tell_left_out(dataset: AnyData) -> None:
     log.warning(
         "users erased rows of '%s' on this machine: %s (the list: %s)", dataset.name, what, listed
     )
+
+
+def tell_misses(dataset: Dataset) -> None:
+    """Say once, not for every cell, which pairs of the parts that are measured nobody can hit."""
+    told = known_pairs_told(known_pairs(dataset))
+    if told and (line := f"dataset '{dataset.name}': {told}") not in _MISSES_TOLD:
+        _MISSES_TOLD.add(line)
+        log.warning(line)
 
 
 def _listed(dataset: AnyData, folder: Path | None) -> Blocklist:
