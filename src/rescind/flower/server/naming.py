@@ -19,6 +19,7 @@ from rescind.flower.run_request import NamedRequest, silo_names
 from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.remote_holdings import RemoteHoldings
 from rescind.flower.server.requests import request
+from rescind.flower.wire.payloads import holdings_named
 from rescind.privacy.keys import erasure_key
 from rescind.storage.packing import Facts
 
@@ -90,7 +91,7 @@ class Numbers:
     def _only(self, kind: str, name: str, numbers: set[int]) -> int:
         if not numbers:
             if self.away:
-                raise UnknownError(
+                raise MissingError(
                     f"{silo_names(self.away)} did not answer and may know {kind} '{name}'; no "
                     f"other silo does. Give the request again when all have joined.{self.hint} "
                     f"{NOTHING}"
@@ -104,6 +105,10 @@ class Numbers:
 
 class UnknownError(DataError):
     """No silo knows a user or an item, or it is not sure which one is meant."""
+
+
+class MissingError(UnknownError):
+    """A silo that may know a user or an item did not say: the request can be given again."""
 
 
 def numbers(
@@ -139,7 +144,11 @@ def _by_name(names: Sequence[str], place: str, said: Mapping[int, Facts]) -> Ans
 
 
 def _moments(fed: Federation | None, silo: int) -> Facts:
-    """Return the holdings of a run, one of which a silo has, also if it missed the last event."""
+    """Return the holdings of a run, one of which a silo has, whatever it missed.
+
+    Letters that it missed bring along those that it missed before: only the oldest of these may
+    start from what it has.
+    """
     if fed is None:
         return {}
     origin, found = fed.past.origin if fed.past else None, list[int]()
@@ -147,8 +156,8 @@ def _moments(fed: Federation | None, silo: int) -> Facts:
         if isinstance(held, RemoteHoldings):
             found.append(int(held.moment[silo]))
             found += [step.held for step in held.owed if step.silo == silo]
-            found += [int(letter.facts["held"]) for letter in held.missed(silo)]
-    return {"held": found}
+            found += [one for letter in held.missed(silo) for one in holdings_named(letter.facts)]
+    return {"held": list(dict.fromkeys(found))}
 
 
 def event_of(one: NamedRequest, fed: Federation, known: Numbers) -> Event:
