@@ -478,6 +478,20 @@ def test_going_on_without_a_request_tells_what_was_refused_before(
     assert list(refused_told(facts)) == [], "the control: no other answer is to be had"
 
 
+def test_a_silo_that_cannot_look_somebody_up_is_not_said_to_be_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    silos = own_machines(tmp_path, rows(A, 24), rows(B, 30))
+    run(tmp_path, *silos)
+    shutil.rmtree(silos[1].store.folder / "numbering")
+    facts = run(tmp_path, *silos, withdraw=["b1", "a1"])
+    (refused,) = facts["refused_requests"]
+    assert "did not answer" not in refused["why"]
+    assert refused["why"].startswith("silo 1 could not look up ids (")
+    assert [one["event"] for one in facts["forgot"]] == ["Withdraw"], "the control: a1 is on silo 0"
+    assert "silo 1 did not say who is meant: node failed: " in caplog.text
+
+
 def test_two_people_with_one_id_are_told_apart_by_their_silo(tmp_path: Path) -> None:
     silos = own_machines(tmp_path, rows(A, 24), rows(["b1", "a1", *B[1:]], 30))
     run(tmp_path, *silos)
