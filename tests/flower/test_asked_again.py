@@ -197,6 +197,8 @@ def test_a_request_is_not_answered_without_the_silo_of_the_one_who_withdraws(
     assert "forgot" not in run.facts
     assert not list((tmp_path / "run/out").glob("receipts/*.json"))
     assert same(run.model, trained)
+    run.run(single_updates=True, resume=True)
+    assert run.facts["refused_earlier"] == [refused], "told until it is given again"
     grid = run.grid(single_updates=True)
     grid.silent = 1 - SILO  # the control: who has nothing to do with it may be away
     serve(grid, asked)

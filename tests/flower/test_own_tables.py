@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -10,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch.testing import assert_close
 from typer.testing import CliRunner
 
 pytest.importorskip("flwr")
+
+from flwr.app import Message
 
 from flower.deployments import free_port
 from flower.grids import FIRST, InMemory
@@ -21,7 +25,7 @@ from flower.served import GRAPH, SHOP, results
 from rescind.cli.data import app as data
 from rescind.cli.flower import app
 from rescind.cli.flower_given import requests_named
-from rescind.cli.flower_told import rows_told
+from rescind.cli.flower_told import refused_told, rows_told
 from rescind.core.federation import Federation
 from rescind.core.labels import Labels, left
 from rescind.core.records import Erase, Records, Unshare, Withdraw
@@ -43,7 +47,7 @@ from rescind.flower.silo.storage import Store
 from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.steps import HELD
 from rescind.forgetting.data_erasure import erase
-from rescind.forgetting.receipt import parse
+from rescind.forgetting.receipt import digest, parse
 
 pytestmark = pytest.mark.flower
 
@@ -114,15 +118,30 @@ class Machine:
             return [one.item for one in recommend_to(self.store.folder, user, 5)]
 
 
-def run(folder: Path, *machines: Machine, resume: bool = False, **named: Any) -> dict[str, Any]:
-    """Train over machines, or answer requests."""
+class Killing(InMemory):
+    """A grid that kills the server at one of its exchanges."""
+
+    left = -1
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        if self.left == 0:
+            raise KeyboardInterrupt
+        self.left -= 1
+        return super().push_messages(messages)
+
+
+def run(
+    folder: Path, *machines: Machine, resume: bool = False, killed: int = -1, **named: Any
+) -> dict[str, Any]:
+    """Train over machines, or answer requests. killed: exchanges before the server is killed"""
     (folder / "shop.toml").write_text(SHOP)
     words = {"unshare": None, "erase": None, "withdraw": None, **named}
     asked = RunRequest(
         str(folder / "shop.toml"), 2, str(folder / "out"), deadline=0.0, wait=0.0,
         requests=requests_named(**words), resume=resume,
     )  # fmt: skip
-    grid = InMemory({FIRST + one.number: one for one in machines})  # type: ignore[misc]
+    grid = Killing({FIRST + one.number: one for one in machines})  # type: ignore[misc]
+    grid.left = killed
     serve(grid, asked)
     return results(asked)[0]
 
@@ -393,6 +412,84 @@ def test_a_person_whose_silo_is_away_is_not_looked_for_elsewhere(tmp_path: Path)
     run(tmp_path, *silos, resume=True)
     run(tmp_path, *silos, withdraw=["b1"])
     assert rows_of(silos[1], "b1") == 0
+
+
+@pytest.mark.parametrize("missed", [1, 2], ids=["missed one request", "missed two"])
+def test_a_request_that_was_refused_because_its_silo_was_away_is_answered_when_it_is_back(
+    missed: int, tmp_path: Path
+) -> None:
+    """A silo that had missed a training anew could not look anybody up, and was said to be away."""
+    silos = own_machines(tmp_path, rows(A, 24), rows(B, 30))
+    run(tmp_path, *silos)
+    for user in A[1:missed]:
+        run(tmp_path, silos[0], withdraw=[user])
+    asked = {"withdraw": [A[0], "b1", "nobody"]}
+    facts = run(tmp_path, silos[0], **asked)
+    assert [one["why"][:21] for one in facts["refused_requests"]] == ["silo 1 did not answer"] * 2
+    saved, place = tmp_path / "saved", tmp_path / "out" / "receipts"
+    shutil.copytree(tmp_path, saved)
+    models = {}
+    for killed in (-1, 1, 2, 3, 4, 6):
+        for name in ("out", "machine-0", "machine-1"):
+            shutil.rmtree(tmp_path / name)
+            shutil.copytree(saved / name, tmp_path / name)
+        if killed >= 0:
+            with pytest.raises(KeyboardInterrupt):
+                run(tmp_path, *silos, resume=True, killed=killed, **asked)
+        facts = run(tmp_path, *silos, resume=True, **asked)
+        (refused,) = facts["refused_requests"]
+        assert refused["why"].startswith("no silo knows user 'nobody'"), "the control"
+        assert facts["silos"]["waiting"] == []
+        assert rows_of(silos[1], "b1") == 0
+        earlier = [str(n) for n in range(1, missed + 1)]
+        due = [*earlier, *(f"{n}-complete" for n in earlier), str(missed + 1)]
+        assert {path.stem for path in place.glob("*[0-9e].json")} == {*due}
+        assert receipts_follow(place, due)
+        models[killed] = results(RunRequest("", 2, str(tmp_path / "out")))[1]
+    for model in models.values():
+        assert all(torch.equal(model[name], value) for name, value in models[-1].items())
+
+
+def receipts_follow(folder: Path, names: list[str]) -> bool:
+    """Return whether receipts are one chain in this order."""
+    files = [(folder / f"{name}.json").read_bytes() for name in names]
+    return [parse(data).previous for data in files] == ["", *map(digest, files[:-1])]
+
+
+@pytest.mark.parametrize("also", [[], ["a1"]], ids=["alone", "with one that was answered"])
+def test_going_on_without_a_request_tells_what_was_refused_before(
+    also: list[str], tmp_path: Path
+) -> None:
+    silos = own_machines(tmp_path, rows(A, 24), rows(B, 30))
+    run(tmp_path, *silos)
+    facts = run(tmp_path, silos[0], withdraw=["b1", *also])
+    assert [line.partition(":")[0] for line in refused_told(facts)] == ["Withdraw was refused"]
+    for _ in range(2):
+        facts = run(tmp_path, *silos, resume=True)
+        assert "refused_requests" not in facts, "nothing was asked now"
+        told, again = refused_told(facts)
+        assert told.startswith("Withdraw was refused by an earlier command: silo 1 did not answer")
+        assert again == "to give it again: the command with the same request and --resume"
+    facts = run(tmp_path, *silos, resume=True, withdraw=["b1", "nobody"])
+    assert rows_of(silos[1], "b1") == 0
+    (told,) = refused_told(facts)
+    assert told.startswith("Withdraw was refused: no silo knows user 'nobody'")
+    facts = run(tmp_path, *silos, resume=True)
+    assert list(refused_told(facts)) == [], "the control: no other answer is to be had"
+
+
+def test_a_silo_that_cannot_look_somebody_up_is_not_said_to_be_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    silos = own_machines(tmp_path, rows(A, 24), rows(B, 30))
+    run(tmp_path, *silos)
+    shutil.rmtree(silos[1].store.folder / "numbering")
+    facts = run(tmp_path, *silos, withdraw=["b1", "a1"])
+    (refused,) = facts["refused_requests"]
+    assert "did not answer" not in refused["why"]
+    assert refused["why"].startswith("silo 1 could not look up ids (")
+    assert [one["event"] for one in facts["forgot"]] == ["Withdraw"], "the control: a1 is on silo 0"
+    assert "silo 1 did not say who is meant: node failed: " in caplog.text
 
 
 def test_two_people_with_one_id_are_told_apart_by_their_silo(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from rescind.cli.flower_given import (
     place_of,
     requests_named,
 )
-from rescind.cli.flower_told import answers_before, answers_told, silos_told
+from rescind.cli.flower_told import answers_before, answers_told, refused_told, silos_told
 from rescind.cli.options import Recipe
 from rescind.cli.progress import Followed, working
 from rescind.cli.stopping import interruptible
@@ -310,9 +310,8 @@ def run(
     shown = ", ".join(f"{n} {v:.4f}" for n, v in facts["metrics"]["test"].items())
     for line in answers_told(facts.get("forgot", ()), before, out):
         typer.echo(line)
-    refused = facts.get("refused_requests", ())
-    for one in refused:
-        typer.echo(f"{one['event']} was refused: {one['why']}", err=True)
+    for line in refused_told(facts):
+        typer.echo(line, err=True)
     typer.echo(f"{shown} (round {facts['round']}, {facts['silos']['messages']} messages)")
     if without := facts.get("measured_without"):
         typer.echo(
@@ -327,7 +326,7 @@ def run(
     typer.echo(f"Written: {done} and {out}/model/")
     if published := facts.get("roster"):
         _tell_roster(published)
-    if refused or "why" in (published or {}):
+    if facts.get("refused_requests") or "why" in (published or {}):
         raise typer.Exit(2)
     if any(one["waiting"] for one in facts.get("forgot", ())):
         raise typer.Exit(1)

@@ -72,6 +72,20 @@ def answer_told(one: Mapping[str, Any], of: str = "") -> str:
     return f"{one['event']}{of} answered by {one['by']}, {rounds}{why}{left}"
 
 
+def refused_told(facts: Mapping[str, Any]) -> Iterator[str]:
+    """Return which requests were refused and why, and which are still to be given again.
+
+    facts: those of run.json
+    """
+    for one in facts.get("refused_requests", ()):
+        yield f"{one['event']} was refused: {one['why']}"
+    earlier = facts.get("refused_earlier", ())
+    for one in earlier:
+        yield f"{one['event']} was refused by an earlier command: {one['why']}"
+    if earlier:
+        yield "to give it again: the command with the same request and --resume"
+
+
 def rows_told(one: Mapping[str, Any]) -> list[str]:
     """Return how the rows of a request are deleted from an imported table. one: as above"""
     from rescind.flower.run_request import silo_names

@@ -36,6 +36,10 @@ def check_trim(trim: float, masked: bool) -> None:
         raise ConfigError("masked sums cannot be trimmed: the server sees no silo's sum.")
 
 
+class NeededError(ConsentError):
+    """The silo of the one who asks was not there: the request can be given again."""
+
+
 def check_roles(
     asked: Mapping[int, Tensor], roles: Mapping[int, str] | None, missing: Mapping[int, str]
 ) -> None:
@@ -53,7 +57,7 @@ def check_roles(
     for silo, reason in sorted(missing.items()):
         for client, role in of_silo[silo].items():
             if role not in there:
-                raise ConsentError(
+                raise NeededError(
                     f"silo {silo} is needed for this request and was not there ({reason}). The "
                     f"model is as before: start the silo, then give the request again.",
                     client=client,

@@ -34,9 +34,16 @@ from rescind.experiments.unlearning_run import events as requests
 from rescind.experiments.validation import quality
 from rescind.flower.run_request import NamedRequest, RunRequest, silo_names
 from rescind.flower.server.asked_names import AskedNames
+from rescind.flower.server.combine import NeededError
 from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.journal import Journal
-from rescind.flower.server.naming import UnknownError, digest_of, event_of, numbers
+from rescind.flower.server.naming import (
+    MissingError,
+    UnknownError,
+    digest_of,
+    event_of,
+    numbers,
+)
 from rescind.flower.server.receipts import facts_of, last_receipt, rows_left, write_receipts
 from rescind.flower.server.storage import load_remote, save_remote
 from rescind.forgetting.pipeline import check_answers, unlearn_and_purge
@@ -55,6 +62,8 @@ UNMEASURED = "measured_without"
 REFUSED_LATER = "a request was refused; run.json says why when the others are answered"
 REFUSED = "refused_requests"
 """In run.json: the requests of the last command that could not be answered, and why."""
+REFUSED_EARLIER = "refused_earlier"
+"""In run.json: those refused before because a silo was away, if no request was given since."""
 
 
 @dataclass(frozen=True)
@@ -210,6 +219,8 @@ def answered(
         progress = replace(progress, fed=fed, facts=facts, unsettled=False)
         saved.write(progress)
     if not progress.answered:
+        if any(one.get("again") for one in progress.facts.get(REFUSED, ())):
+            saved.write(progress)  # a later command tells of them
         return progress
     fed = executor.settle(progress.fed)  # not from the journal: silos that were away may be back
     still = executor.waiting(fed)
@@ -252,13 +263,15 @@ def _without_next(progress: ForgetProgress, error: ConsentError) -> ForgetProgre
     """Return the progress without a request that cannot be answered, and why, for run.json."""
     log.warning(REFUSED_LATER)
     named = progress.names.named(error)
-    facts = _with_refused(progress.facts, type(progress.events[0]).__name__, named)
+    again = isinstance(error, NeededError)
+    facts = _with_refused(progress.facts, type(progress.events[0]).__name__, named, again)
     return replace(progress, facts=facts, events=progress.events[1:], asked=progress.asked[1:])
 
 
-def _with_refused(facts: dict[str, Any], event: str, why: Exception) -> dict[str, Any]:
-    refused = [*facts.get(REFUSED, ()), {"event": event, "why": str(why)}]
-    return {**facts, REFUSED: refused}
+def _with_refused(facts: dict[str, Any], event: str, why: Exception, again: bool) -> dict[str, Any]:
+    """Return the facts with a refused request. again: only because a silo was away"""
+    refused = {"event": event, "why": str(why), **({"again": True} if again else {})}
+    return {**facts, REFUSED: [*facts.get(REFUSED, ()), refused]}
 
 
 def _unlearn(
@@ -310,7 +323,11 @@ def with_requests(
     A request that is in the queue, or that silos have not confirmed, is not taken twice; nor one
     that was answered, if the run is resumed. One that cannot be answered is refused by itself.
     """
-    facts = {name: fact for name, fact in progress.facts.items() if name != REFUSED}
+    refusals = (REFUSED, REFUSED_EARLIER)
+    facts = {name: fact for name, fact in progress.facts.items() if name not in refusals}
+    earlier = [one for n in refusals for one in progress.facts.get(n, ()) if one.get("again")]
+    if earlier and not asked.requests:
+        facts[REFUSED_EARLIER] = earlier
     progress = replace(progress, facts=facts)
     forgot = facts.get("forgot", ())
     # One that a kill left unlearnt but unsettled has no "waiting" yet: it is under way, too.
@@ -331,7 +348,8 @@ def with_requests(
                 raise ConsentError(f"user '{one.user}' withdraws already. Give that request alone.")
         except (UnknownError, ConsentError) as error:
             log.warning(REFUSED_LATER)
-            facts = _with_refused(facts, one.kind.capitalize(), error)
+            again = isinstance(error, MissingError)
+            facts = _with_refused(facts, one.kind.capitalize(), error, again)
             continue
         events.append(event)
         digests.append(digest_of(one))

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rescind.core.clock import Clock
 from rescind.core.federation import Federation
@@ -19,8 +20,12 @@ from rescind.flower.run_request import NamedRequest, silo_names
 from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.remote_holdings import RemoteHoldings
 from rescind.flower.server.requests import request
+from rescind.flower.server.transport import SILENT
+from rescind.flower.wire.payloads import holdings_named
 from rescind.privacy.keys import erasure_key
 from rescind.storage.packing import Facts
+
+log = logging.getLogger(__name__)
 
 NOTHING = "This request changed nothing."
 
@@ -46,8 +51,8 @@ class Numbers:
     items: Answers
     hint: str
     """Why an id may be unknown."""
-    away: tuple[int, ...] = ()
-    """Silos that did not answer."""
+    missing: Mapping[int, str] = field(default_factory=dict)
+    """Why there is no answer of a silo, by silo."""
 
     def of(self, one: NamedRequest) -> tuple[int, list[int]]:
         """Return the numbers of the user and the items of a request.
@@ -89,11 +94,11 @@ class Numbers:
 
     def _only(self, kind: str, name: str, numbers: set[int]) -> int:
         if not numbers:
-            if self.away:
-                raise UnknownError(
-                    f"{silo_names(self.away)} did not answer and may know {kind} '{name}'; no "
-                    f"other silo does. Give the request again when all have joined.{self.hint} "
-                    f"{NOTHING}"
+            if self.missing:
+                why, when = self._missing()
+                raise MissingError(
+                    f"{silo_names(self.missing)} {why} and may know {kind} '{name}'; no other silo "
+                    f"does. Give the request again when {when}.{self.hint} {NOTHING}"
                 )
             raise UnknownError(
                 f"no silo knows {kind} '{name}'. Original ids are used here, as in the data: "
@@ -101,9 +106,20 @@ class Numbers:
             )
         return numbers.pop()
 
+    def _missing(self) -> tuple[str, str]:
+        """Return why silos are not among those that answered, and what to wait for."""
+        reasons = sorted({*self.missing.values()})
+        if reasons == [SILENT]:
+            return "did not answer", "all have joined"
+        return f"could not look up ids ({'; '.join(reasons)})", "that is mended"
+
 
 class UnknownError(DataError):
     """No silo knows a user or an item, or it is not sure which one is meant."""
+
+
+class MissingError(UnknownError):
+    """A silo that may know a user or an item did not say: the request can be given again."""
 
 
 def numbers(
@@ -122,13 +138,14 @@ def numbers(
         for silo in range(executor.line.silos)
     }
     replies, why = executor.line.ask(letters)
-    missing = sorted(why)
-    if missing and not replies:
-        raise DataError(f"no silo could look up who is meant: {why[missing[0]]}")
+    if why and not replies:
+        raise DataError(f"no silo could look up who is meant: {why[min(why)]}")
+    for silo, reason in sorted(why.items()):
+        log.warning("silo %d did not say who is meant: %s", silo, reason)
     late = " What was added later is not in this run." if fed else ""
     said = {silo: reply.facts for silo, reply in replies.items()}
     by_name = _by_name(users, "found_users", said), _by_name(items, "found_items", said)
-    return Numbers(executor.line.silos, *by_name, late, tuple(missing))
+    return Numbers(executor.line.silos, *by_name, late, why)
 
 
 def _by_name(names: Sequence[str], place: str, said: Mapping[int, Facts]) -> Answers:
@@ -139,7 +156,11 @@ def _by_name(names: Sequence[str], place: str, said: Mapping[int, Facts]) -> Ans
 
 
 def _moments(fed: Federation | None, silo: int) -> Facts:
-    """Return the holdings of a run, one of which a silo has, also if it missed the last event."""
+    """Return the holdings of a run, one of which a silo has, whatever it missed.
+
+    Letters that it missed bring along those that it missed before: only the oldest of these may
+    start from what it has.
+    """
     if fed is None:
         return {}
     origin, found = fed.past.origin if fed.past else None, list[int]()
@@ -147,8 +168,8 @@ def _moments(fed: Federation | None, silo: int) -> Facts:
         if isinstance(held, RemoteHoldings):
             found.append(int(held.moment[silo]))
             found += [step.held for step in held.owed if step.silo == silo]
-            found += [int(letter.facts["held"]) for letter in held.missed(silo)]
-    return {"held": found}
+            found += [one for letter in held.missed(silo) for one in holdings_named(letter.facts)]
+    return {"held": list(dict.fromkeys(found))}
 
 
 def event_of(one: NamedRequest, fed: Federation, known: Numbers) -> Event:

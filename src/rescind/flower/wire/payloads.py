@@ -176,6 +176,13 @@ def unpacked_letters(facts: Facts, tensors: Params) -> list[Letter]:
     ]
 
 
+def holdings_named(letter: Facts) -> list[int]:
+    """Return the moments of holdings that a letter starts from, and those that go with it do."""
+    steps = [held for held, _ in letter.get("owed_after", ())]
+    earlier = [moment for one in letter.get(BEFORE, ()) for moment in holdings_named(one)]
+    return [int(letter["held"]), *steps, *earlier]
+
+
 def packed_steps(name: str, steps: tuple[Step, ...], silo: int) -> tuple[Facts, dict[str, Tensor]]:
     """Convert the steps that one silo has not acknowledged to facts and tensors under a name."""
     mine = [step for step in steps if step.silo == silo]
