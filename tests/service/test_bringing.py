@@ -67,6 +67,16 @@ def claim(house: House, code: str) -> tuple[int, object]:
     return browser.post("/v1/account/recover", {"code": code}, None).status_code, browser
 
 
+def followed(
+    script: str, base: str, answer: str, refused: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Run a script of the page in which curl says this, and is refused or not."""
+    curl = f'curl() {{ [[ $* != */requests ]] || printf %s "$ANSWER"; return {22 * refused}; }}\n'
+    env = os.environ | {"ANSWER": answer, "BASE": base, "CODE": "none"}
+    words = ["bash", "-c", curl + script]
+    return subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+
+
 def test_each_user_finds_their_loans_and_makes_a_passkey(tmp_path: Path, mine: Path) -> None:
     assert "7 users lend 42 records" in brought(tmp_path / "state", mine)[-1]
     assert os.stat(mine).st_mode & 0o777 == 0o600
@@ -89,15 +99,21 @@ def test_somebody_who_never_comes_is_taken_out_by_their_code(tmp_path: Path, min
     assert "keep the file, sealed, until all are used" in said
     assert "delete" not in said
     page = (Path(__file__).parents[2] / "docs" / "service.md").read_text("utf-8")
-    lines = re.findall(r'```bash title="leave.sh"\n(.*?)```', page, re.S)[0].splitlines()
+    script = re.findall(r'```bash title="leave.sh"\n(.*?)```', page, re.S)[0]
+    lines = [line for line in script.splitlines() if line.startswith("curl")]
     with opened(tmp_path / "state", items=0) as house:
         browser = house.caller()
         for line, sent in zip(
             lines, ({"code": code_of(mine, "c3")}, {"kind": "leave"}), strict=True
         ):
             assert json.dumps(sent).split(":")[0] in line.replace("\\", "")
-            path = re.findall(r'"\$BASE(/[^"]+)"$', line)[0]
-            assert browser.post(path, sent).status_code in (200, 202)
+            path = re.findall(r'"\$BASE(/v1/[^"]+)"(?: \||$)', line)[0]
+            answer = browser.post(path, sent)
+            assert answer.status_code in (200, 202)
+        base, left = "https://lend.example.org", answer.json()
+        said = followed(script, base, answer.text)
+        assert json.loads(said.stdout) == {**left, "link": base + left["link"]}, "to pass on"
+        assert (said.returncode, followed(script, base, "{}", refused=True).returncode) == (0, 22)
         assert house.ledger.reading.overview()["people"] == 6
 
 

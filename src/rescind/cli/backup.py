@@ -28,7 +28,8 @@ def backup(
     """Copy the ledger into one file, also while the service runs.
 
     Keys are never in it: without keys.bin it is noise, and records that change later cannot be
-    opened from it any more.
+    opened from it any more. To move a service, stop it first: what it acknowledges after the copy
+    is not in it.
 
     Example: rescind backup runs/service-demo ledger-monday.db
     """

@@ -14,6 +14,7 @@ from rescind.cli.options import Json, Run
 from rescind.core.words import count_of
 
 if TYPE_CHECKING:
+    from rescind.core.federation import Federation
     from rescind.core.labels import Recommendation
 
 
@@ -29,8 +30,8 @@ def command(
     Example: rescind recommend runs/demo --user 450 -k 10
 
     Lists of all users at once: rescind export. Users also have what the run held out to measure
-    itself. A user without data gets the most popular items, and the output says it. With --history,
-    to somebody who has had these items and is not in the model.
+    itself. A user without data, or with all of it held out, gets the most popular items, and the
+    output says why. With --history, to somebody who has had these items and is not in the model.
     """
     from rescind.errors import ConfigError
 
@@ -108,5 +109,23 @@ def _answer(
     if fed.method.because == "popularity":
         why += ": the same for everybody, less what they have"
     elif found and found[0].because == "popularity":
-        why = "popularity: this user has no data"
+        assert user is not None
+        why = f"popularity: {_why_not_taste(fed, user)}"
     return found, why
+
+
+def _why_not_taste(fed: Federation, user: str) -> str:
+    """Say why a user gets what is popular: of the newest block no row of theirs is to learn from.
+
+    They may have rows nevertheless, and `rescind data show` lists them.
+    """
+    import torch
+
+    held = fed.now.vault.holdings
+    mine = held.part(torch.tensor([fed.labels.client(user, held.clients)]))
+    if held_out := int((mine.block == held.now).sum()):
+        rows = "the only row" if held_out == 1 else f"all {held_out} rows"
+        return f"{rows} of this user {'is' if held_out == 1 else 'are'} held out to measure the run"
+    if len(mine.records):
+        return "what this user has came with earlier blocks, and lists are made from the newest"
+    return "this user has no data"

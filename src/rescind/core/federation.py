@@ -402,8 +402,8 @@ class Federation:
         """Return the k best items that a user does not have, with original ids and titles.
 
         A user has all that the devices hold of them, items held out for evaluation too.
-        A user without data gets the most popular items, marked "popularity", as are the lists of
-        a method that gives everybody the same.
+        A user without data to learn from (none, or all of it held out) gets the most popular items,
+        marked "popularity", as are the lists of a method that gives everybody the same.
         history: original ids of items from first to last, instead of a user: of somebody who is
         not a client, or of a session
         """

@@ -303,4 +303,4 @@ class Recommendation:
     title: str
     score: float
     because: str
-    """"taste" (what the user has) or "popularity" (they have no data, or all get the same)."""
+    """"taste" (what the user has) or "popularity" (nothing of theirs was learnt, or all get it)."""

@@ -22,7 +22,7 @@ from rescind.errors import ConfigError, DataError
 from rescind.ledger import tables
 from rescind.ledger.belonging import in_place, refuse_foreign
 from rescind.ledger.errors import CannotStart
-from rescind.ledger.going_back import check_copies_agree, named_in_place
+from rescind.ledger.going_back import check_copies_agree, named_in_place, place_of_replaced
 from rescind.ledger.keycopies import check_files
 from rescind.ledger.keyfile import FILE as KEYS
 from rescind.ledger.keyfile import Head
@@ -40,67 +40,12 @@ from rescind.ledger.migrate import migrate, newest
 from rescind.ledger.place import FILE, check_not_elsewhere, check_there, remember
 from rescind.ledger.reading import OPEN
 from rescind.ledger.start import open_boxes, read_tree
-from rescind.ledger.store import Store, last_batch, reading, reading_any
+from rescind.ledger.store import Store, last_batch, last_batch_if_any, reading, reading_any
+from rescind.ledger.undone import Undone
 from rescind.proof.tlog import Tree
 
 CHUNK = 1000
 """Rows copied at a time."""
-
-
-@dataclass(frozen=True)
-class Undone:
-    """What the ledger in place has done, and the other one does not know."""
-
-    answers: int
-    """Requests that are answered here and open there."""
-    answers_without_key: int
-    """Those of them that cannot get another receipt: its key was destroyed with the first one."""
-    requests: int
-    """Requests that are not there at all. What they took back stays gone: its keys are."""
-    tokens_lost: int
-    tokens_back: int
-    """Tokens that were revoked or spent since, and open doors again."""
-
-    def __str__(self) -> str:
-        again = self.answers - self.answers_without_key
-        receipts = f": {again:,} can get another receipt, {self.answers_without_key:,} cannot"
-        end = "ends" if self.tokens_lost == 1 else "end"
-        back = "opens" if self.tokens_back == 1 else "open"
-        return (
-            f"Undone: {_are(self.answers, 'answered request')} open again"
-            f"{receipts if self.answers else ''}; {_are(self.requests, 'request')} not known any "
-            f"more, so the links and receipts that people hold of such requests lead nowhere (what "
-            f"they took back stays gone).\n"
-            f"Tokens: {self.tokens_lost:,} made since {end}; {self.tokens_back:,} that ended "
-            f"since {back} doors again: rescind tokens list, then revoke."
-        )
-
-    @classmethod
-    def between(cls, here: Connection, there: Connection, without_key: set[str]) -> Undone:
-        """Compare the ledger in place with the one that replaces it.
-
-        without_key: open requests of the other one whose receipts cannot be issued
-        """
-        table = tables.request
-        question = select(table.c.id, table.c.status)
-        now, then = ({row.id: row.status for row in one.execute(question)} for one in (here, there))
-        made, kept = (
-            {bytes(digest) for digest in one.scalars(select(tables.token.c.digest))}
-            for one in (here, there)
-        )
-        known = now.keys() & then.keys()
-        answered = {name for name in known if then[name] in OPEN and now[name] not in OPEN}
-        return cls(
-            len(answered),
-            len(answered & without_key),
-            len(now.keys() - known),
-            len(made - kept),
-            len(kept - made),
-        )
-
-
-def _are(number: int, thing: str) -> str:
-    return f"{count_of(number, thing)} {'is' if number == 1 else 'are'}"
 
 
 def _entries(number: int) -> str:
@@ -130,6 +75,10 @@ class Plan:
 
     None: no ledger in place tells.
     """
+    batches_unseen: int = 0
+    """Batches of changes that the keys have seen, and neither this ledger nor the one in place."""
+    moves_from: Path | None = None
+    """The ledger that the service moves from, if this one is older."""
 
     def __str__(self) -> str:
         text = (
@@ -149,6 +98,14 @@ class Plan:
             )
         if self.undone is not None:
             text += f"\n{self.undone}"
+        if self.batches_unseen:
+            text += (
+                f"\n{count_of(self.batches_unseen, 'batch', 'batches')} of changes came after "
+                f"this ledger, and no ledger in place has them: requests of that time are not "
+                f"known any more, and nothing tells how many. If the ledger that has them is still "
+                f"somewhere, such as in a database: back it up again while the service is stopped, "
+                f"and restore that."
+            )
         if self.receipts_impossible:
             text += f"\n{self._about_receipts()}"
         text += "\nEverybody signs in again: sessions end."
@@ -157,6 +114,12 @@ class Plan:
                 f"\nThe log goes back by {_entries(self.entries_lost)}: proofs of them lead "
                 f"nowhere. Witnesses that saw them will refuse the log for good, and they are "
                 f"right: publish what happened. A log that they cosign needs a new state folder."
+            )
+        if self.moves_from is not None:
+            text += (
+                f"\nThis ledger is older than {self.moves_from}, which the service moves from. To "
+                f"lose nothing, answer no: the service is stopped now, so back up again (rescind "
+                f"backup {self.moves_from.parent} NEW-FILE), and restore that."
             )
         return text
 
@@ -216,7 +179,8 @@ def plan(state: Path, backup: Path | None, keys_mirror: Path | None, database: s
     _check_place(state, backup, database)
     with ExitStack() as stack:
         mirror = stack.enter_context(_held(state, keys_mirror))
-        needed = named_in_place(state, mirror, database)
+        replaced = place_of_replaced(state, mirror, database)
+        needed = named_in_place(state, mirror, replaced)
         keys = stack.enter_context(_keys(state, mirror, needed, reading=True))
         source = stack.enter_context(_source(state, backup, database))
         refuse_foreign(keys, source, state, backup, database)
@@ -226,6 +190,12 @@ def plan(state: Path, backup: Path | None, keys_mirror: Path | None, database: s
         loans, lost = open_boxes(keys, source)
         without_key = _without_key(keys, source)
         tree = _tree(source)
+        with in_place(state, replaced) as here:
+            batch = last_batch_if_any(source)
+            batch_here = 0 if here is None else last_batch_if_any(here)
+            undone = None
+            if here is not None and (backup is not None or replaced != database):
+                undone = Undone.between(here, source, without_key)
         return Plan(
             entries=len(tree),
             entries_lost=max(0, keys.head.size - len(tree)),
@@ -236,8 +206,10 @@ def plan(state: Path, backup: Path | None, keys_mirror: Path | None, database: s
             accounts_ended=sum(row.account_key not in keys.ids for row in lost),
             keys_destroyed=len(keys.without_box(named)),
             receipts_impossible=len(without_key),
-            undone=_undone(state, database, source, without_key) if backup else None,
+            undone=undone,
             keys_lost=None if needed is None else len(needed - keys.ids),
+            batches_unseen=max(0, keys.head.batch - max(batch, batch_here)),
+            moves_from=state / FILE if replaced != database and batch < batch_here else None,
         )
 
 
@@ -249,14 +221,6 @@ def _without_key(keys: KeySlots, source: Connection) -> set[str]:
     )
     known = keys.ids  # None is not among them: an earlier start has seen that the key is gone
     return {row.id for row in source.execute(waiting) if row.receipt_slot not in known}
-
-
-def _undone(
-    state: Path, database: str | None, source: Connection, without_key: set[str]
-) -> Undone | None:
-    """Compare with the ledger in place; None if it cannot be read, which may be why."""
-    with in_place(state, database) as here:
-        return None if here is None else Undone.between(here, source, without_key)
 
 
 def restore(
@@ -271,7 +235,7 @@ def restore(
     """
     _check_place(state, backup, database)
     with _held(state, keys_mirror) as mirror:
-        needed = named_in_place(state, mirror, database)
+        needed = named_in_place(state, mirror, place_of_replaced(state, mirror, database))
         with (  # before anything is written
             _keys(state, mirror, needed, reading=True) as found,
             _source(state, backup, database) as source,

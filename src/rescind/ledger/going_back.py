@@ -1,4 +1,4 @@
-"""Keys when a ledger is gone back to: which of them an older copy of the keys may give.
+"""When a ledger is gone back to: which one it replaces, and which keys an older copy may give.
 
 An older copy has keys that were destroyed since. Only a ledger in place that is as new as the keys
 tells them from keys that the newest copy has lost.
@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 
+from sqlalchemy import Connection, select
 from sqlalchemy.exc import DBAPIError
 
 from rescind.core.words import count_of
@@ -19,13 +20,41 @@ from rescind.ledger.belonging import in_place
 from rescind.ledger.errors import CannotStart
 from rescind.ledger.keycopies import Joined, joined
 from rescind.ledger.keyfile import FILE as KEYS
-from rescind.ledger.keyfile import contents, keys_in
+from rescind.ledger.keyfile import Head, contents, keys_in
 from rescind.ledger.lost_keys import gone_of
+from rescind.ledger.place import NOTE
 from rescind.ledger.store import last_batch_if_any
+from rescind.proof.tlog import Tree
+
+
+def place_of_replaced(state: Path, mirror: Path | None, database: str | None) -> str | None:
+    """Return where the ledger is that another one replaces, as `database` says it.
+
+    That is the place it goes to. But if a service moves into a database, it is still in the folder:
+    no note says that it is elsewhere, and it is the one that these keys were last used with.
+    """
+    if database is None or (state / NOTE).exists():
+        return database
+    head = _copies(state, mirror)[1].head
+    for place in (database, None):
+        with in_place(state, place) as here:
+            if here is not None and _fits(here, head):
+                return place
+    return database
+
+
+def _fits(connection: Connection, head: Head) -> bool:
+    """Whether a ledger is as new as its keys, and theirs."""
+    if last_batch_if_any(connection) < head.batch:
+        return False
+    if not head.size:
+        return True
+    rows = connection.scalars(select(tables.leaf.c.hash).order_by(tables.leaf.c.n).limit(head.size))
+    return Tree(b"".join(map(bytes, rows))).root() == head.root
 
 
 def named_in_place(state: Path, mirror: Path | None, database: str | None) -> set[int] | None:
-    """Return the ids of the keys that the ledger in place needs.
+    """Return the ids of the keys that the ledger in place needs. database: `place_of_replaced`
 
     None if it cannot tell: nobody can read it, or it is older than the keys.
     """

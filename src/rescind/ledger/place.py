@@ -63,7 +63,8 @@ def check_not_elsewhere(state: Path, database: str | None) -> None:
         raise ConfigError(
             f"the ledger of {state} is in PostgreSQL, not in the folder. Give "
             f"--database '{note.read_text().strip()}'. Only if you want to move it into the "
-            f"folder: delete {note}, then rescind restore {state} --from BACKUP."
+            f"folder: stop the service, back up (rescind backup, with that --database), delete "
+            f"{note}, then rescind restore {state} --from BACKUP."
         )
 
 
@@ -82,8 +83,9 @@ def compared_with_note(state: Path, database: str | None) -> Iterator[None]:
             raise type(error)(
                 f"the ledger of {state} is in the folder ({FILE}), and you gave "
                 f"{shown(database)}, which does not fit. Nothing was changed. Leave --database "
-                f"out; to move the ledger: rescind backup {state} moved.db, then rescind restore "
-                f"{state} --from moved.db --database '{shown(database)}'"
+                f"out; to move the ledger, keep the service stopped: rescind backup {state} "
+                f"moved.db, then rescind restore {state} --from moved.db --database "
+                f"'{shown(database)}'"
             ) from None
         if database is None or noted in (None, shown(database)):
             raise
