@@ -73,7 +73,7 @@ def test_the_whole_story(visit, place, tmp_path: Path) -> None:
     good = page.locator("[data-checked=true]")
     expect(good).to_contain_text("about exactly the record that you took back")
     expect(good).to_contain_text("consistent with the log that this browser saw before")
-    expect(good).to_contain_text(f"seen by {witness} on")
+    expect(good).to_contain_text(f"seen by {witness.name} on")
 
     files = {}
     for name in ("receipt ↓", "proof ↓", "its key ↓"):
@@ -82,7 +82,7 @@ def test_the_whole_story(visit, place, tmp_path: Path) -> None:
         files[name] = tmp_path / saved.value.suggested_filename
         saved.value.save_as(files[name])
     verified(place, files)
-    offline(visit, page, files)
+    offline(visit, page, files, str(place.app.state.service.log.key), str(witness))
 
     page.get_by_role("button", name="leave", exact=True).click()
     button(page, "Leave, and confirm with my passkey").click()
@@ -97,8 +97,8 @@ def test_the_whole_story(visit, place, tmp_path: Path) -> None:
     expect(stranger.locator("[data-checked=true]")).to_be_visible()
 
 
-def cosigned(place) -> str:
-    """Let a witness sign the log as it is now; return its name."""
+def cosigned(place) -> Key:
+    """Let a witness sign the log as it is now; return its key."""
     private, service = Ed25519PrivateKey.generate(), place.app.state.service
     key = Key(f"silo-{secrets.token_hex(4)}", private.public_key().public_bytes_raw(), WITNESS)
     service.log.witnesses.admit(key, None)
@@ -107,7 +107,7 @@ def cosigned(place) -> str:
     at = int(place.clock().timestamp())
     line = signature_line(text, key.name, private, WITNESS, at)
     assert service.log.witnesses.keep(note + line) == [key.name]
-    return key.name
+    return key
 
 
 def verified(place, files) -> None:
@@ -123,7 +123,7 @@ def verified(place, files) -> None:
     assert "VALID" in done.stdout
 
 
-def offline(visit, page, files) -> None:
+def offline(visit, page, files, log_key: str, witness: str) -> None:
     """The checker is one file: it works from the disk, without a network."""
     link = page.get_by_role("link", name="save the checker")
     expect(link.locator("..")).to_contain_text("what it says is true: save the checker, one file")
@@ -139,6 +139,15 @@ def offline(visit, page, files) -> None:
     alone.get_by_label("Proof (.tlog-proof)").set_input_files(files["proof ↓"])
     alone.get_by_role("button", name="Check").click()
     expect(alone.locator("#answer .good")).to_contain_text("VALID")
+    expect(alone.locator("#answer")).to_contain_text("nobody but the log itself vouches for its")
+    alone.get_by_label("Keys of witnesses").fill(log_key)
+    alone.get_by_role("button", name="Check").click()
+    expect(alone.locator("#answer .bad")).to_contain_text("is not the key of a witness")
+    expect(alone.locator("#answer")).to_contain_text("Nothing was checked")
+    alone.get_by_label("Keys of witnesses").fill(witness)
+    alone.get_by_role("button", name="Check").click()
+    expect(alone.locator("#answer .good")).to_contain_text("Seen by silo-")
+    expect(alone.locator("#answer")).not_to_contain_text("nobody but the log")
     changed = files["receipt ↓"].with_name("changed.json")
     changed.write_bytes(files["receipt ↓"].read_bytes().replace(b'"Unshare"', b'"unshare"'))
     alone.get_by_label("Receipt (.json)").set_input_files(changed)

@@ -175,6 +175,45 @@ def test_another_key_is_refused(run, changed: str) -> None:
     assert run("check.js", body, other) != "taken"
 
 
+KINDS = {
+    "a log's key as a witness's": ({"witness": "log"}, "is not the key of a witness. It is the key of a log."),
+    "a witness's key as the log's": ({"log": "witness"}, "is not the key of a log. It is the key of a witness."),
+    "no key": ({"witness": "silo-0"}, "is not the key of a witness. Expected NAME+ID+KEY on one line."),
+}  # fmt: skip
+CHECKED = """
+      const keys = { receipts: given.receipts, log: given.log, witnesses: [given.witness] }
+      try {
+        await it.check(bytes(given.receipt), new TextDecoder().decode(bytes(given.proof)), keys)
+        return ['taken']
+      } catch (error) { return [error.message, error instanceof it.NotThatKey] }"""
+
+
+@pytest.mark.parametrize("which", KINDS)
+def test_a_key_of_another_kind_is_refused(run, which: str) -> None:
+    """Both look like NAME+ID+KEY: a log that vouches for itself is no witness."""
+    given, says = KINDS[which]
+    good = VECTORS["receipt"]
+    told, own_mistake = run(
+        "check.js", CHECKED, {**good, **{name: good.get(key, key) for name, key in given.items()}}
+    )
+    assert says in told
+    assert own_mistake, "nothing is said about the receipt"
+    printed = {**good, "witness": f"witness {good['witness']}\n"}
+    assert run("check.js", CHECKED, printed) == ["taken"], "control: as rescind witness prints it"
+
+
+def test_a_witness_that_has_the_name_of_the_log_must_have_signed(run) -> None:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    from rescind.proof.notes import WITNESS, Key
+
+    public = Ed25519PrivateKey.generate().public_key().public_bytes_raw()
+    other = {**VECTORS["receipt"], "witness": str(Key("localhost/log", public, WITNESS))}
+    assert run("check.js", CHECKED, other) == [
+        "The checkpoint is not signed by localhost/log.", False,
+    ]  # fmt: skip
+
+
 FILES = {
     "u.data": "196\t3\t3\t881250949\n196\t4\t3\t891717742\n22\t5\t1\t878887116\n",
     "ratings.dat": "196::3::3::881250949\n196::4::3::891717742\n22::5::1::878887116\n",

@@ -242,6 +242,7 @@ def test_the_page_tells_how_to_check_with_openssl_and_sha256sum(
     for name in (seen_by.name, "somebody else"):
         stranger = str(Key(name, public, WITNESS))
         assert checked(data, proof, WITNESS_KEY=stranger).startswith(no_witness), name
+    assert checked(data, proof, WITNESS_KEY=str(log)).startswith(no_witness), "it is no witness"
 
 
 def test_a_damaged_log_does_not_stop_a_receipt_and_is_told_later(

@@ -93,8 +93,12 @@ def test_a_person_leaves_and_anybody_can_check_it(
 
     said = good(rescind("forget", "one", "--withdraw", "7", "--audits", "none"))
     assert "In your log: one-forgot-1/receipt.tlog-proof" in said
+    for own, why in (("one", "one was emptied"), ("nowhere", "there is no folder nowhere")):
+        code, said = rescind("roster", "check", "public", "--run", own)
+        assert (code, "NOT VALID" in said) == (2, False), "nothing was found wrong with the roster"
+        assert f"Nothing was checked: {why}" in said
     code, said = rescind("roster", "check", "public", "--run", "one-forgot-1")
-    assert code == 1
+    assert code == 1, "control: the roster does not fit this run"
     assert "NOT VALID: the run's sum is not the published one" in said
     again = said.rstrip().partition("If a request was answered since, publish again: rescind ")[2]
     assert again == "roster publish one-forgot-1 --out public"

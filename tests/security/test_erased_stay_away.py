@@ -506,7 +506,11 @@ def test_the_command_writes_a_receipt(
     other = ("data", "erase", "mine", "--user", "person-5", "--user", "person-6", "--receipt")
     code, said = rescind(*other, "page.html")
     assert (code, "must end in .json" in said) == (2, True)
+    code, said = rescind(*other, "receipt-mine.json")
+    assert (code, "exists already. Choose another with --receipt" in said) == (2, True)
+    assert "will be deleted" not in said, "it will not"
     code, said = rescind(*other, "two.json")
+    assert "will be deleted for good" in said, "control"
     assert (code, "for you alone (it counts all users)  two.key, two.html\n" in said) == (0, True)
     assert not (tmp_path / "two.request.json").exists(), "nobody gets it, so it is not written"
     assert "Do not send this page" in (tmp_path / "two.html").read_text()

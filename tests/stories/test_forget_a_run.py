@@ -211,6 +211,19 @@ def test_where_nobody_lends_a_draw_of_lenders_says_so_and_what_to_do(tmp_path):
             read_request(fed, kind, "draw:0.3")
 
 
+@pytest.mark.parametrize("text", ["user\n{user}\n", "user,item\n{user},{item}\n"])
+def test_where_nobody_lends_a_file_of_what_to_unshare_is_told_so(tmp_path, text):
+    run_cell(replace(CELL, sharing=None), tmp_path / "run", dataset=dataset())
+    fed, path = load_federation(tmp_path / "run" / "model"), tmp_path / "lent.csv"
+    held = fed.now.vault.holdings.records
+    user, item = fed.labels.user_id(int(held.client[0])), fed.labels.item_id(int(held.item[0]))
+    path.write_text(text.format(user=user, item=item))
+    told = r"^nobody lends in this run, so there is nothing to unshare\. .*\[sharing\]"
+    with pytest.raises(ConsentError, match=told):
+        read_request(fed, "unshare", str(path))
+    assert read_request(fed, "erase", str(path)), "control: they have records"
+
+
 def test_the_list_of_what_is_withheld_tells_nothing_without_the_key(run):
     answer(run, "withdraw", CANARY, audits="none")
     table = json.loads((run / "withheld.json").read_text())

@@ -166,7 +166,16 @@ def test_the_exact_request_of_one_person_is_never_replaced_by_that_of_another(ru
     path.unlink()
     late = forget(run, "--withdraw", "7", *quick[:4])
     assert isinstance(late.exception, ConfigError), "it cannot be made again, so this is told"
-    assert "answered before, and nothing of it was kept" in str(late.exception)
+    told = str(late.exception)
+    receipt = tmp_path / "run-forgot-1" / "receipt.json"
+    assert told.startswith(f"this request was answered before. Its receipt is {receipt}, its key")
+    assert "Only the exact request (--request) cannot be written now" in told
+    (receipt.parent / "receipt.key").unlink()
+    told = str(forget(run, "--withdraw", "7", *quick).exception)
+    assert f"{receipt}, its key handed over, or deleted: nothing of the answer is lost." in told
+    assert "the exact request (--request) and the parts (--parts) cannot be written" in told
+    again = forget(run, "--withdraw", "7", *quick[:2])
+    assert again.exit_code == 0, "control: without papers the answer is shown again"
 
 
 @pytest.mark.parametrize("case", ["two\nlines", "x" * 251, " "])

@@ -64,8 +64,10 @@ def erase_rows(
             f"Imported: {known}. For a run, use rescind forget RUN."
         )
     users, items = list(dict.fromkeys(user)), list(dict.fromkeys(item or ()))
+    from rescind.forgetting.data_erasure import check_given, erase
+
+    check_given(name, receipt, case)
     _announce(name, users, items, yes)
-    from rescind.forgetting.data_erasure import erase
     from rescind.forgetting.receipt_check import REQUEST
     from rescind.forgetting.receipt_words import items_and_rows
 

@@ -16,8 +16,8 @@ from rescind.cli.asking import ask_to_go_on
 from rescind.cli.forget_given import named_records, requests_of, unlearner
 from rescind.cli.forget_papers import (
     NONE,
+    check_late_papers,
     check_papers,
-    is_about,
     keep_request,
     rows_left,
     users_of,
@@ -230,7 +230,6 @@ def _answer(
     """
     from contextlib import ExitStack
 
-    from rescind.errors import ConfigError
     from rescind.experiments.forget_run import answer
     from rescind.experiments.other_runs import named_by, named_in
     from rescind.experiments.read_request import DRAW
@@ -284,11 +283,8 @@ def _answer(
             watch=(on_round,), on_retrain=count, on_start=on_start, away=away,
             everywhere=everywhere, case=case,
         )  # fmt: skip
-    if not asked and (folder is not None or not (file is None or is_about(file, done))):
-        raise ConfigError(
-            f"this request was answered before, and nothing of it was kept, so neither the request "
-            f"nor its parts can be written now. Its receipt and key are in {done.folder}."
-        )
+    if not asked:
+        check_late_papers(folder, file, done)
     if folder is not None:
         write_parts(folder, asked[0], done.evidence)
     named = named_in(*asked[0], done.fed) if asked else named_by(kind, source)

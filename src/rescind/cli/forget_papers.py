@@ -111,7 +111,27 @@ def rows_left(run: Path, named: Named, case: str = "") -> str:
     return f"The rows are still stored in '{name}'. To delete them, with a receipt: {told}"
 
 
-def is_about(path: Path, done: Answer) -> bool:
+def check_late_papers(folder: Path | None, request: Path | None, done: Answer) -> None:
+    """Refuse papers of a request that was answered before; say first that its receipt is there.
+
+    folder: of the parts    request: the file, which may be there from the first time
+    """
+    from rescind.errors import ConfigError
+    from rescind.forgetting.succession import RECEIPT
+
+    late = ["the parts (--parts)"] if folder is not None else []
+    if request is not None and not _is_about(request, done):
+        late.insert(0, "the exact request (--request)")
+    if late:
+        key = "its key beside it" if done.key_file.is_file() else "its key handed over, or deleted"
+        raise ConfigError(
+            f"this request was answered before. Its receipt is {done.folder / RECEIPT}, {key}: "
+            f"nothing of the answer is lost. Only {' and '.join(late)} cannot be written now: no "
+            f"list of what was asked for was kept. To see the answer again, leave that out."
+        )
+
+
+def _is_about(path: Path, done: Answer) -> bool:
     """Return whether a file is the request of an answer that was given before."""
     from rescind.errors import RescindError
     from rescind.storage.events import read_event

@@ -99,7 +99,7 @@ def check(
 ) -> None:
     """Check that the lines of a roster add up, without any data. Exit code 1 if they do not.
 
-    Exit code 2 if the file of --mine has no line: then nothing is checked.
+    Exit code 2 if the file of --mine has no line, or --run names no run: nothing is checked then.
 
     Examples: rescind roster check public --log-key log.pub --witness witness-0.pub;
     rescind roster check public --log-key log.pub --mine mine.json
@@ -115,6 +115,8 @@ def check(
     lines = _lines_in(mine) if mine else []
     signers = read_text(silos, "Give the file silos.pub of a silo") if silos else None
     earliest = _time_of(after, signers) if after else None
+    if run:
+        _check_is_run(run)
     try:
         public = roster.Public.read(folder)
         trusted = trusted or own_key_under(public.log.note)
@@ -270,6 +272,17 @@ def _names_told(log, line, one, by_number):
             "not checked: they are the operator's statement"
         )
     return f"  its items have the names (ids) that the log states as {where}, for everybody alike"
+
+
+def _check_is_run(run):
+    """Refuse a folder without a finished run: it says nothing about the operator's roster."""
+    from rescind.errors import ConfigError, DataError
+    from rescind.storage.run_folder import check_finished
+
+    try:
+        check_finished(run)
+    except DataError as error:
+        raise ConfigError(f"Nothing was checked: {error}") from None
 
 
 def _audit(run, public, folder):

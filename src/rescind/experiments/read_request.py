@@ -63,7 +63,7 @@ def read_request(
     if isinstance(source, NamedRecords):
         client = before.client(source.user, fed.labels, clients)
         items = [_item(fed, source.user, item, before) for item in source.items]
-        return _event(kind, Records.of([client] * len(items), items))
+        return _event(fed, kind, Records.of([client] * len(items), items))
     if kind == "withdraw":
         return Withdraw(before.client(source, fed.labels, clients))
     if kind in ("nodes", "edges", "labels"):
@@ -72,10 +72,16 @@ def read_request(
         records = _drawn(fed, source)
     else:
         records = _from_file(fed, Path(source), kind, before)
-    return _event(kind, records)
+    return _event(fed, kind, records)
 
 
-def _event(kind: Kind, records: Records) -> Event:
+def _event(fed: Federation, kind: Kind, records: Records) -> Event:
+    if kind == "unshare" and not len(fed.world.shared):  # of the run: no line of a file is at fault
+        raise ConsentError(
+            "nobody lends in this run, so there is nothing to unshare. Users lend where the recipe "
+            "of a run has [sharing]; what they unshared before has its receipt. To erase records, "
+            "give --erase FILE, or --user USER --item ITEM. Nothing was changed."
+        )
     if not len(records):
         raise ConsentError(
             f"the request names no records that can be {kind}d. "
@@ -244,7 +250,7 @@ def _from_file(fed: Federation, path: Path, kind: Kind, before: AskedBefore) -> 
             client = before.client(user, fed.labels, fed.world.sizes.clients)
             if item:
                 pairs.append((client, _item(fed, user, item, before)))
-            elif kind == "unshare" and not bool((whole.client == client).any()):
+            elif kind == "unshare" and len(whole) and not bool((whole.client == client).any()):
                 raise ConsentError(
                     f"user '{user}' lends nothing in this run, so there is nothing to unshare. "
                     f"Look up whom the request means, or take the line out. Nothing was changed."

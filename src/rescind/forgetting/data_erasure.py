@@ -77,8 +77,7 @@ def erase(
     path: of the receipt. Default: receipt-NAME.json, or with -2, -3, ... if that is taken
     case: the operator's number of the request, which the page shows
     """
-    if path is not None and path.suffix != ".json":
-        raise ConfigError(f"--receipt {path} must end in .json. Nothing was erased.")
+    check_given(name, path, case)
     case = one_line(case, "the case") if case else ""
     request = keyed_digest(erasure_key(), *sorted(users), "", *sorted(items))
     with locked(imported_folder()):
@@ -86,11 +85,7 @@ def erase(
         if earlier is not None and earlier.request == request:
             return earlier
         path = path or free(Path(f"receipt-{name}.json"))
-        if taken(path):
-            raise ConfigError(
-                f"{path}, its key, page or request exists already. Choose another with --receipt. "
-                f"Nothing was erased."
-            )
+        _check_free(path)
         chosen = choose(name, users, items)
         _state(chosen, request, path, case)
         delete(chosen)
@@ -101,6 +96,27 @@ def erase(
             f"receipt. Look at {imported_folder() / name}, then give the command again."
         )
     return done._replace(earlier=earlier and earlier.path)
+
+
+def check_given(name: str, path: Path | None, case: str = "") -> None:
+    """Refuse what `erase` would refuse of a receipt's name and its case, before rows are announced.
+
+    A deletion that was interrupted is finished first, and may have its receipt under this name.
+    """
+    if path is not None and path.suffix != ".json":
+        raise ConfigError(f"--receipt {path} must end in .json. Nothing was erased.")
+    if case:
+        one_line(case, "the case")
+    if path is not None and not _stated(name).is_file():
+        _check_free(path)
+
+
+def _check_free(path: Path) -> None:
+    if taken(path):
+        raise ConfigError(
+            f"{path}, its key, page or request exists already. Choose another with --receipt. "
+            f"Nothing was erased."
+        )
 
 
 def finish(name: str) -> Erasure | None:

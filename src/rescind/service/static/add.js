@@ -1,6 +1,6 @@
 /** Adding records: a file that is dropped or chosen, or titles that are picked. They stay here. */
 import { html, useState } from './html.js'
-import { LARGEST, matched, rowsOf, usersOf } from './importing.js'
+import { LARGEST, added, matched, rowsOf, usersOf } from './importing.js'
 import { counted } from './words.js'
 
 /** @param {{model: any}} props */
@@ -12,12 +12,8 @@ export function Add ({ model }) {
   const add = async rows => {
     const { found, unknown } = matched(rows, model.catalogue)
     const fresh = await model.add(found)
-    const had = found.length - fresh
     setOpen(null)
-    setSays(`${counted(fresh, 'record is', 'records are')} new here.` +
-      (had ? ` ${counted(had, 'was', 'were')} here already.` : '') +
-      (unknown ? ` ${counted(unknown, 'line names', 'lines name')} nothing that this service knows.` : '') +
-      (model.helping.on ? ' What stays here helps the model.' : ' Nothing was sent.'))
+    setSays(added(fresh, found.length - fresh, unknown, model.helping.on))
   }
   const read = async file => {
     setOpen(null)

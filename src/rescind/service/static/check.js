@@ -56,13 +56,25 @@ export async function rootOf (leaf, index, size, path) {
   return last ? null : root
 }
 
-/** Read NAME+ID+KEY, the public key of a log (kind 1) or of a witness (kind 4). */
-export async function readKey (text) {
-  const [name, id, ...rest] = text.trim().split('+')
-  const raw = base64(rest.join('+'))
+const [LOG, WITNESS] = [1, 4]
+const OF = { [LOG]: 'a log', [WITNESS]: 'a witness' }
+
+/** A key that is no key of its kind. It is the reader's own: it says nothing about a receipt. */
+export class NotThatKey extends Error {}
+
+/** Read NAME+ID+KEY, the public key of a log (kind 1) or of a witness (kind 4). They look alike. */
+export async function readKey (text, kind) {
+  const whole = text.trim().replace(/^witness /, '') // `rescind witness` prints a word before it
+  const [name, id, ...rest] = whole.split('+')
+  let raw = new Uint8Array()
+  try { raw = base64(rest.join('+')) } catch { /* refused below */ }
   const digest = await sha256(utf8.encode(`${name}\n`), raw)
-  if (raw.length !== 33 || !same(digest.slice(0, 4), hexBytes(id))) throw new Error(`${text} is not a key of a log.`)
-  return { name, id: digest.slice(0, 4), kind: raw[0], raw: raw.slice(1) }
+  const is = raw.length === 33 && same(digest.slice(0, 4), hexBytes(id)) && raw[0]
+  if (is !== kind) {
+    const other = OF[is] ? `It is the key of ${OF[is]}.` : 'Expected NAME+ID+KEY on one line.'
+    throw new NotThatKey(`“${whole.slice(0, 80)}” is not the key of ${OF[kind]}. ${other} Ask whoever runs ${kind === LOG ? 'the log' : 'the witness'} for it.`)
+  }
+  return { whole, name, id: digest.slice(0, 4), kind, raw: raw.slice(1) }
 }
 
 /**
@@ -70,8 +82,8 @@ export async function readKey (text) {
  * root, and when each witness saw it; of those in `known`, whoever did.
  */
 export async function openNote (note, logKey, required = [], known = []) {
-  const [log, ...witnesses] = await Promise.all([logKey, ...required].map(readKey))
-  const others = await Promise.all(known.filter(key => !required.includes(key)).map(readKey))
+  const log = await readKey(logKey, LOG)
+  const [witnesses, others] = await Promise.all([required, known].map(keys => Promise.all(keys.map(key => readKey(key, WITNESS)))))
   const cut = note.lastIndexOf('\n\n')
   const [text, lines] = [note.slice(0, cut + 1), note.slice(cut + 2).split('\n')]
   const body = text.split('\n')
@@ -85,20 +97,20 @@ export async function openNote (note, logKey, required = [], known = []) {
     const bytes = base64(raw)
     const key = [log, ...witnesses, ...others].find(one => one.name === name && same(one.id, bytes.slice(0, 4)))
     if (!key) continue
-    const skip = key.kind === 4 ? 12 : 4
+    const skip = key.kind === WITNESS ? 12 : 4
     const at = Number(new DataView(join([0, 0, 0, 0, 0, 0, 0, 0], bytes.slice(4, skip)).buffer).getBigUint64(skip - 4))
-    const message = key.kind === 4 ? `cosignature/v1\ntime ${at}\n${text}` : text
-    if (seen.has(name) || !await signedBy(key.raw, bytes.slice(skip), utf8.encode(message))) {
+    const message = key.kind === WITNESS ? `cosignature/v1\ntime ${at}\n${text}` : text
+    if (seen.has(key.whole) || !await signedBy(key.raw, bytes.slice(skip), utf8.encode(message))) {
       throw new Error(`The signature of ${name} does not fit the checkpoint.`)
     }
-    seen.set(name, key.kind === 4 ? new Date(1000 * at) : null)
+    seen.set(key.whole, [name, new Date(1000 * at)])
   }
-  const missing = [log, ...witnesses].filter(key => !seen.has(key.name))
+  const missing = [log, ...witnesses].filter(key => !seen.has(key.whole)) // by key: a name alone shows nothing
   if (missing.length) throw new Error(`The checkpoint is not signed by ${missing.map(key => key.name).join(', ')}.`)
-  seen.delete(log.name)
+  seen.delete(log.whole)
   const root = base64(body[2])
   if (root.length !== 32) throw new Error('The root of the checkpoint has another length.')
-  return { size: Number(body[1]), root, seen }
+  return { size: Number(body[1]), root, seen: new Map(seen.values()) }
 }
 
 /** Open a proof: the place of the entry, the hashes beside its way up, the checkpoint. */

@@ -4,11 +4,14 @@
  *
  * @typedef {{user: string, id: string, title: string, at: string}} Row
  */
+import { counted } from './words.js'
+
 const IDS = ['id', 'item', 'item_id', 'itemid', 'movie_id', 'movieid', 'film', 'isbn']
 const TITLES = ['title', 'name', 'movie', 'movie_title', 'item_title']
 const TIMES = ['at', 'date', 'time', 'timestamp', 'watched', 'watched_date', 'added']
 const USERS = ['user', 'user_id', 'userid', 'person']
 export const LARGEST = 64 << 20
+const NAMED = 3 // lines that nobody knows, named in a sentence
 
 /** @param {string} text @param {string} name of the file @returns {Row[]} */
 export function rowsOf (text, name = '') {
@@ -95,12 +98,26 @@ export function usersOf (rows) {
  */
 export function matched (rows, catalogue) {
   const found = new Map()
-  let unknown = 0
+  const unknown = []
   for (const row of rows) {
     const id = catalogue.find(row.id, row.title)
-    if (id === undefined) { unknown++; continue }
+    if (id === undefined) { unknown.push(row.title || row.id); continue }
     const before = found.get(id)
     if (!before || before.at < row.at) found.set(id, { id, title: catalogue.title(id), at: row.at })
   }
   return { found: [...found.values()], unknown }
+}
+
+/**
+ * Say what became of a file. It stays on the page while its records are lent and taken back, so all
+ * of it is past: true of the file, whatever happens next.
+ * @param {number} fresh @param {number} had @param {string[]} unknown @param {boolean} helping
+ */
+export function added (fresh, had, unknown, helping) {
+  const names = [...new Set(unknown)]
+  const shown = names.slice(0, NAMED).map(name => `“${name.slice(0, 60)}”`).join(', ') + (names.length > NAMED ? ' and others' : '')
+  return `${counted(fresh, 'record was', 'records were')} new here.` +
+    (had ? ` ${counted(had, 'was', 'were')} here already.` : '') +
+    (unknown.length ? ` ${counted(unknown.length, 'line names', 'lines name')} nothing that this service knows: ${shown}.` : '') +
+    (helping ? ' What stays here helps the model for as long as you let it.' : ' The file itself was sent nowhere.')
 }

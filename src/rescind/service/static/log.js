@@ -4,7 +4,7 @@
  * has shown two histories, and signed both. A shorter log contradicts nothing: an honest older copy
  * and a log that was cut look alike, so it is told and not taken for a fork.
  *
- * @typedef {{state: 'new' | 'same' | 'grown' | 'older' | 'fork' | 'keys' | 'unknown', says: string, evidence?: any, size?: number}} Seen
+ * @typedef {{state: 'new' | 'same' | 'grown' | 'older' | 'fork' | 'keys' | 'unknown', says: string, evidence?: any, size?: number, at?: string}} Seen
  */
 import { Unanswered, bytes, get } from './api.js'
 import { canCheck, node, openNote, same } from './check.js'
@@ -42,8 +42,9 @@ export async function look (device) {
     if (error instanceof Unanswered || error.status) throw error
     seen = { state: 'fork', says: `What the log says about itself does not verify. ${error.message}` }
   }
+  seen.at = new Date().toISOString()
   if (seen.state === 'fork' || seen.state === 'older') {
-    seen.evidence = { log_key: pinned.log, seen_before: kept, shown_now: note, at: new Date().toISOString() }
+    seen.evidence = { log_key: pinned.log, seen_before: kept, shown_now: note, at: seen.at }
   }
   if (seen.state === 'fork') await device.put('facts', seen, FORK)
   else if (seen.state !== 'older') await device.put('facts', note, POINT) // the longer one knows more

@@ -19,11 +19,12 @@ field('check').onclick = async () => {
     const keys = { receipts: field('operator').value, log: field('log').value, witnesses }
     const found = await check(new Uint8Array(await receipt.arrayBuffer()), await proof.text(), keys)
     const seen = [...found.seen].map(([name, at]) => `Seen by ${name} on ${at.toISOString()}.`)
+    if (!seen.length) seen.push('Note: nobody but the log itself vouches for its history. To check that somebody else does, put in the key of a witness.')
     const { asked, done, verdict } = found.receipt
     answer(true, ['VALID', `Signed by the operator on ${found.receipt.time}.`,
       `It states: ${asked.kind} of ${asked.records} records; level ${done.level}; verdict ${verdict}. This does not check whether it is about your request.`,
       `Entry ${found.index + 1} of ${found.size} in the log.`, ...seen, 'Not covered:', ...found.receipt.not_covered])
   } catch (error) {
-    answer(false, ['NOT VALID', error.message])
+    answer(false, [error instanceof NotThatKey ? 'Nothing was checked' : 'NOT VALID', error.message])
   }
 }
