@@ -204,6 +204,20 @@ def test_compiled_code_never_reads_two_widths(kernel, loss):
         whole_life(type("Wide", (FedAvg,), both)(model=mine(dim=4), loss=loss))
 
 
+@pytest.mark.parametrize(("kernel", "loss"), [(LightGCN, "bpr"), (MF, "bce")])
+def test_compiled_code_never_reads_two_kinds(kernel, loss):
+    def rows(self, ids, clock):  # of its author, so nobody knows its kind
+        return FedAvg.client_init(self, ids, clock)
+
+    both = {"server_init": doubled(FedAvg.server_init), "client_init": rows}
+    mixed = type("Mixed", (FedAvg,), both)(model=kernel(dim=4), loss=loss)
+    with pytest.raises(BoundaryError, match=r"'item' is float64, what .* is float32; expected one"):
+        whole_life(mixed)
+    both["client_init"] = doubled(rows)
+    alike = type("Alike", (FedAvg,), both)(model=kernel(dim=4), loss=loss)
+    whole_life(alike)  # the control
+
+
 def test_a_round_that_is_counted_twice_is_told_with_the_line_to_write():
     def twice(self, state, sums, world, clock):
         made = FedAvg.server_step(self, state, sums, world, clock)

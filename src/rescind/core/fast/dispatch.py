@@ -46,17 +46,23 @@ def client_sum(
     """Run one local round with the kernel of the model."""
     if getattr(method.model, "kernel", "") == "linear":
         (name, start, stop), *_ = method.model.pieces()  # type: ignore[attr-defined]
-        _check_widths(public["item"], name, private[name].flatten(1)[:, start:stop])
+        _check_alike(public["item"], name, private[name].flatten(1)[:, start:stop])
         summed, after, _ = linear.client_sum(method, public, private, cohort, clock)
         return summed, after
-    _check_widths(public["item"], "user", private["user"])
+    _check_alike(public["item"], "user", private["user"])
     if public["item"].device.type != "cpu":
         return ego_gpu.ego_bpr(method, public, private, cohort, clock)
     return _ego_bpr(method, public["item"].contiguous(), private, cohort, clock)
 
 
-def _check_widths(table: Tensor, name: str, rows: Tensor) -> None:
-    """Refuse rows of other widths: compiled code reads past the end of the narrower ones."""
+def _check_alike(table: Tensor, name: str, rows: Tensor) -> None:
+    """Refuse rows of another kind, and of other widths: compiled code reads past their end."""
+    if rows.dtype != table.dtype:
+        ours, theirs = (str(one.dtype).removeprefix("torch.") for one in (table, rows))
+        raise BoundaryError(
+            f"the public 'item' is {ours}, what the model reads of the private '{name}' is "
+            f"{theirs}; expected one kind. Change server_init or client_init."
+        )
     if rows.shape[1:] != table.shape[1:]:
         raise BoundaryError(
             f"the public 'item' is [items, {table.shape[1]}], what the model reads of the private "
