@@ -163,8 +163,7 @@ class Proof:
     note: str
 
     def __str__(self) -> str:
-        hashes = "".join(f"{in_base64(one)}\n" for one in self.path)
-        return f"{_FIRST}{self.index}\n{hashes}\n{self.note}"
+        return "\n".join([f"{_FIRST}{self.index}", *map(in_base64, self.path), "", self.note])
 
     @classmethod
     def parse(cls, text: str) -> Proof:
