@@ -136,8 +136,12 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_a_command_that_has_not_begun_ends_in_the_same_way(monkeypatch, capsys, signal_, code):
     """While the command line is read, typer does not hear signals."""
     monkeypatch.setattr(cli, "_ask", lambda: signal.raise_signal(signal_))
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
+    heeded = signal.signal(signal.SIGINT, signal.default_int_handler)  # `make test &` ignores it
+    try:
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+    finally:
+        signal.signal(signal.SIGINT, heeded)
     assert stop.value.code == code
     assert capsys.readouterr().err == "\nstopped. Give the same command to begin again.\n"
 
