@@ -16,7 +16,7 @@ from page_blocks import ROOT, Block, blocks, play
 from rescind import data
 from rescind.cli import app
 from rescind.experiments.recipe import read
-from rescind.methods._outside import load_file
+from rescind.methods._own_file import load_file
 
 TUTORIALS = sorted(p.name for p in (ROOT / "docs" / "tutorials").glob("*.md"))
 

@@ -17,8 +17,9 @@ from rescind.errors import ConfigError
 from rescind.experiments.learning_run import run_key
 from rescind.experiments.prepared_data import obtained
 from rescind.experiments.recipe import read
-from rescind.methods import _outside
-from rescind.methods._outside import file_of, remember
+from rescind.methods import _outside, _own_file
+from rescind.methods._outside import remember
+from rescind.methods._own_file import file_of
 from rescind.models.mf import MF
 from rescind.privacy import keys
 from rescind.storage.kinds import METHODS, UNLEARNERS
@@ -98,7 +99,7 @@ def rescind(monkeypatch, capsys, tmp_path):
 
 def forgotten(path: Path) -> None:
     """Do as a new process does: nothing of this file is loaded."""
-    name = _outside._LOADED.pop(path.resolve())
+    name = _own_file.LOADED.pop(path.resolve())
     del sys.modules[name]
 
 

@@ -133,7 +133,7 @@ def main() -> None:
         try:
             _answer()
         except Exception as error:
-            from rescind.methods._outside import in_own_file  # is there if such a file was loaded
+            from rescind.methods._own_file import in_own_file  # is there if such a file was loaded
 
             if os.environ.get(EVERY_LINE) or not (said := in_own_file(error)):
                 raise

@@ -61,7 +61,8 @@ def _show(file: str) -> None:
     """Load the file of a method, say what it is, and remember it."""
     from rescind.core.settings import find
     from rescind.errors import ConfigError
-    from rescind.methods._outside import FORGETS, class_name, code_of
+    from rescind.methods._outside import class_name
+    from rescind.methods._own_file import FORGETS, code_of
     from rescind.storage.kinds import UNLEARNERS
 
     if not file.partition(":")[0].endswith(".py"):

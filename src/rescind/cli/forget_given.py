@@ -87,7 +87,8 @@ def unlearner(name: str | None, changes: Sequence[str] = ()) -> Unlearner | None
     from rescind.errors import ConfigError, suggest
     from rescind.experiments.recipe_file import setting
     from rescind.forgetting.forget import settings_of_forgetting
-    from rescind.methods._outside import FORGETS, class_name
+    from rescind.methods._outside import class_name
+    from rescind.methods._own_file import FORGETS
     from rescind.storage.kinds import MODELS, UNLEARNERS
 
     if name is None:

@@ -28,7 +28,7 @@ from rescind.core.federation import Federation
 from rescind.core.method import Unlearner
 from rescind.core.records import Event
 from rescind.errors import ConfigError
-from rescind.methods._outside import files_of, load_file
+from rescind.methods._own_file import files_of, load_file
 from rescind.storage.events import pack_event, unpack_event
 from rescind.storage.federations import load_federation, save_federation
 from rescind.storage.packing import as_notes

@@ -20,7 +20,7 @@ from rescind.life.entry import Entry, Setting
 from rescind.life.nodes_rows import NODE_ROWS
 from rescind.life.peers import PEERS
 from rescind.life.rows import ROUNDS, ROWS, Row
-from rescind.methods._outside import missing_module, run_text
+from rescind.methods._own_file import missing_module, run_text
 from rescind.storage.kinds import METHODS, MODELS
 
 Changes = tuple[tuple[str, Any], ...]

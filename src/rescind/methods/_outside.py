@@ -15,42 +15,34 @@ files can have classes of one name, and a file can be edited.
 
 from __future__ import annotations
 
-import importlib.util
-import inspect
+import importlib
 import logging
 import re
 import sys
-import traceback
 from collections.abc import Iterator
-from dataclasses import is_dataclass
-from difflib import get_close_matches
 from functools import cache, lru_cache
-from hashlib import sha256
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar, get_origin
 
 from rescind.core.settings import classes_in, in_package
 from rescind.errors import ConfigError, suggest
+from rescind.methods._own_file import (
+    LEARNS,
+    LOADED,
+    PACKAGE,
+    code_in,
+    code_of,
+    file_of,
+    load_file,
+    why_none,
+)
 from rescind.privacy import keys
-
-if TYPE_CHECKING:
-    from rescind.core.method import Unlearner
 
 log = logging.getLogger(__name__)
 
 GROUP = "rescind.methods"
-LEARNS, FORGETS = "server_sample", "unlearn"
-"""Attributes of learners, and of everything that can forget."""
-PACKAGE = "rescind.methods"
 REMEMBERED = "methods.txt"
-_LOADED: dict[Path, str] = {}
-"""Files that were loaded, and the names of their modules; the one that was named last is last."""
-_CODE: dict[str, str] = {}
-"""By module, the file and digest of what was run: a file may be edited while its code is used."""
-OWN = "rescind_own_"
-"""Modules of files that were run here begin with it."""
 
 
 def class_name(text: str, marker: str = LEARNS, near: Path | None = None) -> str:
@@ -73,7 +65,7 @@ def class_name(text: str, marker: str = LEARNS, near: Path | None = None) -> str
     found = classes_in(module.__name__, marker)
     kind = "learner" if marker == LEARNS else "unlearner"
     if not found:
-        raise ConfigError(f"{path} defines no {kind}. {_why_none(module)}")
+        raise ConfigError(f"{path} defines no {kind}. {why_none(module)}")
     if chosen and chosen not in found:
         raise ConfigError(f"{path} has no {kind} '{chosen}'; {suggest(chosen, found)}")
     if not chosen and len(found) > 1:
@@ -81,163 +73,6 @@ def class_name(text: str, marker: str = LEARNS, near: Path | None = None) -> str
         raise ConfigError(f"{path} defines {len(found)} methods. Name one of them: {each}.")
     remember(Path(path))
     return chosen or next(iter(found))
-
-
-def load_file(path: Path) -> ModuleType:
-    """Run a Python file and return its module; run it again only if its text has changed."""
-    path = path.expanduser().resolve()
-    known = _LOADED.get(path)
-    if known is None or (known in _CODE and path.is_file() and _CODE[known] != _code(path)):
-        if not path.is_file():
-            raise ConfigError(f"there is no file {path}. Give the file that defines your method.")
-        module = _there(path) or _run(path)
-        _check(path, module)
-        known = module.__name__
-    _LOADED.pop(path, None)  # goes last: of two classes of one name, the one named last counts
-    _LOADED[path] = known
-    return sys.modules[known]
-
-
-def _there(path: Path) -> ModuleType | None:
-    """Return the module of this file if the process imported it, as a script and its workers do."""
-    for name, module in list(sys.modules.items()):
-        if name.startswith(OWN):
-            continue
-        file = getattr(module, "__file__", None)
-        if file and file.endswith(path.name) and Path(file).resolve() == path:
-            return module
-    return None
-
-
-def _run(path: Path) -> ModuleType:
-    # The name depends on path and text alone, so that a worker finds what was sent to it, and
-    # objects of an earlier text do not become those of the new one.
-    text = path.read_bytes()
-    name = f"{OWN}{path.stem}_{sha256(str(path).encode() + text).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"{path} is not a Python file. Give the file that defines your method.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses read their types there
-    try:
-        run_text(path, text, module)
-    except Exception as error:
-        del sys.modules[name]
-        raise ConfigError(f"{path} cannot be loaded: {_cause(error, path)}") from error
-    return module
-
-
-def run_text(path: Path, text: bytes, module: ModuleType) -> None:
-    """Run the text of a file in a module, and note its digest.
-
-    Python's own loader may run compiled code of an earlier text: it compares sizes and seconds.
-    """
-    _CODE[module.__name__] = _code(path, text)
-    exec(compile(text, str(path), "exec"), vars(module))
-
-
-def _code(path: Path, text: bytes | None = None) -> str:
-    """Return the name of a file and its digest, as results and receipts state them."""
-    text = path.read_bytes() if text is None else text
-    return f"{path.name} sha256:{sha256(text).hexdigest()[:12]}"
-
-
-def _cause(error: Exception, path: Path) -> str:
-    """Return what went wrong and in which line of the file."""
-    inside = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == path]
-    line = error.lineno if isinstance(error, SyntaxError) else inside[-1].lineno if inside else None
-    words = error.msg if isinstance(error, SyntaxError) else str(error)
-    return f"line {line}: {type(error).__name__}: {words}{missing_module(error, path)}"
-
-
-def missing_module(error: Exception, path: Path) -> str:
-    """Return what to do about a module that is not there; "" for other errors."""
-    if not isinstance(error, ModuleNotFoundError) or not error.name:
-        return ""
-    name = error.name.partition(".")[0]
-    beside = [at.name for at in (path.with_name(f"{name}.py"), path.with_name(name)) if at.exists()]
-    if not beside:
-        return f". Install '{name}' where rescind is installed."
-    return (
-        f". A method is one file, and what lies beside it is not found: put what it needs of "
-        f"{beside[0]} into {path.name}, or install '{name}' as a package."
-    )
-
-
-def in_own_file(error: Exception) -> str:
-    """Return the lines of a traceback that are in files loaded here, and what happened at last.
-
-    If none of them is, but a method of such a file was at work, it is about what that returned. ""
-    without one.
-    """
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if Path(frame.filename) in _LOADED]
-    files = _at_work(error)
-    if not own and not files:
-        return ""
-    shown = own if frames[-1] in own else [*own, frames[-1]]
-    said = "".join([*traceback.format_list(shown), *traceback.format_exception_only(error)])
-    if own:
-        return said.rstrip()
-    return (
-        f"{said}This is no line of {', '.join(files)}, but most likely about a value from there: "
-        f"a table or a number per client that has another name, width or kind than is expected."
-    )
-
-
-def _at_work(error: Exception) -> list[str]:
-    """Return the names of files loaded here whose methods are named in the frames of an error."""
-    modules = {module: path.name for path, module in _LOADED.items()}
-    found = dict[str, None]()
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        for name in ("self", "method", "m"):
-            if file := modules.get(type(frame.f_locals.get(name)).__module__):
-                found[file] = None
-    return list(found)
-
-
-def _check(path: Path, module: ModuleType) -> None:
-    """Refuse classes that could not be told apart later, or whose settings would not count."""
-    from rescind.core.own_code import check_written  # loads torch, as the classes did
-
-    for name, cls in classes_in(module.__name__, FORGETS).items():
-        check_name(cls)
-        try:
-            check_written(cls)
-        except ConfigError as error:
-            raise ConfigError(f"{path}: {error}") from None
-        if is_dataclass(cls) and "__dataclass_fields__" not in vars(cls):
-            ours = [n for n, hint in inspect.get_annotations(cls).items() if not _fixed(hint)]
-            if ours:
-                raise ConfigError(
-                    f"{path}: {name} has the settings {', '.join(ours)}, but is no dataclass, so "
-                    f"they would not count. Write @dataclass(frozen=True, kw_only=True) above it."
-                )
-
-
-def _fixed(hint: Any) -> bool:
-    return "ClassVar" in hint if isinstance(hint, str) else get_origin(hint) is ClassVar
-
-
-def check_name(cls: type) -> None:
-    """Refuse a class from elsewhere with the name of a method here: a saved run has names only."""
-    mine = in_package(PACKAGE, FORGETS, cls.__name__)
-    if mine is not None and not cls.__module__.startswith("rescind."):
-        raise ConfigError(
-            f"your class is called {cls.__name__}, as a method of rescind is. A saved run would "
-            f"load that one. Give your class another name."
-        )
-
-
-def _why_none(module: ModuleType) -> str:
-    for name, cls in inspect.getmembers(module, inspect.isclass):
-        if cls.__module__ == module.__name__ and inspect.isabstract(cls):
-            lacks = sorted(getattr(cls, "__abstractmethods__", ()))
-            wrote = [one for one, value in vars(cls).items() if inspect.isfunction(value)]
-            near = {one: get_close_matches(one, wrote, 1, 0.8) for one in lacks}
-            spelt = [f" Did you mean it by {found[0]}?" for found in near.values() if found]
-            return f"{name} lacks {', '.join(lacks)}.{''.join(spelt)}"
-    return "Write a frozen dataclass whose base is one of rescind.core's (docs/methods.md)."
 
 
 def remember(path: Path) -> None:
@@ -283,7 +118,7 @@ def _known_otherwise(name: str, marker: str) -> bool:
     """Return whether rescind, an installed package or this script has a class of this name."""
     if in_package(PACKAGE, marker, name) is not None:
         return True
-    files = {*_LOADED.values()}
+    files = {*LOADED.values()}
     here = (
         one for module in _in_process() if module not in files for one in classes_in(module, marker)
     )
@@ -344,9 +179,9 @@ def made_by(marker: str, name: str, made: str, run: str) -> type:
     for path in _remembered():
         if not path.is_file() or not _mentions(path, name):
             continue
-        if _code(path).endswith(wanted):
+        if code_in(path).endswith(wanted):
             return classes_in(load_file(path).__name__, marker)[name]
-        others.append(f"{path.parent}/{_code(path)}")
+        others.append(f"{path.parent}/{code_in(path)}")
     raise ConfigError(_other_code(name, made, run, list(dict.fromkeys(others))))
 
 
@@ -372,17 +207,9 @@ def _other_code(name: str, made: str, run: str, others: list[str]) -> str:
     )
 
 
-def code_of(cls: type) -> str:
-    """Return the file of a class outside rescind, and the digest of its text; "" if it has none."""
-    if known := _CODE.get(cls.__module__):
-        return known
-    path = file_of(cls)
-    return "" if path is None else _code(path)
-
-
 def _in_process() -> list[str]:
     """Return the modules that define a method outside rescind, the newest first."""
-    known = dict.fromkeys(reversed(_LOADED.values()))
+    known = dict.fromkeys(reversed(LOADED.values()))
     from rescind.core.method import Unlearner  # here: who looks for a name needs no torch
 
     later = [cls.__module__ for cls in _below(Unlearner)]
@@ -435,18 +262,3 @@ def _in(path: Path) -> list[str]:
     except (OSError, UnicodeDecodeError):
         return []
     return re.findall(r"^class ([A-Za-z]\w*)\(", text, re.MULTILINE)
-
-
-def files_of(method: Unlearner) -> tuple[Path, ...]:
-    """Return the files that a worker process must load: the method's, and those loaded here."""
-    mine = file_of(type(method))
-    return tuple(dict.fromkeys([*_LOADED, *([mine] if mine else [])]))
-
-
-def file_of(cls: type) -> Path | None:
-    """Return the file of a class outside rescind, None for those of rescind."""
-    if cls.__module__.startswith("rescind."):
-        return None
-    module = sys.modules.get(cls.__module__)
-    file = getattr(module, "__file__", None)
-    return Path(file).resolve() if file and Path(file).is_file() else None

@@ -29,7 +29,8 @@ from rescind.core.run_state import RunState
 from rescind.core.settings import fields_of, find, from_table, in_package, to_table
 from rescind.core.world import Sizes, World
 from rescind.errors import ConfigError, DataError
-from rescind.methods._outside import check_name, code_of, made_by
+from rescind.methods._outside import made_by
+from rescind.methods._own_file import check_name, code_of
 from rescind.storage import packing, whole
 from rescind.storage.content import Store, warn_of
 from rescind.storage.kinds import METHODS, MODELS

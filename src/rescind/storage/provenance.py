@@ -9,7 +9,7 @@ from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 
-from rescind.methods._outside import code_of
+from rescind.methods._own_file import code_of
 
 
 def versions() -> dict[str, str]:
