@@ -18,6 +18,7 @@ from browsing import Town, Visitor, town
 from fabricated import made
 from rescind.audits.finding import Finding
 from rescind.ledger import accounts, tables
+from rescind.ledger.agency import Extend as ExtendBy
 from rescind.ledger.audited import write_audit
 from rescind.ledger.batch import Answer, Batch
 from rescind.ledger.jobs import StartJob
@@ -194,6 +195,35 @@ def test_a_deadline_is_extended_with_a_reason(enter, place) -> None:
     row = place.ledger.reading.request(request)
     assert row.expected_by - before == timedelta(days=14)
     assert row.reason == "The archive answers slowly."
+
+
+def test_a_person_reads_why_it_takes_longer_on_the_page_that_is_open(visit, enter, place) -> None:
+    me = visit()
+    theirs = me.join()
+    me.bring(theirs, 10, 11, 12)
+    theirs.get_by_role("button", name="lend all", exact=True).click()
+    theirs.get_by_text("3 are lent.").wait_for()
+    theirs.get_by_role("button", name="take back", exact=False).first.click()
+    asked = theirs.locator("[data-request]")
+    asked.locator(".steps .done").nth(1).wait_for()
+    assert theirs.locator("[data-delay]").count() == 0, "control: nobody has extended it"
+    request = str(asked.get_attribute("data-request"))
+    _, page = enter()
+    page.get_by_role("button", name=f"Extend request {request[:8]}").click()
+    page.get_by_label("Days more").fill("21")
+    page.get_by_label("Reason").fill("The archive answers slowly.")
+    confirm(page, "Extend")
+    due = place.ledger.reading.request(request).expected_by
+    told = theirs.locator("[data-delay]")
+    told.wait_for()
+    assert f"at the latest until {due.day} {due:%b}" in told.inner_text()
+    assert "The archive answers slowly." in told.inner_text()
+    do(place, ExtendBy(request, 7, "Nor does the backup."))
+    theirs.reload()
+    theirs.get_by_text("Nor does the backup.").wait_for()
+    place.release()
+    theirs.locator("[data-status=fulfilled]").wait_for()
+    assert theirs.locator("[data-delay]").count() == 0, "it is done"
 
 
 def test_rounds_of_a_generation_arrive_live(enter, place) -> None:

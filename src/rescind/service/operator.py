@@ -166,7 +166,10 @@ async def extend(
 ) -> Response:
     """Give a request more time; its person is told the reason."""
     operation = agency.Extend(name, body.days, body.reason)
-    return told(await service.submit(operation, await once(request, key)))
+    answer = await service.submit(operation, await once(request, key))
+    if (person := service.ledger.reading.request(name).person) is not None:
+        service.changed(person, "request", answer)  # an open page shows it at once
+    return told(answer)
 
 
 @router.at("POST /v1/operator/releases", bodies.Anything, 202)

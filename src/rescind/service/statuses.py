@@ -44,7 +44,14 @@ def details(service: Service, row: Any) -> str:
     if being_written(service, row):
         return WRITING if not more else _DETAILS[agency.FULFILLED] + more
     text = f"Unreadable here and out of the sum. {next_release(service)}{more}"
-    return f"{text} It takes longer: {row.reason}" if row.reason else text
+    return f"{text} It takes longer: {why}" if (why := delay(service, row)) else text
+
+
+def delay(service: Service, row: Any) -> str | None:
+    """Return the reason that the operator gave for needing more time, while it is needed."""
+    if row.reason == agency.NEED_USER_VERIFICATION or row.status != agency.IN_PROGRESS:
+        return None
+    return None if being_written(service, row) else row.reason
 
 
 def next_release(service: Service) -> str:
@@ -95,6 +102,7 @@ def for_person(service: Service, row: Any) -> dict[str, Any]:
         "level": row.level,
         **_served(service, row),
         "leaf": row.leaf,
+        "delay": delay(service, row),
         "receipt": row.receipt is not None,
     }
 

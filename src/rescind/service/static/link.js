@@ -15,8 +15,10 @@ try {
   const left = await device.get('facts', 'left')
   const mine = left?.request_id === request.request_id ? left : undefined
   const items = (await device.get('facts', 'catalogue'))?.items ?? []
+  // The reason of a delay stands with the request, with its day.
+  const says = request.processing_details.replace(`It takes longer: ${request.delay}`, '')
   render(html`<main><h1>What you took back</h1>
-    <p class="lead">${request.processing_details.replace(TIME, when)}</p>
+    <p class="lead">${says.replace(TIME, when)}</p>
     <div class="card"><${Request} request=${request} mine=${mine} device=${device} path=${path} catalogue=${new Catalogue(items)} /></div>
     <${Papers} /></main>`, page)
 } catch (error) {

@@ -36,6 +36,7 @@ export function Request ({ request, due, mine, device, path, catalogue }) {
     <h3>${what} <span class="quiet">· ${when(request.received_at)}</span>${' '}<span class=${`badge ${request.status === 'fulfilled' ? 'good' : 'open'}`}>${
       request.status === 'fulfilled' ? 'done' : request.status.replace('_', ' ')}</span></h3>
     <${Steps} request=${request} due=${due} />
+    ${request.delay && html`<p class="summary open" data-delay>It takes longer, at the latest until ${when(request.expected_by)}: ${request.delay}</p>`}
     <div class="row">
       ${mine?.acknowledgement && html`<button onClick=${() => save(`acknowledgement-${request.request_id.slice(0, 8)}.json`,
         JSON.stringify({ ...mine.acknowledgement, items: mine.items }, null, 1), 'application/json')}>acknowledgement ↓</button>`}
