@@ -160,6 +160,19 @@ def test_taking_back_is_done_with_the_answer(house: House) -> None:
     assert house.caller().get(told["link"] + "x").status_code == 404
 
 
+def test_a_person_is_told_why_it_takes_longer_and_until_when(house: House) -> None:
+    person, officer = house.person((1, 2, 3)), house.operator("officer")
+    told = person.post("/v1/me/requests", {"kind": "unshare", "items": ["item-2"]}).json()
+    one, due = f"/v1/me/requests/{told['request_id']}", told["expected_by"]
+    assert person.get(one).json()["delay"] is None
+    path = f"/v1/operator/requests/{told['request_id']}/extend"
+    assert officer.post(path, {"days": 5, "reason": "many requests"}).status_code == 200
+    for later in (person.get(one).json(), house.caller().get(told["link"]).json()):
+        assert (later["delay"], later["expected_by"] > due) == ("many requests", True)
+    house.release(house.operator(), "a" * 32)
+    assert person.get(one).json()["delay"] is None, "it is done"
+
+
 def test_a_link_ends_after_60_days(house: House) -> None:
     told = house.person((1,)).post("/v1/me/requests", {"kind": "erase", "items": ["item-1"]}).json()
     house.clock.go(days=61)
