@@ -71,6 +71,24 @@ def let_in(runs: tuple[str, ...]) -> None:
     assert not Blocklist.of_dataset("shop").has_withdrawn("c3")
 
 
+@pytest.mark.parametrize("named", ["run", "run-forgot-1", "run-forgot-2"])
+@pytest.mark.parametrize("learnt_since", [False, True])
+def test_whichever_folder_of_a_run_is_named_a_user_is_let_in_by_all(
+    named: str, learnt_since: bool
+) -> None:
+    """As an officer who has the receipt's folder, or the newest one, in hand."""
+    words = ("--withdraw", "c7", "--audits", "none", "--request", "none")
+    assert rescind("forget", "run-forgot-1", *words).exit_code == 0  # somebody else's, after hers
+    if learnt_since:  # as each night does: the run names its successors no more
+        run_cell(CELL, Path("run"))
+    let_in(("--run", named))
+    assert appended("new.csv", "c3,p4\nc3,p5\n") == (2, 0)
+    run_cell(CELL, Path("run"))
+    users = load_federation(Path("run/model")).labels.users
+    assert "c3" in users
+    assert "c7" not in users, "control: who was not let in stays out"
+
+
 @pytest.mark.parametrize("runs", RUNS)
 def test_without_a_second_withdrawal_new_rows_count(runs: tuple[str, ...]) -> None:
     """The control of all below."""

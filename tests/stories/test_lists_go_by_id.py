@@ -19,7 +19,8 @@ from rescind.experiments import stream_run
 from rescind.experiments.cell import Cell, DataSettings, RunSettings
 from rescind.experiments.forget_run import answer
 from rescind.experiments.learning_run import Result, run_cell
-from rescind.experiments.request_queue import current, work_through
+from rescind.experiments.request_queue import work_through
+from rescind.forgetting.run_chain import current
 from rescind.methods.additive.gram import Gram
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.methods.continual.f3crec import F3CRec

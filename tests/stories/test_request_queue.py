@@ -29,10 +29,11 @@ from rescind.experiments.left_in_others import left_in_others
 from rescind.experiments.read_request import NamedRecords
 from rescind.experiments.request_files import months_after, read_all
 from rescind.experiments.request_log import log_lines, metrics_text
-from rescind.experiments.request_queue import Pass, current, work_through
+from rescind.experiments.request_queue import Pass, work_through
 from rescind.experiments.request_states import due_told, open_requests, time_left
 from rescind.forgetting import data_erasure
 from rescind.forgetting.receipt import opened, parse
+from rescind.forgetting.run_chain import current
 from rescind.forgetting.succession import begin_learning, rerunning
 from rescind.forgetting.verify import verify
 from rescind.methods.additive.gram import Gram

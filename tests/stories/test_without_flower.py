@@ -57,7 +57,7 @@ def test_a_customer_who_returns_is_let_in(tmp_path: Path, monkeypatch: pytest.Mo
     admit = ("data", "admit", "shop", "--user", "c3")
     code, said = rescind(*admit, "--run", "run-forgot-1")
     assert code == 0, said
-    assert "let in again by shop, run-forgot-1; erased rows stay away" in said
+    assert "let in again by shop, run, run-forgot-1; erased rows stay away" in said
     Path("later.csv").write_text("user,item\nc3,p91\n")
     assert append_file("shop", "later.csv").rows == 1
 

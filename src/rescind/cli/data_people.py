@@ -192,7 +192,7 @@ def admit_user(
     """Let a user who withdrew come in again: their rows in files that are added later count.
 
     Erased rows stay away, as the receipt says. A run keeps a list of its own, so name each run
-    that answered the withdrawal. So does a silo: end its join, and name its folder.
+    that answered the withdrawal (any of its folders: RUN, RUN-forgot-1). So does a silo: end its join, and name its folder.
 
     Example: rescind data admit mine --user c7 --run runs/mine
     """
@@ -200,8 +200,8 @@ def admit_user(
     from rescind.data.erasing import admit_imported
     from rescind.data.importing import check_imported
     from rescind.errors import ConfigError, DataError
-    from rescind.experiments.request_queue import links
     from rescind.flower.silo.silo_notes import is_silo
+    from rescind.forgetting.run_chain import lineage
 
     check_imported(name)
     for one in run or ():
@@ -212,7 +212,7 @@ def admit_user(
     # Silos first: they look for the user's rows in the data, which loses them.
     found = _let_in_by_silos(silo, name, user) if silo else []
     found += [name] if admit_imported(name, user) else []
-    folders = [link for one in run or () for link in links(one)]
+    folders = [folder for one in run or () for folder in lineage(one)]
     found += [str(folder) for folder in folders if Blocklist.admit(folder / FILE, user)]
     if not found:
         asked = ", ".join([name, *map(str, [*(run or ()), *(silo or ())])])

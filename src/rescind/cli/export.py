@@ -27,8 +27,8 @@ def command(
     """
     from rescind.cli.progress import working
     from rescind.errors import ConfigError
-    from rescind.experiments.request_queue import current
     from rescind.experiments.serving import NEAR, TOP, export
+    from rescind.forgetting.run_chain import current
     from rescind.storage.federations import load_federation
     from rescind.storage.run_folder import model_in
 

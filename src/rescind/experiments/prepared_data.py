@@ -98,7 +98,8 @@ def withheld_from(dataset: AnyData, folder: Path | None = None) -> Blocklist:
     if answered_alone(dataset, folder):
         log.warning(
             "a request was answered in %s and nowhere else: what it removed is left out here. To "
-            "undo a trial, delete the folder and run again", folder
+            "undo a trial, delete the folder and run again. Somebody was let in again? Let them in "
+            "here, too: rescind data admit %s --user USER --run %s", folder, dataset.name, folder
         )  # fmt: skip
     return found
 

@@ -68,18 +68,16 @@ from rescind.forgetting.data_erasure import erase, finish
 from rescind.forgetting.forget import FEWEST, Audits
 from rescind.forgetting.receipt import parse
 from rescind.forgetting.receipt_html import page
+from rescind.forgetting.run_chain import chain, current
 from rescind.forgetting.succession import (
     KEY,
     PAGE,
     PROOF,
     RECEIPT,
     moved_request,
-    replaced,
-    settle,
 )  # fmt: skip
 from rescind.storage.events import event_text
 from rescind.storage.run_folder import (
-    MOVED,
     check_finished,
     check_free,
     read_facts,
@@ -169,23 +167,6 @@ def _lateness(about: dict[str, Any]) -> str:
     return f"answered {days} day{'' if days == 1 else 's'} late (due {due:%Y-%m-%d})"
 
 
-def current(run: Path) -> Path:
-    """Return the run that stands now: the last one that replaced this run."""
-    for link in links(run):
-        run = link
-    return run
-
-
-def links(run: Path) -> Iterator[Path]:
-    """Yield a run and all that replaced it; an interrupted replacement is finished first."""
-    while True:
-        yield run
-        new = settle(run) if run.is_dir() else None
-        if new is None or not new.is_dir() or not (run / MOVED).is_file():
-            return
-        run = new
-
-
 def _give(
     folder: Path, run: Path, one: Asked, audits: Audits, workers: int, tell: Callable[[str], Any]
 ) -> None:
@@ -200,7 +181,7 @@ def _give(
         text = event_text(event, fed.labels).encode()
         write_atomically(_exact_request(folder, one.name), text, private=True)
 
-    *before, last = links([run, *replaced(run)][-1])  # whichever run of the chain was named
+    *before, last = chain(run)
     returned = one.items is None and let_in_again(last, one.user)
     moved = [link for link in before if one.digest == moved_request(link)]
     if moved and not returned:
