@@ -76,12 +76,12 @@ def test_the_whole_story(visit, place, tmp_path: Path) -> None:
     expect(good).to_contain_text(f"seen by {witness.name} on")
 
     files = {}
-    for name in ("receipt ↓", "proof ↓", "its key ↓"):
+    for name in ("receipt ↓", "proof ↓", "its key ↓", "acknowledgement ↓"):
         with page.expect_download() as saved:
             request.get_by_role("button", name=name).click()
         files[name] = tmp_path / saved.value.suggested_filename
         saved.value.save_as(files[name])
-    verified(place, files)
+    verified(place, files, item)
     offline(visit, page, files, str(place.app.state.service.log.key), str(witness))
 
     page.get_by_role("button", name="leave", exact=True).click()
@@ -110,17 +110,21 @@ def cosigned(place) -> Key:
     return key
 
 
-def verified(place, files) -> None:
-    """`rescind verify` says the same, and not so for a changed byte."""
+def verified(place, files, item: str) -> None:
+    """`rescind verify` says the same of the files that the page saved."""
     from rescind.privacy import keys
 
     service = place.app.state.service
     command = [sys.executable, "-m", "rescind.cli", "verify", str(files["receipt ↓"])]
     command += ["--key", keys.public_text(service.ledger.signer), "--log-key", str(service.log.key)]
     command += ["--proof", str(files["proof ↓"])]
+    command += ["--acknowledgement", str(files["acknowledgement ↓"])]
+    command += ["--event-key", str(files["its key ↓"])]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "VALID" in done.stdout
+    assert f"about exactly this record: '{item}'" in done.stdout
+    assert "the signed receipt is about exactly what the acknowledgement is about" in done.stdout
 
 
 def offline(visit, page, files, log_key: str, witness: str) -> None:

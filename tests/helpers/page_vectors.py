@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import hmac
 import json
 import tempfile
 from pathlib import Path
@@ -16,11 +15,11 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from rescind.ledger.lending import CHANGE, statement
 from rescind.methods.additive import _live_release as live_release
 from rescind.methods.additive._live_release import Form, Weights
 from rescind.methods.additive._live_sum import added_up
 from rescind.privacy import keys
+from rescind.proof.changes import entry_under, statement
 from rescind.proof.notes import LOG, WITNESS, Checkpoint, Key, Proof, signature_line, signed
 from rescind.proof.tlog import Tree
 
@@ -108,9 +107,9 @@ def changes() -> list[dict[str, Any]]:
     at = datetime(2026, 11, 16, 12, 0, 0, 31_000, UTC)
     for kind, items in (("lend", ["film-1"]), ("erase", ['"é\\', "\u2028 &<\t"]), ("leave", [])):
         opening = hashlib.sha256(kind.encode()).digest()
-        digest = hmac.digest(opening, statement(kind, items, at.isoformat(), 7), "sha256")
+        entry = entry_under(opening, statement(kind, items, at.isoformat(), 7))
         fact = {"kind": kind, "time": at.isoformat(), "seq": 7, "opening": opening.hex()}
-        found.append({**fact, "items": items, "entry": (CHANGE + digest).hex()})
+        found.append({**fact, "items": items, "entry": entry.hex()})
     return found
 
 

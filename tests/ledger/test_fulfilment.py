@@ -25,9 +25,10 @@ from rescind.forgetting.verify import verify
 from rescind.ledger import fulfilment, tables
 from rescind.ledger.book import Ledger
 from rescind.ledger.catalogue import Catalogue
-from rescind.ledger.lending import TakeBack, statement
+from rescind.ledger.lending import TakeBack
 from rescind.ledger.options import Options
 from rescind.privacy import keys
+from rescind.proof.changes import statement
 from rescind.proof.notes import Proof
 
 CATALOGUE = Catalogue([f"film-{n}" for n in range(20)])

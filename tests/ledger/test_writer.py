@@ -20,7 +20,8 @@ from rescind.ledger import tables
 from rescind.ledger.batch import Answer, Batch, Once
 from rescind.ledger.book import Ledger
 from rescind.ledger.errors import Busy, Closing, KeyReused, NotThere, StillRunning, VersionConflict
-from rescind.ledger.lending import Join, Lend, TakeBack, statement
+from rescind.ledger.lending import Join, Lend, TakeBack
+from rescind.proof.changes import statement
 from rescind.proof.tlog import root_of
 
 KEY = "0123456789abcdef-key"

@@ -68,13 +68,13 @@ def claim(house: House, code: str) -> tuple[int, object]:
 
 
 def followed(
-    script: str, base: str, answer: str, refused: bool = False
+    script: str, base: str, answer: str, folder: Path, refused: bool = False
 ) -> subprocess.CompletedProcess[str]:
     """Run a script of the page in which curl says this, and is refused or not."""
     curl = f'curl() {{ [[ $* != */requests ]] || printf %s "$ANSWER"; return {22 * refused}; }}\n'
     env = os.environ | {"ANSWER": answer, "BASE": base, "CODE": "none"}
     words = ["bash", "-c", curl + script]
-    return subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+    return subprocess.run(words, env=env, cwd=folder, capture_output=True, text=True, check=False)
 
 
 def test_each_user_finds_their_loans_and_makes_a_passkey(tmp_path: Path, mine: Path) -> None:
@@ -111,9 +111,14 @@ def test_somebody_who_never_comes_is_taken_out_by_their_code(tmp_path: Path, min
             answer = browser.post(path, sent)
             assert answer.status_code in (200, 202)
         base, left = "https://lend.example.org", answer.json()
-        said = followed(script, base, answer.text)
-        assert json.loads(said.stdout) == {**left, "link": base + left["link"]}, "to pass on"
-        assert (said.returncode, followed(script, base, "{}", refused=True).returncode) == (0, 22)
+        said = followed(script, base, answer.text, tmp_path)
+        (file,) = tmp_path.glob("left-*.json")
+        assert file.name in said.stdout, "it says what to give"
+        assert json.loads(file.read_text()) == {**left, "link": base + left["link"]}, "to pass on"
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert len(left["acknowledgement"]["items"]) == 6, "with what shows what it is about"
+        refused = followed(script, base, "{}", tmp_path, refused=True)
+        assert (said.returncode, refused.returncode, refused.stdout) == (0, 22, "")
         assert house.ledger.reading.overview()["people"] == 6
 
 

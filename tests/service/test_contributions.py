@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from doors import House, opened
-from rescind.ledger.lending import statement
 from rescind.methods.additive._live_sum import weight_of
+from rescind.proof.changes import statement
 
 PATH, DEVICE = "/v1/me/contribution", "5" * 32
 

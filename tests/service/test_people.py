@@ -10,7 +10,7 @@ import json
 import pytest
 
 from doors import House
-from rescind.ledger.lending import statement
+from rescind.proof.changes import statement
 from rescind.service.limits import PROBES
 
 LOANS = ("item-1", "item-3", "item-5", "item-7", "item-9", "item-11")
@@ -62,6 +62,18 @@ def test_a_repeated_take_back_says_how_far_it_is(house: House) -> None:
     assert later["steps"].keys() > again.json()["steps"].keys(), "control: it went on meanwhile"
     for name in ("receipt_key", "link"):
         assert later[name] == first.json()[name]
+
+
+def test_a_replayed_answer_names_the_records_that_the_request_named(house: House) -> None:
+    person, key = house.person((1, 2, 3, 12)), "r" * 20
+    wish = {"kind": "erase", "items": ["item-12", "item-2"]}
+    for _ in range(2):
+        told = person.post("/v1/me/requests", wish, key).json()
+        assert told["acknowledgement"]["items"] == ["item-2", "item-12"]
+    wish, key = {"kind": "erase", "items": "everything"}, "s" * 20
+    first, again = (person.post("/v1/me/requests", wish, key).json() for _ in range(2))
+    assert first["acknowledgement"]["items"] == ["item-1", "item-3"]
+    assert "items" not in again["acknowledgement"], "the ledger keeps no items"
 
 
 def test_two_people_may_use_the_same_key(house: House) -> None:

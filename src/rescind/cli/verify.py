@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
+from rescind.cli.acknowledged import acknowledged
 from rescind.cli.given import check_kinds, key_given, read_receipt, signing_key_given
 from rescind.cli.options import Json
 from rescind.core.words import count_of, people_of
@@ -41,9 +42,24 @@ def command(
     chain: Annotated[list[Path] | None, Option(help="An earlier receipt; repeatable.")] = None,
     event: Annotated[
         Path | None,
-        Option(help="Your request (request.json), to check that the receipt is about it."),
+        Option(
+            "--event",
+            "--request",
+            help="Your request (request.json), to check that the receipt is about it.",
+        ),
     ] = None,
     event_key: Annotated[Path | None, Option(help=_EVENT_KEY)] = None,
+    acknowledgement: Annotated[
+        Path | None,
+        Option(
+            help="Of a service: its answer to your request, or the acknowledgement that its page "
+            "saves: is the receipt about these records?"
+        ),
+    ] = None,
+    item: Annotated[
+        list[str] | None,
+        Option(metavar="ID", help="A record that the acknowledgement is about; repeatable."),
+    ] = None,
     data: Annotated[
         Path | None,
         Option(
@@ -98,21 +114,24 @@ def command(
         receipt = receipt or run / RECEIPT
     if receipt is None:
         raise ConfigError("nothing to verify. Give a receipt.json, a folder of them, or --run RUN.")
-    if proof is None and (log_key or witness):
+    if (proof is None and witness) or (log_key and not (proof or acknowledgement)):
         raise ConfigError("--log-key and --witness check a proof. Give it with --proof FILE.")
     if receipt.is_dir():
-        if chain or event or event_key or data or proof or part or run:
+        if chain or event or event_key or acknowledgement or data or proof or part or run:
             raise ConfigError(
                 f"{receipt} is a folder of receipts, which takes --key and --json only. "
                 f"Name one receipt.json for the other options."
             )
         raise typer.Exit(_folder(receipt, _pinned(key or []), as_json))
     check_kinds({"": [receipt, *(chain or ())], "--event": [event], "--part": [part],
-                 "--event-key": [event_key], "--proof": [proof]})  # fmt: skip
+                 "--event-key": [event_key], "--proof": [proof],
+                 "--acknowledgement": [acknowledgement]})  # fmt: skip
     earlier = [read_receipt(path) for path in chain] if chain else None
     claims = [*_claims(data, read_receipt(receipt)), *_part(part)]
     secret = None if event_key is None else _secret(event_key)
     request = None if event is None else _request(event, secret)
+    more, secret = acknowledged(acknowledgement, item or [], secret, log_key)
+    claims += more
     found = verify(read_receipt(receipt), _pinned(key or []), earlier, request, claims, secret)
     if proof is not None:
         found = found.also(

@@ -16,6 +16,9 @@ NO_OPTION = ""
 SAYS = {
     NO_OPTION: "this is a receipt: give it by itself, without an option",
     "--event": "this is a request: give it with --event, and its key with --event-key",
+    "--acknowledgement": (
+        "this is the acknowledgement of a service (rescind serve): give it with --acknowledgement"
+    ),
     "--part": "this is one user's part of a request: give it with --part",
     "--event-key": (
         "these are 64 digits, as in the key of a receipt (the file receipt.key): give it with "
@@ -36,6 +39,7 @@ SAYS = {
 INSTEAD = {
     "--proof": "--proof takes the .tlog-proof that came with it",
     "--event": "--event takes the request (request.json)",
+    "--acknowledgement": "--acknowledgement takes the answer of the service to your request",
     "--part": "--part takes one user's part of a request",
     "--event-key": "--event-key takes the key that came with it (receipt.key)",
     "--key": "--key takes the operator's public key (signing.pub)",
@@ -81,6 +85,8 @@ def _option_of_table(table: Any) -> str | None:
     words = table.keys() if isinstance(table, dict) else set()
     for option, needed in (
         (NO_OPTION, {"asked", "done", "signature"}),
+        ("--acknowledgement", {"acknowledgement"}),
+        ("--acknowledgement", {"entry", "leaf", "opening"}),
         ("--part", {"request", "way", "key"}),
         ("rotation", {"by_old", "by_new"}),
     ):

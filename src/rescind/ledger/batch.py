@@ -45,7 +45,7 @@ class Operation(Protocol):
 
 @dataclass(frozen=True)
 class Answer:
-    """What the caller is told: an HTTP status and JSON. Names no items.
+    """What the caller is told: an HTTP status and JSON, which names no items.
 
     If `body` has "steps", the writer adds when the records were erased and left the sum.
     """
@@ -54,6 +54,9 @@ class Answer:
     body: Mapping[str, Any] = field(default_factory=dict)
     replayed: bool = False
     """Whether this was recorded before: `Idempotent-Replay: true`."""
+    items: tuple[int, ...] | None = None
+    """Places in the catalogue that a take-back was about. They are told once and never recorded:
+    what was taken back is on no disk."""
 
     @cached_property
     def text(self) -> str:

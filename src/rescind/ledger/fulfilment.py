@@ -28,6 +28,7 @@ from rescind.ledger.keyslots import about
 from rescind.ledger.lending import LEFT
 from rescind.methods.additive._live_release import Form
 from rescind.privacy.keys import about_signer
+from rescind.proof.changes import ASKED
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 ENTRY_TYPE = b"\x02"
 AT_ONCE = 64
 """Receipts of one transaction: signing them takes milliseconds, and lenders wait meanwhile."""
-KINDS = {"unshare": "Unshare", "erase": "Erase", "leave": "Withdraw"}
 HALF, URGENT = 0.5, 0.8
 """Parts of the time until the deadline at which a request raises an alarm."""
 RECEIPT_BYTES = "1000-9999"
@@ -166,7 +166,7 @@ class Issue:
         kept: Sequence[Kept],
     ) -> Issued:
         return issue(
-            Asked(KINDS[row.kind], row.n, 1, row.asked),
+            Asked(ASKED[row.kind], row.n, 1, row.asked),
             Done(
                 method={"name": "Gram", **asdict(served.form)},
                 unlearning="Subtract",

@@ -8,8 +8,6 @@ the log may be public for ever and still tells nothing once the person throws th
 from __future__ import annotations
 
 import hashlib
-import hmac
-import json
 from base64 import urlsafe_b64encode
 from dataclasses import dataclass
 from datetime import timedelta
@@ -28,14 +26,13 @@ from rescind.ledger.kept_part import kept_part_of, less_kept
 from rescind.ledger.keyslots import Slot, about
 from rescind.ledger.statements import Prepared
 from rescind.privacy.keys import SECRET_BYTES
+from rescind.proof.changes import entry_under, statement
 
-CHANGE = b"\x01"
 KINDS = ("unshare", "erase", "leave")
 MEMBER, QUARANTINED, LEFT = "member", "quarantined", "left"
 LINK = timedelta(days=60)
 """How long the link to a receipt works."""
 NOTHING: Items = np.empty(0, np.int32)
-_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
 _PERSON = Prepared(select(tables.person).where(tables.person.c.id == bindparam("person")))
 _REPLACE = Prepared(
     update(tables.person)
@@ -176,19 +173,13 @@ def replace_loans(batch: Batch, row: Any, old: Items, new: Items) -> None:
     batch.change(person, old, new)
 
 
-def statement(kind: str, items: list[str], time: str, seq: int) -> bytes:
-    """Return the canonical JSON of a change: what its entry commits to, and a receipt's digest."""
-    facts = {"items": items, "kind": kind, "seq": seq, "time": time}
-    return _CANONICAL(facts).encode()
-
-
 def logged(
     batch: Batch, kind: str, person: bytes | None, items: Items
 ) -> tuple[dict[str, Any], bytes]:
     """Write the event and its leaf; return the acknowledgement, and the statement in the entry."""
     seq, opening = batch.next_seq(), batch.entropy(32)
     said = statement(kind, batch.catalogue.names_of(items.tolist()), batch.time, seq)
-    entry = CHANGE + hmac.digest(opening, said, "sha256")
+    entry = entry_under(opening, said)
     leaf = batch.append(entry)
     batch.event(kind, len(items), person, leaf, seq)
     acknowledgement = {
@@ -241,7 +232,7 @@ def _requested(batch: Batch, take: TakeBack, gone: Items) -> Answer:
         "link": "/r/" + urlsafe_b64encode(token).decode().rstrip("="),
     }
     made_here = {} if take.receipt_key else {"receipt_key": key.hex()}
-    return Answer(202, {**body, **made_here})
+    return Answer(202, {**body, **made_here}, items=tuple(gone.tolist()))
 
 
 def _write_request(batch: Batch, name: str, row: dict[str, Any], new: bool) -> dict[str, str]:

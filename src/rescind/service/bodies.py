@@ -138,11 +138,48 @@ class KeptPart(BaseModel):
     device: str | None
 
 
-class Acknowledgement(BaseModel):
-    """A change as the log holds it, and what opens its entry."""
+class Acknowledged(BaseModel):
+    """A change as the log holds it, and what opens its entry. Keep it: nobody else has `opening`.
+
+    `entry` is the byte 01 and the HMAC-SHA256, under `opening`, of the canonical JSON of `items`,
+    `kind`, `seq` and `time` (sorted names, no blanks, UTF-8). A receipt states `leaf` as its log
+    entry; `rescind verify RECEIPT --acknowledgement FILE` compares the whole answer with it.
+    """
 
     model_config = ConfigDict(extra="allow")
-    leaf: int | None = None
+    kind: str | None = None
+    seq: int | None = None
+    time: str | None = None
+    entry: Annotated[
+        str | None, Field(description="The entry of the log, 33 bytes as hexadecimal digits.")
+    ] = None
+    leaf: Annotated[int | None, Field(description="The index of the entry in the log, from 0.")] = (
+        None
+    )
+    opening: Annotated[
+        str | None,
+        Field(
+            description="32 secret bytes as hexadecimal digits: show what the entry is about. "
+            "Whoever has them can test guesses of it."
+        ),
+    ] = None
+    items: Annotated[
+        list[str] | None,
+        Field(
+            description="Of a take-back: what it was about, in the order of the catalogue. An "
+            "answer that is sent again has them only if the request named them."
+        ),
+    ] = None
+    checkpoint: Annotated[
+        str | None, Field(description="Of a take-back: the log as it was signed with the answer.")
+    ] = None
+
+
+class Acknowledgement(BaseModel):
+    """What a change made of what you lend or send; without `acknowledgement` nothing changed."""
+
+    model_config = ConfigDict(extra="allow")
+    acknowledgement: Acknowledged | None = None
 
 
 class TakeBack(Body):
@@ -168,6 +205,7 @@ class Status(BaseModel):
     received_at: str | None = None
     expected_by: str | None = None
     processing_details: str | None = None
+    acknowledgement: Acknowledged | None = None
 
 
 class Page(BaseModel):

@@ -165,16 +165,13 @@ async def lend(
 async def _take(request: Request, service: Service, caller: Caller, asked: Change) -> Response:
     if (asked.items is None or asked.kind == "leave") and not caller.confirmed:
         raise problems.confirm_first()
-    places = None if asked.items is None else service.ledger.catalogue.indices_of(asked.items)
-    operation = lending.TakeBack(
-        caller.id,
-        asked.kind,
-        None if places is None else tuple(places.tolist()),
-        bytes.fromhex(asked.receipt_key) if asked.receipt_key else None,
-        _version(asked.if_match),
-    )
+    given = None if asked.items is None else service.ledger.catalogue.indices_of(asked.items)
+    places = None if given is None else tuple(given.tolist())
+    secret = bytes.fromhex(asked.receipt_key) if asked.receipt_key else None
+    version = _version(asked.if_match)
+    operation = lending.TakeBack(caller.id, asked.kind, places, secret, version)
     answer = await service.submit(operation, await once(request, asked.key))
-    return await _taken_back(service, caller, answer)
+    return await _taken_back(service, caller, statuses.naming(answer, places))
 
 
 async def _take_plainly(request: Request, service: Service, caller: Caller) -> Response | None:

@@ -145,9 +145,19 @@ def completed(service: Service, answer: Answer) -> Answer:
     done = row.status == agency.FULFILLED
     body = {**answer.body, **status_of(service, row), "level": row.level, "steps": _steps(row)}
     if "acknowledgement" in body:
-        point = {"checkpoint": service.log.read_checkpoint()}
-        body["acknowledgement"] = {**body["acknowledgement"], **point}
+        more: dict[str, Any] = {"checkpoint": service.log.read_checkpoint()}
+        if answer.items is not None:
+            more["items"] = service.ledger.catalogue.names_of(answer.items)
+        body["acknowledgement"] = {**body["acknowledgement"], **more}
     return replace(answer, status=200 if done else answer.status, body=body)
+
+
+def naming(answer: Answer, asked: tuple[int, ...] | None) -> Answer:
+    """Return a take-back's answer with its items, also if it was recorded, which names none.
+
+    asked: as the request named them; None: everything, which a recorded answer does not know
+    """
+    return answer if asked is None else replace(answer, items=asked)
 
 
 def _answered(answer: Answer) -> Any:

@@ -10,7 +10,7 @@ import { when } from './words.js'
 const utf8 = new TextEncoder()
 const fromHex = text => Uint8Array.from(text.match(/../g), pair => parseInt(pair, 16))
 
-/** What an entry of the log commits to; the same bytes as in Python (`lending.statement`). */
+/** What an entry of the log commits to; the same bytes as in Python (`proof.changes`). */
 export function statement (kind, items, time, seq) {
   return utf8.encode(JSON.stringify({ items, kind, seq, time }))
 }

@@ -39,7 +39,7 @@ export function Request ({ request, due, mine, device, path, catalogue }) {
     ${request.delay && html`<p class="summary open" data-delay>It takes longer, at the latest until ${when(request.expected_by)}: ${request.delay}</p>`}
     <div class="row">
       ${mine?.acknowledgement && html`<button onClick=${() => save(`acknowledgement-${request.request_id.slice(0, 8)}.json`,
-        JSON.stringify({ ...mine.acknowledgement, items: mine.items }, null, 1), 'application/json')}>acknowledgement ↓</button>`}
+        JSON.stringify({ items: mine.items, ...mine.acknowledgement }, null, 1), 'application/json')}>acknowledgement ↓</button>`}
       ${request.status === 'in_progress' && steps.served && html`<span class="quiet">The receipt is being written: look again in a moment.</span>`}
       ${request.status === 'fulfilled' && steps.served && !request.receipt && html`<span class="quiet">No receipt can be issued any more: its key is gone. Use the one that was issued before.</span>`}
       ${request.receipt && html`
