@@ -192,7 +192,8 @@ def admit_user(
     """Let a user who withdrew come in again: their rows in files that are added later count.
 
     Erased rows stay away, as the receipt says. A run keeps a list of its own, so name each run
-    that answered the withdrawal (any of its folders: RUN, RUN-forgot-1). So does a silo: end its join, and name its folder.
+    that answered the withdrawal (any of its folders: RUN, RUN-forgot-1). So does a silo: end its
+    join, and name its folder.
 
     Example: rescind data admit mine --user c7 --run runs/mine
     """
