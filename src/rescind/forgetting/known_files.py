@@ -29,6 +29,12 @@ SAYS = {
     ),
     "--witness": "this is the key of a witness: give it with --witness, beside the proof (--proof)",
     "page": "this is a page for reading, and it is not signed: give receipt.json",
+    "acknowledgement": (
+        "this is a service's acknowledgement of a request, and no option takes it. Whether a "
+        "receipt is about exactly that request: press 'check it here' on the page of the service "
+        "where you asked (under 'Taken back'), in the same browser. The receipt and its place in "
+        "the log: rescind verify receipt.json --key KEY --proof FILE --log-key KEY"
+    ),
     "rotation": "this is the statement of a new key: rescind keys check reads it",
 }
 """What a file is, by the option of `rescind verify` that takes it."""
@@ -83,6 +89,7 @@ def _option_of_table(table: Any) -> str | None:
         (NO_OPTION, {"asked", "done", "signature"}),
         ("--part", {"request", "way", "key"}),
         ("rotation", {"by_old", "by_new"}),
+        ("acknowledgement", {"entry", "leaf", "opening"}),
     ):
         if needed <= words:
             return option
