@@ -95,8 +95,9 @@ def page(
     with out.folded("What is kept", words.records(len(receipt.kept), "thing")):
         rows = [[kept.name, kept.bytes, kept.says] for kept in receipt.kept]
         out.table(["what", "bytes", "why it may stay"], rows, "What is kept", stacked=True)
-    with out.folded("Settings of the method"):
-        out.facts({name: str(value) for name, value in receipt.done.method.items()})
+    if not words.about_rows(receipt):  # no method did it
+        with out.folded("Settings of the method"):
+            out.facts({name: str(value) for name, value in receipt.done.method.items()})
     terms = explained("".join(out.parts))
     if terms:
         with out.folded("Words on this page", words.records(len(terms), "word")):
@@ -140,9 +141,8 @@ def _for_whom(receipt: Receipt) -> str:
 
 
 def _asked_and_done(out: Page, receipt: Receipt) -> None:
-    asked, done = receipt.asked, receipt.done
     with out.folded("What was asked and done"):
-        who, count = words.people(asked.people), words.amount(receipt)
+        who, count = words.people(receipt.asked.people), words.amount(receipt)
         out.text(f"Asked by {who} about {count}. {_deleted(receipt)}".strip())
         out.text(
             "The records themselves are not in the receipt. It holds a digest of the request under "
@@ -150,19 +150,7 @@ def _asked_and_done(out: Page, receipt: Receipt) -> None:
             "test which records it is about.",
             note=True,
         )
-        online = ", ".join(f"{ROLES.get(r, r)}: {shown(n)}" for r, n in done.online.items())
-        of_clients = count_of(done.client_rounds, "client round")
-        out.facts(
-            {
-                "When": receipt.time.replace("T", " ").replace("Z", " UTC"),
-                "Request": asked.kind,
-                "Method": f"{done.method.get('name', 'unnamed')} (its settings are below)",
-                "Forgot by": done.unlearning,
-                "Rounds": f"{shown(done.rounds)}, with {of_clients} in all",
-                "Had to be online": online or "no one",
-                "Seconds": shown(done.seconds),
-            }
-        )
+        out.facts(_facts(receipt))
         if AFTER in receipt.claims:
             told = (
                 "The sum, before and after: this learner keeps one integer sum over all users, and "
@@ -176,6 +164,26 @@ def _asked_and_done(out: Page, receipt: Receipt) -> None:
             )
             out.text(words.said_of(receipt, told))
             out.code("rescind verify receipt.json --data RUN")
+
+
+def _facts(receipt: Receipt) -> dict[str, str]:
+    """Return what was done, line by line; of stored rows nothing about training."""
+    done, rows = receipt.done, words.about_rows(receipt)
+    online = ", ".join(f"{ROLES.get(r, r)}: {shown(n)}" for r, n in done.online.items())
+    of_clients = count_of(done.client_rounds, "client round")
+    trained = {
+        "Rounds": f"{shown(done.rounds)}, with {of_clients} in all",
+        "Had to be online": online or "no one",
+    }
+    method = {"Method": f"{done.method.get('name', 'unnamed')} (its settings are below)"}
+    return {
+        "When": receipt.time.replace("T", " ").replace("Z", " UTC"),
+        "Request": receipt.asked.kind,
+        **({} if rows else method),
+        "Forgot by": done.unlearning,
+        **({} if rows else trained),
+        "Seconds": shown(done.seconds),
+    }
 
 
 def _deleted(receipt: Receipt) -> str:
