@@ -43,9 +43,10 @@ FOR_THE_REQUESTER = (
 )
 NOT_TO_SEND = "Do not send this page"
 FOR_NOBODY = (
-    f"{NOT_TO_SEND}: it has the exact numbers of {{people}} together. Each of them gets "
-    "the signed file and, of a run, their own part of the request and the page beside the parts."
+    f"{NOT_TO_SEND}: it has the exact numbers of {{people}} together. Send each of them the signed "
+    "file, {file}{parts}."
 )
+AND_PARTS = ", their own part of the request, and the page that lies beside the parts"
 SAME_MODEL = "The model is the same as before, bit for bit."
 FOR_EACH = "Numbers are bands: the exact ones would tell you about the others who asked with you."
 NO_CHAIN = (
@@ -66,6 +67,7 @@ def page(
     key: bytes | None = None,
     name: str = "receipt",
     of_many: bool = False,
+    parts: bool = False,
 ) -> str:
     """Return the page.
 
@@ -74,6 +76,7 @@ def page(
     key: the requester's, to show exact numbers. Default: the page for strangers
     name: of the receipt's file, without .json
     of_many: for each of several who asked together, who have a part of the request and no key
+    parts: whether such parts are written, beside the page that is for each of them
     """
     issued, receipt = receipt, receipt if key is None else opened(receipt, key)
     measured = receipt.findings if findings is None else tuple(findings)
@@ -83,7 +86,8 @@ def page(
             "that was not signed. Give the findings that the receipt was issued with."
         )
     out = Page("Receipt of forgetting")
-    _first(out, receipt, key is not None and same_model(receipt, key), of_many)
+    whom = FOR_EACH if of_many else _for_whom(receipt, name, parts)
+    _first(out, receipt, key is not None and same_model(receipt, key), whom)
     out.heading("What this does not cover")
     out.listing(receipt.not_covered)
     how_to_check(out, issued, name, alone=receipt.asked.people == 1, of_many=of_many)
@@ -106,10 +110,11 @@ def page(
     return out.html()
 
 
-def _first(out: Page, receipt: Receipt, same: bool, of_many: bool) -> None:
-    """Add what a person reads first. same: the model is bit for bit the one before"""
-    whom = _for_whom(receipt) if receipt.format > 1 else ""
-    whom = FOR_EACH if of_many else whom
+def _first(out: Page, receipt: Receipt, same: bool, whom: str) -> None:
+    """Add what a person reads first.
+
+    same: the model is bit for bit the one before    whom: who may have this page
+    """
     if whom.startswith(NOT_TO_SEND):  # sent by mistake, it tells each of them about the others
         out.warning(whom)
     out.text(words.answered(receipt))
@@ -131,12 +136,17 @@ def _first(out: Page, receipt: Receipt, same: bool, of_many: bool) -> None:
         out.text(whom, note=True)
 
 
-def _for_whom(receipt: Receipt) -> str:
-    """Return who may have this page."""
+def _for_whom(receipt: Receipt, name: str, parts: bool) -> str:
+    """Return who may have this page, and what others get in its place."""
+    if receipt.format == 1:
+        return ""
     if isinstance(receipt.asked.people, str):  # a band
         return FOR_STRANGERS
     if receipt.asked.people > 1:
-        return FOR_NOBODY.format(people=words.people(receipt.asked.people))
+        together = words.people(receipt.asked.people)
+        return FOR_NOBODY.format(
+            people=together, file=f"{name}.json", parts=AND_PARTS if parts else ""
+        )
     return FOR_THE_REQUESTER
 
 
