@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rescind.cli import app, main
+from rescind.core.deadlines import months_after
 from rescind.core.files import locked
 from rescind.data.erasing import admit_imported, items_of
 from rescind.data.importing import append_file, import_file, imported_folder
@@ -27,7 +28,7 @@ from rescind.experiments.forget_run import answer
 from rescind.experiments.learning_run import run_cell
 from rescind.experiments.left_in_others import left_in_others
 from rescind.experiments.read_request import NamedRecords
-from rescind.experiments.request_files import months_after, read_all
+from rescind.experiments.request_files import read_all
 from rescind.experiments.request_log import log_lines, metrics_text
 from rescind.experiments.request_queue import Pass, current, work_through
 from rescind.experiments.request_states import due_told, open_requests, time_left

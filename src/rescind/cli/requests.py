@@ -374,9 +374,11 @@ def extend(
     if url is not None:
         check_id(request, "rescind requests")
         path = f"/v1/operator/requests/{request}/extend"
-        due = call(url, "POST", path, "extend", {"days": days, "reason": reason})["expected_by"]
+        told = call(url, "POST", path, "extend", {"days": days, "reason": reason})
     else:
         from rescind.ledger.requests import extend as extend_here
 
-        due = extend_here(state, database, request, days, reason)
-    typer.echo(f"{request} is due on {due}. The user is told: {reason}")
+        told = extend_here(state, database, request, days, reason)
+    typer.echo(f"{request} is due on {told['expected_by']}. The user is told: {reason}")
+    if warning := told.get("warning"):
+        typer.echo(f"Careful: {warning}.")

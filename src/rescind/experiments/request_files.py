@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from calendar import monthrange
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
+from rescind.core.deadlines import LONGEST, months_after
 from rescind.errors import DataError, suggest
 from rescind.experiments.forget_run import request_digest
 from rescind.experiments.read_request import Kind, NamedRecords, Source
@@ -21,8 +21,6 @@ _SUFFIX = ".json"
 _KEYS = ("withdraw", "erase", "received", "due")
 _EXAMPLE = '{"withdraw": "7"} or {"erase": {"user": "7", "items": ["50"]}}'
 _CURLY = "\u201c\u201d\u201e\u00ab\u00bb"
-LONGEST = 3
-"""Months: no answer may take longer: one month, and two more where requests are complex or many."""
 Times = tuple[datetime, datetime]
 """When a request came, and when it is due."""
 
@@ -309,17 +307,6 @@ def _end_of(day: date) -> datetime:
 def _counted_from(received: datetime) -> date:
     """Return the day from which a period counts: with an hour of elsewhere, the earlier one."""
     return min(received.date(), received.astimezone(UTC).date())
-
-
-def months_after(received: date, months: int) -> date:
-    """Return the same day some months later, or the last of that month, as GDPR Art. 12(3) counts.
-
-    Days would not do: 30 of them are too late in February, and 93 are more than three months.
-    """
-    years, before = divmod(received.month - 1 + months, 12)
-    year, month = received.year + years, before + 1
-    day = min(received.day, monthrange(year, month)[1])
-    return received.replace(year=year, month=month, day=day)
 
 
 def _date(path: Path, text: Any) -> datetime | None:
