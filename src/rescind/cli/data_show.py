@@ -39,8 +39,8 @@ def show_rows(
 
     Of imported data every stored row is listed, also those that no run uses after a request (left
     out), until rescind data erase deletes them. Who has such rows: --left-out instead of --user. A
-    run keeps ratings to the nearest half. Ids that differ from the given one in capitals, blanks,
-    leading zeros or the form of accents only are named here, and by no other command.
+    run keeps ratings to the nearest half. Ids that differ from the given one only in capitals,
+    blanks, leading zeros or the form of accents are named here, and by no other command.
 
     Examples: rescind data show mine --user c7; rescind data show runs/mine --user c7 --json;
     rescind data show mine --left-out
