@@ -191,10 +191,17 @@ def test_a_deadline_is_extended_with_a_reason(enter, place) -> None:
     assert page.get_by_role("dialog").is_visible(), "61 days are more than allowed"
     page.get_by_label("Days more").fill("14")
     confirm(page, "Extend")
-    page.get_by_text(f"Request {request[:8]} is now due").wait_for()
+    told = page.get_by_text(f"Request {request[:8]} is now due")
+    told.wait_for()
+    assert "three months" not in told.inner_text()
     row = place.ledger.reading.request(request)
     assert row.expected_by - before == timedelta(days=14)
     assert row.reason == "The archive answers slowly."
+    page.get_by_role("button", name=f"Extend request {request[:8]}").click()
+    page.get_by_label("Days more").fill("60")
+    page.get_by_label("Reason").fill("The archive answers slowly.")
+    confirm(page, "Extend")
+    page.get_by_text("Careful: that is more than three months after it was received").wait_for()
 
 
 def test_a_person_reads_why_it_takes_longer_on_the_page_that_is_open(visit, enter, place) -> None:

@@ -244,4 +244,6 @@ def test_an_older_copy_of_the_log_is_told_and_is_no_alarm(visit, place) -> None:
     assert proof["shown_now"] == older != proof["seen_before"]
     page.unroute_all()
     page.reload()
-    expect(page.locator("[data-log=same]")).to_contain_text("0 more than at your last visit")
+    expect(page.locator("[data-log=same]")).to_contain_text(
+        "0 more than when this browser last looked"
+    )

@@ -6,6 +6,7 @@ After each step the page is compared with the ledger: nothing lost, nothing that
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import subprocess
 import sys
@@ -74,6 +75,10 @@ def test_the_whole_story(visit, place, tmp_path: Path) -> None:
     expect(good).to_contain_text("about exactly the record that you took back")
     expect(good).to_contain_text("consistent with the log that this browser saw before")
     expect(good).to_contain_text(f"seen by {witness.name} on")
+    told = re.search(r"entry [\d,]+ of ([\d,]+) in the log", good.inner_text())
+    assert told, "the receipt's place"
+    # Nothing changed since, so the page must tell one size.
+    expect(page.locator("[data-log=grown]")).to_contain_text(f"The log has {told[1]} entries")
 
     files = {}
     for name in ("receipt ↓", "proof ↓", "its key ↓", "acknowledgement ↓"):

@@ -62,6 +62,13 @@ def test_the_page_has_an_answer_for_somebody_who_is_not_there() -> None:
     assert "we hold nothing about you there under this id" in told.replace("\n", " ")
 
 
+def test_the_page_leads_to_what_is_done_when_somebody_comes_back() -> None:
+    told = section("officer", "**Somebody who left comes back?**").split("\n\n")[0]
+    assert "rescind data admit" in told
+    assert "operate.md#take-in-new-interactions" in told
+    assert "**A customer returns.**" in section("operate", "## Take in new interactions")
+
+
 def test_a_record_is_a_row_and_digests_are_named(of_rows: Receipt) -> None:
     assert "one line of a user's data" in meaning("record")
     assert "an item that a user had twice" in meaning("item")

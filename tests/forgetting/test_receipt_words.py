@@ -276,7 +276,12 @@ def test_a_page_that_must_not_be_sent_says_so_before_anything_else():
 def test_a_page_about_several_people_says_that_it_is_for_none_of_them():
     for_several, for_strangers = map(page, receipts(NONE, people=2))
     for_one = page(receipts(NONE, people=1)[0])
-    assert "Do not send this page: it has the exact numbers of 2 people" in for_several
+    assert "Do not send this page: it has the exact numbers of 2 people together." in for_several
+    assert "Send each of them the signed file, receipt.json.<" in for_several, "there are no parts"
+    with_parts = page(receipts(NONE, people=2)[0], parts=True)
+    assert "receipt.json, their own part of the request, and the page that lies beside" in (
+        with_parts
+    )
     assert "is for the requester" not in for_several
     assert "is for the requester" in for_one
     assert "Do not send" not in for_one + for_strangers

@@ -70,6 +70,16 @@ def test_the_page_of_stored_rows_says_that_it_is_on_no_chain() -> None:
     assert FIRST in page(made()), "control: the first receipt of a run"
 
 
+def test_the_page_of_stored_rows_has_no_lines_about_training() -> None:
+    rows, run = page(made(OF_ROWS)), page(made())
+    lines = ("Rounds", "client round", "Had to be online", "its settings are below")
+    for line in (*lines, "Settings of the method"):
+        assert line not in rows
+        assert line in run, "control: of a run"
+    for line in ("Forgot by", "rows deleted", "When", "Seconds"):
+        assert line in rows, "what was done stays"
+
+
 def test_a_receipt_about_stored_rows_beside_a_chain_is_a_note_and_no_failure() -> None:
     run, rows = made(), made(OF_ROWS)
     second = made(previous=canonical(run))

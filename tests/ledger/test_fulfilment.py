@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select
+from typer.testing import CliRunner
 
 from ledgers import done, joined
 from rescind.audits.finding import Finding
+from rescind.cli import app
 from rescind.core.claims import AFTER, ENTRY, OPERATOR, PEOPLE, RELEASE, SOFTWARE
 from rescind.errors import DataError
 from rescind.forgetting import receipt as receipts
@@ -301,6 +303,22 @@ def test_alarms_ring_at_half_and_at_four_fifths_of_the_time() -> None:
     assert [ringing(days) for days in (14.9, 15, 23.9, 24, 29.9, 30)] == [
         [], ["half"], ["half"], ["urgent"], ["urgent"], ["late"],
     ]  # fmt: skip
+
+
+def test_a_deadline_that_the_law_does_not_allow_is_written_with_a_warning(tmp_path: Path) -> None:
+    ledger = opened(tmp_path / "state")
+    body = asked(ledger)
+    ledger.close()
+    name, due = body["request_id"], datetime.fromisoformat(body["expected_by"])
+    careful = []
+    for days in (14, 14, 60):
+        words = ["requests", "extend", name, "--days", str(days), "--reason", "many requests"]
+        said = CliRunner().invoke(app, [*words, "--state", str(tmp_path / "state")])
+        assert said.exit_code == 0, said.output
+        due += timedelta(days=days)
+        assert f"{name} is due on {due.isoformat()}" in said.output, "it is done all the same"
+        careful.append("Careful: that is more than three months after it was" in said.output)
+    assert careful == [False, False, True], "44, 58 and 118 days"
 
 
 def test_format_1_is_still_read_and_a_prepared_request_needs_no_records(tmp_path: Path) -> None:

@@ -6,10 +6,14 @@ import csv
 import hmac
 import io
 import json
+from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from doors import House
+from rescind.cli import app
+from rescind.errors import DataError
 from rescind.proof.changes import statement
 from rescind.service.limits import PROBES
 
@@ -43,6 +47,33 @@ def test_a_repeated_key_gets_the_recorded_answer(house: House) -> None:
     elsewhere = person.post("/v1/me/requests", {"kind": "unshare", "items": ["item-1"]}, key)
     assert elsewhere.status_code == 422
     assert person.get("/v1/me").json()["lent"] == len(LOANS)
+
+
+def test_an_acknowledgement_given_to_verify_is_answered_with_who_checks_it(
+    house: House, tmp_path: Path
+) -> None:
+    wish = {"kind": "erase", "items": ["item-3"]}
+    told = house.person((1, 3, 5)).post("/v1/me/requests", wish).json()["acknowledgement"]
+    saved, receipt = tmp_path / "acknowledgement.json", tmp_path / "receipt.json"
+    saved.write_text(json.dumps({**told, "items": ["item-3"]}))  # as the page saves it
+    receipt.write_text("{}")
+
+    def refused(*words: object) -> str:
+        answer = CliRunner().invoke(app, ["verify", *map(str, words)])
+        assert isinstance(answer.exception, DataError), answer.output
+        return str(answer.exception)
+
+    for words in ((receipt, "--event", saved), (saved,)):
+        said = refused(*words)
+        assert said.startswith(f"{saved}: this is the acknowledgement of a service")
+        assert "give it with --acknowledgement" in said
+        assert "rescind forget" not in said, "they do not have it"
+    secret = tmp_path / "receipt.key"
+    secret.write_text("0" * 64)
+    saved.write_text('{"kind": "Withdraw"}')
+    said = refused(receipt, "--event", saved, "--event-key", secret)
+    assert "acknowledgement of a service" not in said, "control: another file"
+    assert "A service gives none: there, press 'check it here'" in said
 
 
 def test_a_repeated_take_back_says_how_far_it_is(house: House) -> None:

@@ -383,6 +383,7 @@ def test_one_of_many_verifies_her_own_part(run, tmp_path):
     assert "Numbers are bands: the exact ones would tell you about the others" in sent.read_text()
     assert NOT_TO_SEND not in sent.read_text()
     assert NOT_TO_SEND in kept.read_text(), "control: the one with the numbers of all"
+    assert "their own part of the request" in kept.read_text(), "the operator made parts"
     verify = ["verify", str(tmp_path / "run-forgot-1" / "receipt.json"), "--part"]
     good = CliRunner().invoke(app, [*verify, str(mine)])
     assert good.exit_code == 0, good.output

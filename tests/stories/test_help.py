@@ -183,6 +183,17 @@ def test_every_command_that_is_named_for_another_word_is_there_and_no_word_is_a_
     assert not any(f"rescind {word}" in COMMANDS for word in other_words.OURS)
 
 
+@pytest.mark.parametrize("given", [("a.json", "b.json"), ("one", "b.json", "three")])
+def test_several_receipts_are_answered_with_how_to_check_them(rescind, given):
+    code, said = rescind("verify", *given)
+    said = " ".join(said.replace("│", " ").split())
+    assert code == 2
+    assert "verify takes one receipt or one folder; 'b.json' is one more." in said
+    assert "put them into one folder" in said
+    assert "extra argument" not in said
+    assert "cannot read" in rescind("verify", "a.json")[1], "control: one"
+
+
 @pytest.mark.parametrize("given", [["--seed", "3"], ["--seed=3"]])
 def test_a_run_of_one_seed_is_asked_for_by_set_and_not_by_the_option_for_several(rescind, given):
     code, said = rescind("run", "--data", "ml-100k", *given)

@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rescind.cli import app, main
+from rescind.core.deadlines import months_after
 from rescind.core.files import locked
 from rescind.data.erasing import admit_imported, items_of
 from rescind.data.importing import append_file, import_file, imported_folder
@@ -27,7 +28,7 @@ from rescind.experiments.forget_run import answer
 from rescind.experiments.learning_run import run_cell
 from rescind.experiments.left_in_others import left_in_others
 from rescind.experiments.read_request import NamedRecords
-from rescind.experiments.request_files import months_after, read_all
+from rescind.experiments.request_files import read_all
 from rescind.experiments.request_log import log_lines, metrics_text
 from rescind.experiments.request_queue import Pass, work_through
 from rescind.experiments.request_states import due_told, open_requests, time_left
@@ -738,7 +739,12 @@ def test_an_hour_of_elsewhere_counts_from_the_earlier_of_both_days(tmp_path, rec
     ask(tmp_path, "ben", withdraw="4", received="2026-11-18T23:30:00-10:00")
     (one,), (to_come,) = read_all(tmp_path, datetime(2026, 11, 18, 14, tzinfo=UTC))
     assert f"{one.due:%Y-%m-%d}" == due
-    assert "is after today" in to_come.why
+    assert (
+        "received '2026-11-18T23:30:00-10:00' has not come yet: it is 2026-11-19 09:30 UTC, "
+        in (to_come.why)
+    )
+    assert "now it is 2026-11-18 14:00 UTC" in to_come.why
+    assert "after today" not in to_come.why, "it is of today"
 
 
 @pytest.mark.parametrize(
@@ -1024,6 +1030,34 @@ def test_a_deadline_that_no_date_gives_is_told_apart_and_comes_first(
     assert "0 answered, 2 refused, 0 waiting; the run: " in said
     note = json.loads((folder / "refused" / "x.json").read_text())
     assert tuple(note.get("by_file_date", ())) == guessed
+
+
+def test_a_day_that_is_to_come_is_told_from_one_that_cannot_be_read(queue, monkeypatch, capsys):
+    folder, _ = queue
+
+    def listed() -> str:
+        monkeypatch.setattr(sys, "argv", ["rescind", "requests", "open", str(folder)])
+        with pytest.raises(SystemExit):
+            main()
+        return capsys.readouterr().out
+
+    in_hours = datetime.now(UTC) + timedelta(hours=3)
+    to_come = "By the file's date: the time it names as received has not come yet."
+    unread = "By the file's date: it names no day that can be read."
+    path = ask(folder, "anna", withdraw="4711", received=in_hours.isoformat())
+    for said in (
+        listed(),
+        ask(folder, "anna", withdraw="4711", received="2199-01-01") and listed(),
+    ):
+        assert to_come in said
+        assert "not come yet. It may be due earlier." in said
+        assert unread not in said
+    ask(folder, "ben", withdraw="4711", received="soon")
+    said = listed()
+    assert to_come in said
+    assert unread in said
+    path.unlink()
+    assert to_come not in listed(), "control: one that cannot be read alone"
 
 
 def test_refusals_that_another_key_noted_are_told(queue, monkeypatch, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -220,3 +221,43 @@ def test_an_unknown_person_is_answered_without_the_id_of_another(shop: Path, whe
     assert "there is no user 'K-3'" in said
     assert "K-0" not in said
     assert "there is no dataset and no run 'shoop'" in error_of("shoop", "--user", "K-03")
+
+
+@pytest.mark.parametrize("where", ["shop", "run"])
+def test_ids_that_look_like_the_given_one_are_named_where_people_are_looked_up(
+    shop: Path, where: str
+) -> None:
+    run_cell(CELL, shop / "run")
+    said = error_of(where, "--user", "k-03 ")
+    assert "there is no user 'k-03 '" in said
+    assert "Ids here that look like it: 'K-03'. Each may be another person's." in said
+    assert "rescind data show shop" not in said, "it was just given"
+    assert not re.search("K-(?!03)", said), "of those that are alike only"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("forget", "run", "--withdraw", "k-03", "--request", "none"),
+        ("recommend", "run", "--user", "k-03"),
+        ("data", "erase", "shop", "--user", "k-03"),
+    ],
+)
+def test_a_refusal_says_where_such_an_id_is_looked_up_and_does_not_name_it(
+    shop: Path, words: tuple[str, ...]
+) -> None:
+    run_cell(CELL, shop / "run")
+    said = CliRunner().invoke(app, words)
+    assert "Look it up with: rescind data show shop --user k-03. " in str(said.exception)
+    assert "K-" not in f"{said.output}{said.exception}"
+    nobody = CliRunner().invoke(app, [word.replace("k-03", "k-77") for word in words])
+    assert "there is no user 'k-77'" in str(nobody.exception)
+    assert "Look it up" not in str(nobody.exception), "control: nobody is alike"
+
+
+def test_a_person_who_is_there_is_shown_with_the_ids_that_look_alike(shop: Path) -> None:
+    assert "look like it" not in show("shop", "--user", "K-03"), "control"
+    Path("more.csv").write_text("user,item,rating,timestamp,title\nk-03,art01,4,1700099999,T\n")
+    assert CliRunner().invoke(app, ["data", "append", "shop", "more.csv"]).exit_code == 0
+    assert "Ids here that look like it: 'k-03'. Each may" in show("shop", "--user", "K-03")
+    assert "look like it" not in show("shop", "--user", "K-04"), "control: nobody is alike"

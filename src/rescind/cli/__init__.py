@@ -50,7 +50,7 @@ from rescind.cli.help_text import (
     flow,
     keep_argument_help,
 )
-from rescind.cli.other_words import Commands, Run
+from rescind.cli.other_words import Commands, Run, Verify
 from rescind.cli.stopping import INTERRUPTED, code_of, heeding_sigterm
 from rescind.errors import RescindError, how_to_install
 
@@ -78,7 +78,7 @@ app.command("value", rich_help_panel=LEARN)(value.command)
 app.command("forget", rich_help_panel=FORGET)(forget.command)
 app.command("audit", rich_help_panel=FORGET)(audit.command)
 app.command("leak", rich_help_panel=FORGET)(leak.command)
-app.command("verify", rich_help_panel=FORGET)(verify.command)
+app.command("verify", cls=Verify, rich_help_panel=FORGET)(verify.command)
 app.command("release", rich_help_panel=FORGET)(release.command)
 app.add_typer(log.app, name="log", rich_help_panel=FORGET)
 app.add_typer(roster.app, name="roster", rich_help_panel=FORGET)

@@ -39,11 +39,13 @@ def show_rows(
 
     Of imported data every stored row is listed, also those that no run uses after a request (left
     out), until rescind data erase deletes them. Who has such rows: --left-out instead of --user. A
-    run keeps ratings to the nearest half.
+    run keeps ratings to the nearest half. Ids that differ from the given one only in capitals,
+    blanks, leading zeros or the form of accents are named here, and by no other command.
 
     Examples: rescind data show mine --user c7; rescind data show runs/mine --user c7 --json;
     rescind data show mine --left-out
     """
+    from rescind.core.labels import named_alike
     from rescind.data import names
     from rescind.errors import ConfigError
 
@@ -53,7 +55,7 @@ def show_rows(
         _show_left_out(name, json)
         return
     is_data = name in names()
-    rows = _of_dataset(name, user) if is_data else _of_run(Path(name), user)
+    rows, users = _of_dataset(name, user) if is_data else _of_run(Path(name), user)
     if json:
         typer.echo(json_module.dumps({"name": name, "user": user, "rows": rows}))
         return
@@ -64,6 +66,8 @@ def show_rows(
     )
     for line in _table(rows):
         typer.echo(f"  {line}")
+    if alike := named_alike(user, users):
+        typer.echo(f"\n{alike.strip()}")
     if not rows:
         return
     if is_data:
@@ -135,7 +139,9 @@ def _show_left_out(name: str, json: bool) -> None:
         typer.echo("\nNext: " + "\n      ".join(again))
 
 
-def _of_dataset(name: str, user: str) -> Rows:
+def _of_dataset(name: str, user: str) -> tuple[Rows, Sequence[str]]:
+    """Return the rows of a user, and the ids of all users."""
+    from rescind.core.labels import named_alike
     from rescind.data import load
     from rescind.data.blocklist import Blocklist
     from rescind.data.dataset import Dataset
@@ -145,8 +151,9 @@ def _of_dataset(name: str, user: str) -> Rows:
     data = load(name, erased_too=True)
     if not isinstance(data, Dataset):
         raise ConfigError(f"'{name}' is a graph: it has nodes, and no rows of users.")
-    if user not in data.users:
-        raise DataError(unknown_id(name, "user", user, data.users.tolist()))
+    users = data.users.tolist()
+    if user not in users:
+        raise DataError(unknown_id(name, "user", user, users, named_alike))
     mine = rows_of(data, [user])
     used = {*Blocklist.of_dataset(name).left_of(mine).item.tolist()}
     return [
@@ -158,10 +165,11 @@ def _of_dataset(name: str, user: str) -> Rows:
             LEFT_OUT: item not in used,
         }
         for row, item in enumerate(mine.item.tolist())
-    ]
+    ], users
 
 
-def _of_run(run: Path, user: str) -> Rows:
+def _of_run(run: Path, user: str) -> tuple[Rows, Sequence[str]]:
+    """Return the rows of a user, and the ids of all users."""
     from rescind.errors import ConfigError
     from rescind.storage.run_folder import HEAD, model_in
 
@@ -175,6 +183,7 @@ def _of_run(run: Path, user: str) -> Rows:
             f"{run} was learnt with Flower: the data of its users is at the silos, not here. Give "
             f"the command there, with the name of the silo's data."
         )
+    from rescind.core.labels import named_alike
     from rescind.forgetting.asked_before import AskedBefore
     from rescind.forgetting.succession import settle
     from rescind.storage.federations import load_federation
@@ -184,7 +193,7 @@ def _of_run(run: Path, user: str) -> Rows:
     held, labels = fed.now.vault.holdings, fed.labels
     if held.graph is not None:
         raise ConfigError(f"{run} learnt a graph: it has nodes, and no rows of users.")
-    client = AskedBefore.read(run).client(user, labels, held.clients)
+    client = AskedBefore.read(run).client(user, labels, held.clients, named_alike)
     mine = (held.records.client == client).nonzero().flatten()
     records, timed = held.records[mine], bool(held.records.time.any())
     ratings = None if records.rating is None else (records.rating / 2).tolist()
@@ -197,7 +206,7 @@ def _of_run(run: Path, user: str) -> Rows:
             LENT: bool(held.lent[mine[row]]),
         }
         for row, item in enumerate(records.item.tolist())
-    ]
+    ], labels.users
 
 
 def _table(rows: Rows) -> list[str]:

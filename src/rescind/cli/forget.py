@@ -281,7 +281,7 @@ def _answer(
         done = answer(
             run, kind, source, how, audits, out, workers,  # type: ignore[arg-type]
             watch=(on_round,), on_retrain=count, on_start=on_start, away=away,
-            everywhere=everywhere, case=case,
+            everywhere=everywhere, case=case, parts=folder is not None,
         )  # fmt: skip
     if not asked:
         check_late_papers(folder, file, done)

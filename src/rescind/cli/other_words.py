@@ -56,3 +56,19 @@ class Run(TyperCommand):
             if error.option_name != "--seed":
                 raise
             ctx.fail("No such option '--seed'. One seed: --set seed=3. Seeds 0, 1, 2: --seeds 3.")
+
+
+class Verify(TyperCommand):
+    """The command `verify`. It takes one receipt or one folder, and says how to check several."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.allow_extra_args = True
+        super().parse_args(ctx, args)
+        if ctx.args and not ctx.resilient_parsing:
+            ctx.fail(
+                f"verify takes one receipt or one folder; '{ctx.args[0]}' is one more. To check "
+                f"several receipts, put them into one folder (under different names) and give it: "
+                f"they are compared, too. What came with a receipt has its option: --proof, "
+                f"--event, --event-key, --part, --chain."
+            )
+        return ctx.args

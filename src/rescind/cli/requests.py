@@ -106,7 +106,13 @@ def show_open(folder: Folder, as_json: Json = False) -> None:
     now = datetime.now(UTC)
     found = open_requests(folder, now)
     rows = [
-        _Row(one.request, "refused" if one.why else "waiting", one.why, guessed=one.request.guessed)
+        _Row(
+            one.request,
+            "refused" if one.why else "waiting",
+            one.why,
+            guessed=one.request.guessed,
+            to_come=one.request.to_come,
+        )
         for one in found
     ]
     rows += [_Row(one, "answered", runs=one.runs) for one in left_in_others(folder)]
@@ -140,6 +146,8 @@ class _Row:
     """Other runs that still have some of it."""
     guessed: tuple[str, ...] = ()
     """Which of its dates is that of the file, because none can be read in it."""
+    to_come: bool = False
+    """Whether that is because the time that it names as received has not come yet."""
 
     def plain(self, now: datetime) -> dict[str, Any]:
         from rescind.experiments.request_states import days_left
@@ -185,8 +193,13 @@ def _print_open(rows: list[_Row], now: datetime) -> None:
         f"{len(rows) - elsewhere} open, {overdue} overdue, {refused} refused"
         + (f", {elsewhere} answered but still in other runs" if elsewhere else "")
     )
-    if any("due" in row.guessed for row in rows):
-        typer.echo("By the file's date: it names no day that can be read. It may be due earlier.")
+    guessed = {row.to_come for row in rows if "due" in row.guessed}
+    for to_come, why in (
+        (False, "it names no day that can be read"),
+        (True, "the time it names as received has not come yet"),
+    ):
+        if to_come in guessed:
+            typer.echo(f"By the file's date: {why}. It may be due earlier.")
 
 
 @app.command("run")
@@ -361,9 +374,11 @@ def extend(
     if url is not None:
         check_id(request, "rescind requests")
         path = f"/v1/operator/requests/{request}/extend"
-        due = call(url, "POST", path, "extend", {"days": days, "reason": reason})["expected_by"]
+        told = call(url, "POST", path, "extend", {"days": days, "reason": reason})
     else:
         from rescind.ledger.requests import extend as extend_here
 
-        due = extend_here(state, database, request, days, reason)
-    typer.echo(f"{request} is due on {due}. The user is told: {reason}")
+        told = extend_here(state, database, request, days, reason)
+    typer.echo(f"{request} is due on {told['expected_by']}. The user is told: {reason}")
+    if warning := told.get("warning"):
+        typer.echo(f"Careful: {warning}.")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import chain
+from shlex import quote
 from typing import Any, Protocol, overload
 from unicodedata import category, normalize
 
@@ -129,13 +130,16 @@ class Labels:
         columns = {field.name: getattr(self, field.name) for field in fields(self)}
         return {n: c if isinstance(c, Names) else Names(c) for n, c in columns.items()}
 
-    def client(self, user: str | int, clients: int) -> int:
-        """Return the index of a user; raise `DataError` if unknown."""
-        return _find(str(user), self._clients, clients, "user")
+    def client(self, user: str | int, clients: int, alike: Alike | None = None) -> int:
+        """Return the index of a user; raise `DataError` if unknown.
+
+        alike: what to say of ids that may be meant. Default: that there is one, and where to look
+        """
+        return _find(str(user), self._clients, clients, "user", alike or told_to_look_up)
 
     def item(self, item: str | int, items: int) -> int:
         """Return the index of an item; raise `DataError` if unknown."""
-        return _find(str(item), self._items, items, "item")
+        return _find(str(item), self._items, items, "item", told_alike)
 
     def user_id(self, client: int) -> str:
         """Return the original id of a user."""
@@ -223,7 +227,7 @@ def _name(known: Sequence[str], index: int) -> str:
     return f"#{index}" if known else str(index)
 
 
-def _find(name: str, known: dict[str, int], size: int, kind: str) -> int:
+def _find(name: str, known: dict[str, int], size: int, kind: str, alike: Alike) -> int:
     if name in known:
         return known[name]
     if not known and name.isdecimal() and int(name) < size:
@@ -250,14 +254,14 @@ def _find(name: str, known: dict[str, int], size: int, kind: str) -> int:
     if kind == "user":  # who else is here is nobody's business, so no near id is named
         raise DataError(
             f"there is no user '{name}' among {len(known) - left} users.{more} "
-            f"{told_alike(name, known)}Original ids are used. Users whom a filter left out, or who "
+            f"{alike(name, known)}Original ids are used. Users whom a filter left out, or who "
             f"withdrew, are not here; whether the dataset still has rows of theirs: rescind data "
             f"show NAME --user USER."
         )
     if left:  # a similar id must not be suggested for one that was deleted
         raise DataError(f"there is no {kind} '{name}' among {len(known) - left} {kind}s.{more}")
     hint = did_you_mean(name, known) if len(known) < 50_000 else ""
-    hint += told_alike(name, known)
+    hint += alike(name, known)
     raise DataError(
         f"there is no {kind} '{name}' among {len(known)} {kind}s. {hint[:1].upper()}{hint[1:]}"
         f"Original ids are used here, such as {', '.join(list(known)[:5])}."
@@ -273,13 +277,34 @@ LOOKALIKE = (
 """What ids get on another machine: two forms of "é" are one on the screen."""
 
 
+Alike = Callable[[str, Iterable[str]], str]
+"""Says of an id that is not there, and of those that are, whether one of these may be meant."""
+
+
 def told_alike(name: str, known: Iterable[str]) -> str:
     """Say if an id that is here may be meant; '' if none. It is not named: whose is it?"""
-    worn = _worn(_looks(name))
-    alike = [one for one in known if _worn(_looks(one)) == worn]
+    alike = ids_alike(name, known)
     if any(_worn(one) == _worn(name) for one in alike):
         return f"One whose id differs in {WORN} only is here. "
     return f"One whose id is written with {LOOKALIKE} is here. " if alike else ""
+
+
+def told_to_look_up(name: str, known: Iterable[str], where: str = "NAME") -> str:
+    """Say it of a user, and which command names the id. where: the data, if it is known"""
+    told = told_alike(name, known)
+    return told and f"{told}Look it up with: rescind data show {where} --user {quote(name)}. "
+
+
+def named_alike(name: str, known: Iterable[str]) -> str:
+    """Name the users who may be meant. Only for the command that shows what users have."""
+    alike = ", ".join(f"'{one}'" for one in ids_alike(name, known))
+    return alike and f"Ids here that look like it: {alike}. Each may be another person's. "
+
+
+def ids_alike(name: str, known: Iterable[str]) -> list[str]:
+    """Return the other ids that may be meant: the same but for what ids lose on their way."""
+    worn = _worn(_looks(name))
+    return [one for one in known if one != name and _worn(_looks(one)) == worn]
 
 
 def _worn(name: str) -> str:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rescind.core.files import locked
-from rescind.core.labels import told_alike
+from rescind.core.labels import Alike, told_alike, told_to_look_up
 from rescind.data.arrays import Mask
 from rescind.data.blocklist import Blocklist, place, without_rows
 from rescind.data.dataset import Dataset
@@ -95,10 +95,13 @@ def _of(dataset: Dataset, users: Sequence[str], items: Sequence[str]) -> Mask:
     return found
 
 
-def unknown_id(name: str, kind: str, one: str, known: Iterable[str]) -> str:
+def unknown_id(
+    name: str, kind: str, one: str, known: Iterable[str], alike: Alike | None = None
+) -> str:
     """Say what to do about an id that is not there. No other id is named: it is of other people.
 
     known: the ids that are there
+    alike: what to say of those that may be meant. Default: that there is one, and where to look
     """
     if kind == "user" and Blocklist.of_dataset(name).has_asked(one):
         return (
@@ -108,14 +111,21 @@ def unknown_id(name: str, kind: str, one: str, known: Iterable[str]) -> str:
             f"answered/REQUEST/receipt-{name}.json in a folder of requests. If data was added or "
             f"imported again after the run forgot, they were left out then, without a receipt."
         )
+    if alike:
+        told = alike(one, known)
+    else:
+        told = told_to_look_up(one, known, name) if kind == "user" else told_alike(one, known)
     if name not in imported_names():
-        alike = told_alike(one, known)
-        return f"there is no {kind} '{one}' in '{name}'. {alike}Its publisher's ids are used here."
+        return f"there is no {kind} '{one}' in '{name}'. {told}Its publisher's ids are used here."
     file = about_imported(name)["file"]
+    shown = {
+        "user": "your own records of the person",
+        "item": f"rescind data show {name} --user USER",
+    }
     return (
-        f"there is no {kind} '{one}' in '{name}'. {told_alike(one, known)}Allowed are ids as they "
-        f"stand in what was imported ({file}): capital letters and leading zeros count, and "
-        f"numbers that a run gives are other ids. Look it up there, and give the command again."
+        f"there is no {kind} '{one}' in '{name}'. {told}Allowed are ids as they stand in what was "
+        f"imported ({file}): capital letters and leading zeros count, and numbers that a run gives "
+        f"are other ids. Take it from {shown[kind]}, and give the command again."
     )
 
 

@@ -97,6 +97,7 @@ def answer(
     away: Sequence[str] = (),
     everywhere: bool | None = None,
     case: str = "",
+    parts: bool = False,
 ) -> Answer:
     """Answer a request to a run: write a new run without the records, purge the old, sign.
 
@@ -105,7 +106,7 @@ def answer(
     the run, the request and its number of records    away: ids of users whose devices cannot be
     reached    everywhere: also leave the rows out of every other run on this dataset from now on.
     Default: of imported data, except for requests that were drawn    case: the operator's number
-    of the request
+    of the request    parts: whether each of several people gets their part of the request
     """
     asked = request_digest(kind, source)
     done = settle(run)
@@ -147,7 +148,7 @@ def answer(
         write_facts(folder, _facts(facts, after, evidence))
         write_keys(evidence.key, folder / RECEIPT)
         findings = evidence.report.findings if evidence.report else None
-        shown = page(evidence.receipt, findings, key=evidence.key)
+        shown = page(evidence.receipt, findings, key=evidence.key, parts=parts)
         draft(folder, run, new, evidence.receipt, shown.encode())
         commit(run, new)
     return Answer(after, evidence, new, new / KEY, later_runs(facts, event, listed, rows))

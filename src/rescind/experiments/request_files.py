@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from calendar import monthrange
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
+from rescind.core.deadlines import LONGEST, months_after
 from rescind.errors import DataError, suggest
 from rescind.experiments.forget_run import request_digest
 from rescind.experiments.read_request import Kind, NamedRecords, Source
@@ -21,8 +21,6 @@ _SUFFIX = ".json"
 _KEYS = ("withdraw", "erase", "received", "due")
 _EXAMPLE = '{"withdraw": "7"} or {"erase": {"user": "7", "items": ["50"]}}'
 _CURLY = "\u201c\u201d\u201e\u00ab\u00bb"
-LONGEST = 3
-"""Months: no answer may take longer: one month, and two more where requests are complex or many."""
 Times = tuple[datetime, datetime]
 """When a request came, and when it is due."""
 
@@ -37,6 +35,8 @@ class Waiting:
     guessed: tuple[str, ...] = field(default=(), kw_only=True)
     """Which of "received" and "due" cannot be read in a file that is wrong. The file's date stands
     in for them, and the true days may be earlier."""
+    to_come: bool = field(default=False, kw_only=True)
+    """Whether "received" can be read, but has not come yet."""
 
     @property
     def name(self) -> str:
@@ -104,8 +104,8 @@ def read_all(folder: Path, now: datetime) -> tuple[list[Asked], list[Unreadable]
             table = _json(path)
             asked.append(_read(path, table, now))
         except DataError as error:
-            since, until, guessed = _times_of(path, table, now)
-            wrong.append(Unreadable(path, since, until, str(error), guessed=guessed))
+            times, guessed, to_come = _times_of(path, table, now)
+            wrong.append(Unreadable(path, *times, str(error), guessed=guessed, to_come=to_come))
     return asked, wrong
 
 
@@ -235,15 +235,18 @@ def _deadline(path: Path, received: datetime | None, due: datetime | None) -> Ti
     return since, due or _end_of(months_after(_counted_from(since), 1))
 
 
-def _times_of(path: Path, table: Any, now: datetime) -> tuple[datetime, datetime, tuple[str, ...]]:
+def _times_of(path: Path, table: Any, now: datetime) -> tuple[Times, tuple[str, ...], bool]:
     """Return both for a file that is wrong: of what can be read in it, else by the file's time.
 
-    Also which of them cannot be read: one date is enough for the deadline.
+    Also which of them cannot be read (one date is enough for the deadline), and whether that is
+    because "received" has not come yet.
     """
     given = table if isinstance(table, dict) else {}
-    received = due = None
-    with suppress(DataError):
+    received, due, to_come = None, None, False
+    try:
         received = _received(path, given, now)
+    except DataError as error:
+        to_come = isinstance(error, _ToComeError)
     with suppress(DataError):
         due = _due(path, given)
     since, until = _deadline(path, received, due)
@@ -251,11 +254,16 @@ def _times_of(path: Path, table: Any, now: datetime) -> tuple[datetime, datetime
         due = None
         since, until = _deadline(path, received, due)
     came = () if received is not None else ("received",)
-    return since, until, came if received is not None or due is not None else (*came, "due")
+    guessed = came if received is not None or due is not None else (*came, "due")
+    return (since, until), guessed, to_come
 
 
 def _is_too_late(received: datetime, due: datetime) -> bool:
     return due.astimezone(UTC).date() > months_after(_counted_from(received), LONGEST)
+
+
+class _ToComeError(DataError):
+    """A request names a time of its arrival that has not come yet."""
 
 
 def _received(path: Path, table: dict[str, Any], now: datetime) -> datetime | None:
@@ -264,12 +272,22 @@ def _received(path: Path, table: dict[str, Any], now: datetime) -> datetime | No
     today = max(now.astimezone(UTC).date(), now.astimezone().date())  # where the machine is
     hour = found is not None and found.timetz() != time(tzinfo=UTC)
     latest = now + timedelta(hours=1 if hour else 24)  # clocks differ, and a day has no hour
-    if found is not None and (_counted_from(found) > today or found > latest):
-        raise DataError(
-            f"{path}: received '{text}' is after today ({today}), and its deadline would be too "
-            f"late. Write the day on which the request came."
+    if found is None or (_counted_from(found) <= today and found <= latest):
+        return found
+    late = "its deadline would be too late"
+    if not hour:
+        raise _ToComeError(
+            f"{path}: received '{text}' is after today ({today}), and {late}. Write the day on "
+            f"which the request came."
         )
-    return found
+    raise _ToComeError(
+        f"{path}: received '{text}' has not come yet: it is {_in_utc(found)}, now it is "
+        f"{_in_utc(now)}, and {late}. Write when the request came (is its time zone right?)."
+    )
+
+
+def _in_utc(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _due(path: Path, table: dict[str, Any]) -> datetime | None:
@@ -289,17 +307,6 @@ def _end_of(day: date) -> datetime:
 def _counted_from(received: datetime) -> date:
     """Return the day from which a period counts: with an hour of elsewhere, the earlier one."""
     return min(received.date(), received.astimezone(UTC).date())
-
-
-def months_after(received: date, months: int) -> date:
-    """Return the same day some months later, or the last of that month, as GDPR Art. 12(3) counts.
-
-    Days would not do: 30 of them are too late in February, and 93 are more than three months.
-    """
-    years, before = divmod(received.month - 1 + months, 12)
-    year, month = received.year + years, before + 1
-    day = min(received.day, monthrange(year, month)[1])
-    return received.replace(year=year, month=month, day=day)
 
 
 def _date(path: Path, text: Any) -> datetime | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from shlex import quote
 
-from rescind.core.labels import Labels
+from rescind.core.labels import Alike, Labels, told_to_look_up
 from rescind.data.blocklist import Blocklist
 from rescind.errors import ConsentError, DataError
 from rescind.storage.run_folder import read_facts
@@ -26,10 +27,11 @@ class AskedBefore:
         data = (read_facts(run) or {}).get("data") or {}
         return cls(Blocklist.read(run), str(data.get("name", "")))
 
-    def client(self, user: str, labels: Labels, clients: int) -> int:
+    def client(self, user: str, labels: Labels, clients: int, alike: Alike | None = None) -> int:
         """Return the number of a user in the run; raise with what is known of one who is not there.
 
         No other id is suggested: it would be that of another person.
+        alike: what to say of ids that may be meant. Default: that there is one, and where to look
         """
         if self.of_run.left(user, labels):
             how = "has left this run after an earlier request"
@@ -45,7 +47,8 @@ class AskedBefore:
                 f"them."
             )
         try:
-            return labels.client(user, clients)
+            look_up = partial(told_to_look_up, where=self.data or "NAME")
+            return labels.client(user, clients, alike or look_up)
         except DataError:
             if not self.data or not Blocklist.of_dataset(self.data).has_asked(user):
                 raise

@@ -43,9 +43,10 @@ FOR_THE_REQUESTER = (
 )
 NOT_TO_SEND = "Do not send this page"
 FOR_NOBODY = (
-    f"{NOT_TO_SEND}: it has the exact numbers of {{people}} together. Each of them gets "
-    "the signed file and, of a run, their own part of the request and the page beside the parts."
+    f"{NOT_TO_SEND}: it has the exact numbers of {{people}} together. Send each of them the signed "
+    "file, {file}{parts}."
 )
+AND_PARTS = ", their own part of the request, and the page that lies beside the parts"
 SAME_MODEL = "The model is the same as before, bit for bit."
 FOR_EACH = "Numbers are bands: the exact ones would tell you about the others who asked with you."
 NO_CHAIN = (
@@ -66,6 +67,7 @@ def page(
     key: bytes | None = None,
     name: str = "receipt",
     of_many: bool = False,
+    parts: bool = False,
 ) -> str:
     """Return the page.
 
@@ -74,6 +76,7 @@ def page(
     key: the requester's, to show exact numbers. Default: the page for strangers
     name: of the receipt's file, without .json
     of_many: for each of several who asked together, who have a part of the request and no key
+    parts: whether such parts are written, beside the page that is for each of them
     """
     issued, receipt = receipt, receipt if key is None else opened(receipt, key)
     measured = receipt.findings if findings is None else tuple(findings)
@@ -83,7 +86,8 @@ def page(
             "that was not signed. Give the findings that the receipt was issued with."
         )
     out = Page("Receipt of forgetting")
-    _first(out, receipt, key is not None and same_model(receipt, key), of_many)
+    whom = FOR_EACH if of_many else _for_whom(receipt, name, parts)
+    _first(out, receipt, key is not None and same_model(receipt, key), whom)
     out.heading("What this does not cover")
     out.listing(receipt.not_covered)
     how_to_check(out, issued, name, alone=receipt.asked.people == 1, of_many=of_many)
@@ -95,8 +99,9 @@ def page(
     with out.folded("What is kept", words.records(len(receipt.kept), "thing")):
         rows = [[kept.name, kept.bytes, kept.says] for kept in receipt.kept]
         out.table(["what", "bytes", "why it may stay"], rows, "What is kept", stacked=True)
-    with out.folded("Settings of the method"):
-        out.facts({name: str(value) for name, value in receipt.done.method.items()})
+    if not words.about_rows(receipt):  # no method did it
+        with out.folded("Settings of the method"):
+            out.facts({name: str(value) for name, value in receipt.done.method.items()})
     terms = explained("".join(out.parts))
     if terms:
         with out.folded("Words on this page", words.records(len(terms), "word")):
@@ -105,10 +110,11 @@ def page(
     return out.html()
 
 
-def _first(out: Page, receipt: Receipt, same: bool, of_many: bool) -> None:
-    """Add what a person reads first. same: the model is bit for bit the one before"""
-    whom = _for_whom(receipt) if receipt.format > 1 else ""
-    whom = FOR_EACH if of_many else whom
+def _first(out: Page, receipt: Receipt, same: bool, whom: str) -> None:
+    """Add what a person reads first.
+
+    same: the model is bit for bit the one before    whom: who may have this page
+    """
     if whom.startswith(NOT_TO_SEND):  # sent by mistake, it tells each of them about the others
         out.warning(whom)
     out.text(words.answered(receipt))
@@ -130,19 +136,23 @@ def _first(out: Page, receipt: Receipt, same: bool, of_many: bool) -> None:
         out.text(whom, note=True)
 
 
-def _for_whom(receipt: Receipt) -> str:
-    """Return who may have this page."""
+def _for_whom(receipt: Receipt, name: str, parts: bool) -> str:
+    """Return who may have this page, and what others get in its place."""
+    if receipt.format == 1:
+        return ""
     if isinstance(receipt.asked.people, str):  # a band
         return FOR_STRANGERS
     if receipt.asked.people > 1:
-        return FOR_NOBODY.format(people=words.people(receipt.asked.people))
+        together = words.people(receipt.asked.people)
+        return FOR_NOBODY.format(
+            people=together, file=f"{name}.json", parts=AND_PARTS if parts else ""
+        )
     return FOR_THE_REQUESTER
 
 
 def _asked_and_done(out: Page, receipt: Receipt) -> None:
-    asked, done = receipt.asked, receipt.done
     with out.folded("What was asked and done"):
-        who, count = words.people(asked.people), words.amount(receipt)
+        who, count = words.people(receipt.asked.people), words.amount(receipt)
         out.text(f"Asked by {who} about {count}. {_deleted(receipt)}".strip())
         out.text(
             "The records themselves are not in the receipt. It holds a digest of the request under "
@@ -150,19 +160,7 @@ def _asked_and_done(out: Page, receipt: Receipt) -> None:
             "test which records it is about.",
             note=True,
         )
-        online = ", ".join(f"{ROLES.get(r, r)}: {shown(n)}" for r, n in done.online.items())
-        of_clients = count_of(done.client_rounds, "client round")
-        out.facts(
-            {
-                "When": receipt.time.replace("T", " ").replace("Z", " UTC"),
-                "Request": asked.kind,
-                "Method": f"{done.method.get('name', 'unnamed')} (its settings are below)",
-                "Forgot by": done.unlearning,
-                "Rounds": f"{shown(done.rounds)}, with {of_clients} in all",
-                "Had to be online": online or "no one",
-                "Seconds": shown(done.seconds),
-            }
-        )
+        out.facts(_facts(receipt))
         if AFTER in receipt.claims:
             told = (
                 "The sum, before and after: this learner keeps one integer sum over all users, and "
@@ -176,6 +174,26 @@ def _asked_and_done(out: Page, receipt: Receipt) -> None:
             )
             out.text(words.said_of(receipt, told))
             out.code("rescind verify receipt.json --data RUN")
+
+
+def _facts(receipt: Receipt) -> dict[str, str]:
+    """Return what was done, line by line; of stored rows nothing about training."""
+    done, rows = receipt.done, words.about_rows(receipt)
+    online = ", ".join(f"{ROLES.get(r, r)}: {shown(n)}" for r, n in done.online.items())
+    of_clients = count_of(done.client_rounds, "client round")
+    trained = {
+        "Rounds": f"{shown(done.rounds)}, with {of_clients} in all",
+        "Had to be online": online or "no one",
+    }
+    method = {"Method": f"{done.method.get('name', 'unnamed')} (its settings are below)"}
+    return {
+        "When": receipt.time.replace("T", " ").replace("Z", " UTC"),
+        "Request": receipt.asked.kind,
+        **({} if rows else method),
+        "Forgot by": done.unlearning,
+        **({} if rows else trained),
+        "Seconds": shown(done.seconds),
+    }
 
 
 def _deleted(receipt: Receipt) -> str:

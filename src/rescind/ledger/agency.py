@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Row, insert, select, update
 
+from rescind.core.deadlines import beyond_the_law
 from rescind.errors import ConsentError
 from rescind.ledger import tables
 from rescind.ledger.accounts import spend_agent_code
@@ -182,7 +183,10 @@ class Extend:
     person: bytes | None = None
 
     def carry_out(self, batch: Batch) -> Answer:
-        """Write the new day, or refuse if the request has ended."""
+        """Write the new day, or refuse if the request has ended.
+
+        The operator decides, so a day that the law does not allow is a warning.
+        """
         row = _row(batch, self.request)
         if row is None:
             raise NotThere("there is no such request.")
@@ -191,7 +195,9 @@ class Extend:
         due = row.expected_by + timedelta(days=self.days)
         reason = row.reason if row.reason == NEED_USER_VERIFICATION else self.reason
         _set(batch, row.id, expected_by=due, reason=reason)
-        return Answer(200, {"request_id": row.id, "expected_by": due.isoformat()})
+        warning = beyond_the_law(row.received_at, due)
+        told = {"warning": warning} if warning else {}
+        return Answer(200, {"request_id": row.id, "expected_by": due.isoformat(), **told})
 
 
 @dataclass(frozen=True)

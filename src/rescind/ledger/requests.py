@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -62,8 +62,10 @@ def _read(state: Path, database: str | None, query: Any) -> list[Row]:
         raise ConfigError(f"cannot read the ledger: {error.orig}. Check the address.") from None
 
 
-def extend(state: Path, database: str | None, request: str, days: int, reason: str) -> str:
-    """Extend a deadline in a folder that no service uses; return the new day."""
+def extend(
+    state: Path, database: str | None, request: str, days: int, reason: str
+) -> Mapping[str, Any]:
+    """Extend a deadline in a folder that no service uses; return what a service answers."""
     with opened_alone(state, database) as ledger:
-        due: str = ledger.submit(Extend(request, days, reason)).result().body["expected_by"]
-        return due
+        told: Mapping[str, Any] = ledger.submit(Extend(request, days, reason)).result().body
+        return told

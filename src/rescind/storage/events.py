@@ -159,8 +159,9 @@ def read_event(text: str) -> Event:
         raise DataError(
             f"not a request ({why_not(error)}). Expected JSON with kind (one of "
             f"{', '.join(kinds)}) and client, item, time: lists of one length (for Withdraw: "
-            f"client, a number), by themselves or under {INNER}. Give the file that rescind forget "
-            f"--request wrote."
+            f"client, a number), by themselves or under {INNER}. Give the file that came with the "
+            f"receipt (rescind forget --request wrote it). A service gives none: there, press "
+            f"'check it here' on the page where you asked, or give its answer (--acknowledgement)."
         ) from None
     return event
 

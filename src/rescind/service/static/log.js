@@ -1,6 +1,6 @@
 /**
- * This browser as a witness: it keeps the last checkpoint it saw, and at every visit asks whether
- * the log has only grown since. Two checkpoints that contradict each other are a fork: the operator
+ * This browser as a witness: it keeps the last checkpoint it saw, and at every visit (and when a
+ * receipt shows that the log is longer) asks whether the log has only grown since. Two checkpoints that contradict each other are a fork: the operator
  * has shown two histories, and signed both. A shorter log contradicts nothing: an honest older copy
  * and a log that was cut look alike, so it is told and not taken for a fork.
  *
@@ -13,6 +13,8 @@ const TILE = 256
 const POINT = 'checkpoint'
 const FORK = 'fork'
 const KEYS = 'keys'
+/** Told to the page when a receipt comes from a longer log than this browser has seen. */
+export const LONGER = 'longer-log'
 export const CANNOT = 'This browser cannot check signatures of this kind (Ed25519).'
 
 /** Return the keys that this browser trusted when it first came here. */
@@ -68,7 +70,7 @@ async function compared (kept, note, key) {
     return { state: 'fork', says }
   }
   const more = now.size - before.size
-  return { state: more ? 'grown' : 'same', size: now.size, says: `The log has ${now.size.toLocaleString()} entries, ${more.toLocaleString()} more than at your last visit, and its past has not changed.` }
+  return { state: more ? 'grown' : 'same', size: now.size, says: `The log has ${now.size.toLocaleString()} entries, ${more.toLocaleString()} more than when this browser last looked, and its past has not changed.` }
 }
 
 /** Whether a log of `size` leaves begins with the `old` ones (RFC 9162, 2.1.4.2). */

@@ -4,7 +4,7 @@
  */
 import { bytes } from './api.js'
 import { canCheck, check, leafHash, openNote, rootOf } from './check.js'
-import { CANNOT, consistencyPath, growsFrom, inclusionPath, pinnedKeys } from './log.js'
+import { CANNOT, LONGER, consistencyPath, growsFrom, inclusionPath, pinnedKeys } from './log.js'
 import { when } from './words.js'
 
 const utf8 = new TextEncoder()
@@ -72,5 +72,6 @@ async function consistent (kept, found, key) {
   const [old, now] = before.size <= found.size ? [before, found] : [found, before]
   const grows = await growsFrom(old.size, old.root, now.size, now.root, await consistencyPath(old.size, now.size))
   if (!grows) throw new Error('It is from another history of the log than the one this browser saw.')
+  if (found.size > before.size) dispatchEvent(new Event(LONGER)) // or the page would tell two sizes
   return 'consistent with the log that this browser saw before'
 }

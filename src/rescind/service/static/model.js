@@ -7,7 +7,7 @@ import { loadCatalogue } from './catalogue.js'
 import { Helping } from './helping.js'
 import { addRecords, openDevice, openPerson, removeRecords } from './keep.js'
 import { loadRelease, ranked } from './lists.js'
-import { look } from './log.js'
+import { LONGER, look } from './log.js'
 import { Outbox, parts } from './outbox.js'
 import { signOut } from './passkey.js'
 
@@ -84,6 +84,7 @@ export class Model {
     this.hear()
     if (this.listening) return
     this.listening = true
+    addEventListener(LONGER, () => this.state === 'in' && this.lookAtLog())
     for (const name of ['online', 'offline', 'visibilitychange']) {
       addEventListener(name, () => {
         this.online = navigator.onLine

@@ -75,7 +75,7 @@ export function Extend ({ row, close }) {
   const send = async ({ days, reason }) => {
     const path = `/v1/operator/requests/${row.request_id}/extend`
     const { body } = await once('POST', path, { days: Number(days), reason })
-    return `Request ${row.request_id.slice(0, 8)} is now due ${moment(body.expected_by)}.`
+    return `Request ${row.request_id.slice(0, 8)} is now due ${moment(body.expected_by)}.${body.warning ? ` Careful: ${body.warning}.` : ''}`
   }
   return html`<${Ask} title=${`More time for request ${row.request_id.slice(0, 8)}`} does="Extend" send=${send} close=${close}>
     <p>It is due ${moment(row.expected_by)}. Its person is told the reason, in your words.</p>
