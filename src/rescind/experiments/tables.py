@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from rescind.data.catalogue import AUTHORS, ENTRIES
-from rescind.errors import DataError
 from rescind.experiments.cell import AT_K, DataSettings
 from rescind.experiments.recipe import Cell, Column, Recipe
-from rescind.experiments.results import ALONE
+from rescind.experiments.results import ALONE, read_lines
 
 Newest = dict[tuple[str, int], dict[str, Any]]
 """Result lines by cell and seed."""
@@ -135,45 +132,14 @@ def lines(recipe: Recipe) -> list[dict[str, Any]]:
     """
     digests = {name: cell.digest for name, cell in cells_by_name(recipe).items()}
     names = {digest: name for name, digest in digests.items()}
-    others = [line for path in recipe.also for line in _lines(path) if line["digest"] in names]
+    others = [line for path in recipe.also for line in read_lines(path) if line["digest"] in names]
     found = []
-    for line in (*others, *_lines(recipe.results)):
+    for line in (*others, *read_lines(recipe.results)):
         name = line["cell"]
         if digests.get(name) != line["digest"]:
             name = names.get(line["digest"], name)
         found.append({**line, "cell": name})
     return found
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    out = []
-    try:
-        written = path.read_text(encoding="utf-8") if path.is_file() else ""
-    except ValueError as error:
-        raise DataError(f"{path} is not UTF-8 text: {error}. Restore it from a copy.") from None
-    for number, text in enumerate(written.splitlines(), 1):
-        hint = "Remove the line; `rescind run --record` adds it again."
-        try:
-            line = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            where = f"{path}:{number}:{getattr(error, 'colno', 1)}"
-            raise DataError(f"{where}: not a line of JSON. {hint}") from None
-        if not _is_result(line):
-            needed = ", ".join(_KEYS)
-            raise DataError(f"{path}:{number}: not a result ({needed} are needed). {hint}")
-        out.append(line)
-    return out
-
-
-_KEYS: dict[str, type] = {"cell": str, "seed": int, "digest": str, "test": dict}
-
-
-def _is_result(line: Any) -> bool:
-    """Return whether a line has what tables read."""
-    if not isinstance(line, dict) or any(not isinstance(line.get(k), t) for k, t in _KEYS.items()):
-        return False
-    settings = line.get("settings", {})
-    return isinstance(settings, dict) and all(isinstance(v, dict) for v in settings.values())
 
 
 def cells_by_name(recipe: Recipe) -> dict[str, Cell]:
