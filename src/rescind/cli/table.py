@@ -24,8 +24,8 @@ def command(
     metric: Annotated[
         list[str] | None,
         Option(
-            help="Metrics, or paths such as seconds.cpu. Default: those of the recipe, "
-            "or HR and NDCG at its lengths of lists (run.k)."
+            help="Metrics, verdict, or paths such as seconds.cpu. Default: those of the recipe, "
+            "or HR and NDCG at its lengths of lists (run.k), and the verdict of cells that forget."
         ),
     ] = None,
     against: Annotated[
@@ -51,17 +51,17 @@ def command(
 
     Example: rescind table basics/floor --against ml-100k/Popularity
     """
-    from rescind.experiments.recipe_file import Column, check, locate
+    from rescind.experiments.recipe_file import check, locate
 
     _check_form(as_json, as_markdown, as_csv, as_latex)
     path = locate(recipe)
     check(path, (), against)
-    from rescind.experiments import table_forms
+    from rescind.experiments import table_forms, verdicts
     from rescind.experiments.significance import differences
     from rescind.experiments.tables import collect, remarks, without_values
 
     found = _read(path)
-    columns = tuple(Column(name) for name in metric or ())
+    columns = tuple(verdicts.named(name) for name in metric or ())
     _check_columns(found, columns)
     table = collect(found, columns)
     if plot is not None:
@@ -110,11 +110,13 @@ def _check_columns(recipe: CellsOfRecipe, columns: Sequence[Column]) -> None:
     from rescind.errors import ConfigError, suggest
     from rescind.experiments.cell import more_k
     from rescind.experiments.tables import lines
+    from rescind.experiments.verdicts import VERDICT
 
     recorded = lines(recipe)
     for column in columns:
         if recorded and all(column.of(line) is None for line in recorded):
             known = {name for line in recorded for name in line["test"]}
+            known |= {VERDICT.path for line in recorded if VERDICT.of(line) is not None}
             more = more_k(column.path, sorted({k for one in recipe.cells for k in one.run.k}))
             more += " Then run it again with --record." if more else ""
             hint = f"{suggest(column.path, known)}{more}"
@@ -188,6 +190,7 @@ def _plain(table: ResultTable, paired: tuple[Difference, ...]) -> dict[str, Any]
         "entries": rows,
         "controls": list(table.controls),
         "used": dict(table.used),
+        "failed_checks": {cell: dict(one.checks) for cell, one in table.failed.items()},
         "differences": compared,
         "stale": table.stale,
         "mixed_data": list(table.mixed),
