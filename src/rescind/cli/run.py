@@ -15,8 +15,15 @@ import typer
 from typer import Argument, Option
 
 from rescind.cli.progress import Countdown
-from rescind.cli.run_again import data_changed, same, tell_finished, tell_replaced
-from rescind.cli.stopping import interruptible
+from rescind.cli.run_again import (
+    data_changed,
+    kept,
+    kept_of_trials,
+    same,
+    tell_finished,
+    tell_replaced,
+)
+from rescind.cli.stopping import interruptible, say
 
 if TYPE_CHECKING:
     from rescind.experiments.recipe import Cell, Recipe
@@ -283,12 +290,22 @@ def _one(cell: Cell, folder: Path, resume: bool, title: str, cache: TrialCache) 
         tell_replaced(folder, cell, title)
     bar_of = BlockBar if cell.data.variant else RoundBar
     shown = bar_of(title, cell.run.rounds, cell.run.measure)
-    go_on = "To resume, give the same command with --resume."
-    with interruptible("The last checkpoint is kept.", go_on), shown as bar, _log_to_stderr():
+    with _resumable(cell, folder, cache), shown as bar, _log_to_stderr():
         result = run_one(cell, folder, replace(cache, watch=(bar,)), resume)
         if cell.data.variant and cell.forget is None:
             stream_run.draw(result.facts, folder / stream_run.PICTURE)
     return result.facts
+
+
+@contextmanager
+def _resumable(cell: Cell, folder: Path, cache: TrialCache) -> Iterator[None]:
+    """End a stopped run with one line: what is kept of it, and how to go on."""
+    with interruptible():
+        try:
+            yield
+        except KeyboardInterrupt:
+            say(*(kept(folder) if cell.forget is None else kept_of_trials(cache.home)))
+            raise
 
 
 def _cache(home: Path, resume: bool, workers: int) -> TrialCache:
