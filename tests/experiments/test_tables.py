@@ -437,6 +437,26 @@ def test_few_seeds_are_told(tmp_path):
     assert alone.endswith("Run more: --seeds 5 --resume --record.")
 
 
+def test_several_metrics_are_corrected_together_and_the_command_says_how_to_narrow_them(
+    tmp_path, capsys
+):
+    from rescind.cli import table as door
+
+    axes = '[axes]\nmethod = ["FedAvg", "EASE"]\nseed = [0, 1, 2]\n'
+    recipe = written(tmp_path, axes, {
+        "FedAvg": {s: (0.5 + s / 10, 0.1) for s in range(3)},
+        "EASE": {s: (0.5 + s / 5, 0.2 + s / 1e4) for s in range(3)}})  # fmt: skip
+    narrower = "Holm's correction counts all 2 metrics; --metric narrows it"
+    door.command(str(recipe.path), against="FedAvg")
+    assert narrower in capsys.readouterr().out
+    door.command(str(recipe.path), against="FedAvg", as_csv=True)
+    assert narrower in capsys.readouterr().err
+    door.command(str(recipe.path), against="FedAvg", metric=["NDCG@20"])
+    said = capsys.readouterr().out
+    assert "adjusted for all 1;" in said
+    assert "--metric" not in said, "the control: there is nothing to narrow"
+
+
 def test_differences_are_written_as_csv_and_latex(tmp_path, capsys):
     from rescind.cli import table as door
 

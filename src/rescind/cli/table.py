@@ -144,7 +144,7 @@ def _write_compared(paired: tuple[Difference, ...], against: str, as_csv: bool) 
         return
     form = significance.csv_differences if as_csv else significance.latex_differences
     typer.echo(form(paired, against))
-    for said in filter(None, [significance.remark(paired), significance.on_few_seeds(paired)]):
+    for said in _about(paired):
         typer.echo(said, err=True)
 
 
@@ -154,16 +154,22 @@ def _not_paired(against: str) -> str:
 
 def _compare(paired: tuple[Difference, ...], against: str, shown: Callable[[str], str]) -> None:
     """Print paired differences and their number: some of many are significant by chance."""
-    from rescind.experiments.significance import markdown_differences, on_few_seeds, remark
+    from rescind.experiments.significance import markdown_differences
 
     if not paired:
         typer.echo(f"\n{_not_paired(against)}")
         return
     typer.echo(f"\nDifferences to '{against}', paired by seed (the same seed is the same split)")
     typer.echo(shown(markdown_differences(paired, against)))
-    typer.echo(remark(paired))
-    if few := on_few_seeds(paired):
-        typer.echo(few)
+    for said in _about(paired):
+        typer.echo(said)
+
+
+def _about(paired: tuple[Difference, ...]) -> list[str]:
+    """Return what to know about differences, a line each."""
+    from rescind.experiments.significance import on_few_seeds, on_metrics, remark
+
+    return [said for about in (remark, on_metrics, on_few_seeds) if (said := about(paired))]
 
 
 def _plain(table: ResultTable, paired: tuple[Difference, ...]) -> dict[str, Any]:
