@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     from rescind.experiments.recipe import Recipe as CellsOfRecipe
     from rescind.experiments.significance import Difference
     from rescind.experiments.tables import ResultTable
+
+_PAPER = " paper"
+"""What the heading of a column ends with that belongs to the one before."""
 
 
 def command(
@@ -80,9 +85,9 @@ def command(
         for remark in (*remarks(table), *filter(None, [without_values(table)])):
             typer.echo(remark, err=True)
         return
-    shown = (lambda text: text) if as_markdown else _aligned
+    shown = (lambda text, _: text) if as_markdown else _aligned
     typer.echo(found.title + (f" ({found.source})" if found.source else ""))
-    typer.echo(shown(table_forms.markdown(table)))
+    typer.echo(shown(table_forms.markdown(table), 1))
     for remark in remarks(table):
         typer.echo(remark)
     remarked = table.other_code or table.other_settings
@@ -152,7 +157,9 @@ def _not_paired(against: str) -> str:
     return f"No cell shares a seed with '{against}' on the same rows yet."
 
 
-def _compare(paired: tuple[Difference, ...], against: str, shown: Callable[[str], str]) -> None:
+def _compare(
+    paired: tuple[Difference, ...], against: str, shown: Callable[[str, int], str]
+) -> None:
     """Print paired differences and their number: some of many are significant by chance."""
     from rescind.experiments.significance import markdown_differences
 
@@ -160,7 +167,7 @@ def _compare(paired: tuple[Difference, ...], against: str, shown: Callable[[str]
         typer.echo(f"\n{_not_paired(against)}")
         return
     typer.echo(f"\nDifferences to '{against}', paired by seed (the same seed is the same split)")
-    typer.echo(shown(markdown_differences(paired, against)))
+    typer.echo(shown(markdown_differences(paired, against), 2))
     for said in _about(paired):
         typer.echo(said)
 
@@ -205,14 +212,45 @@ def _plain(table: ResultTable, paired: tuple[Difference, ...]) -> dict[str, Any]
     }
 
 
-def _aligned(text: str) -> str:
-    """Return a Markdown table as plain columns."""
+def _aligned(text: str, names: int) -> str:
+    """Return a Markdown table as plain columns. On a terminal, one that is too wide is folded.
+
+    names: columns that name a row; each part has them
+    """
     plain = text.replace("**", "").splitlines()
     rows = [[c.strip() for c in line.strip("|").split("|")] for line in plain]
     rows.pop(1)
     widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
-    out = []
-    for first, *others in rows:
-        right = [c.rjust(w) for c, w in zip(others, widths[1:], strict=True)]
-        out.append("  ".join([first.ljust(widths[0]), *right]).rstrip())
-    return "\n".join([out[0], "-" * len(out[0]), *out[1:]])
+    room = get_terminal_size().columns if sys.stdout.isatty() else sum(widths) + 2 * len(widths)
+    parts = _folded(rows[0], widths, names, room)
+    return "\n\n".join(_part(rows, widths, (*range(names), *part)) for part in parts)
+
+
+def _folded(heads: Sequence[str], widths: Sequence[int], names: int, room: int) -> list[list[int]]:
+    """Return the columns of each part, so many as fit beside the names; at least one.
+
+    The paper's number stays with ours.
+    """
+    parts: list[list[int]] = []
+    left = 0
+    for column in range(names, len(heads)):
+        needed = widths[column] + 2
+        if column + 1 < len(heads) and heads[column + 1].endswith(_PAPER):
+            needed += widths[column + 1] + 2
+        if not parts or (left < needed and not heads[column].endswith(_PAPER)):
+            parts.append([])
+            left = room - sum(widths[:names]) - 2 * (names - 1)
+        parts[-1].append(column)
+        left -= widths[column] + 2
+    return parts
+
+
+def _part(rows: Sequence[Sequence[str]], widths: Sequence[int], columns: Sequence[int]) -> str:
+    """Return some columns of a table: the first one to the left, the others to the right."""
+    first, *others = columns
+    out = [
+        "  ".join([row[first].ljust(widths[first]), *(row[n].rjust(widths[n]) for n in others)])
+        for row in rows
+    ]
+    head, *below = [line.rstrip() for line in out]
+    return "\n".join([head, "-" * len(head), *below])
