@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,21 @@ def test_every_tutorial_is_run_here():
     source = Path(__file__).read_text("utf-8")
     played = [name for name in TUTORIALS if f"docs/tutorials/{name}" in source]
     assert played == [name for name in TUTORIALS if name != "index.md"]
+
+
+def test_a_run_on_a_page_has_seeds_of_its_recipe():
+    """Of another seed no committed line tells whether the number is right."""
+    command = re.compile(r"^rescind run (\S+/\S+) [^#\n]*?--seeds (\d+)", re.M)
+    seen = 0
+    for page in (ROOT / "README.md", *ROOT.glob("docs/**/*.md")):
+        for found in command.finditer(page.read_text("utf-8")):
+            path = ROOT / "recipes" / f"{found[1]}.toml"
+            if path.is_file():
+                named = tomllib.loads(path.read_text("utf-8"))["axes"]["seed"]
+                said = f"{page.name}: {found[0]}: the recipe has seeds {named}"
+                assert set(range(int(found[2]))) <= set(named), said
+                seen += 1
+    assert seen > 5, "the control: there are such commands"
 
 
 def test_readme_is_short_and_its_python_does_what_its_comments_say(tmp_path, patch, capsys):

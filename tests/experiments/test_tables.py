@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -437,6 +439,26 @@ def test_few_seeds_are_told(tmp_path):
     assert alone.endswith("Run more: --seeds 5 --resume --record.")
 
 
+def test_several_metrics_are_corrected_together_and_the_command_says_how_to_narrow_them(
+    tmp_path, capsys
+):
+    from rescind.cli import table as door
+
+    axes = '[axes]\nmethod = ["FedAvg", "EASE"]\nseed = [0, 1, 2]\n'
+    recipe = written(tmp_path, axes, {
+        "FedAvg": {s: (0.5 + s / 10, 0.1) for s in range(3)},
+        "EASE": {s: (0.5 + s / 5, 0.2 + s / 1e4) for s in range(3)}})  # fmt: skip
+    narrower = "Holm's correction counts all 2 metrics; --metric narrows it"
+    door.command(str(recipe.path), against="FedAvg")
+    assert narrower in capsys.readouterr().out
+    door.command(str(recipe.path), against="FedAvg", as_csv=True)
+    assert narrower in capsys.readouterr().err
+    door.command(str(recipe.path), against="FedAvg", metric=["NDCG@20"])
+    said = capsys.readouterr().out
+    assert "adjusted for all 1;" in said
+    assert "--metric" not in said, "the control: there is nothing to narrow"
+
+
 def test_differences_are_written_as_csv_and_latex(tmp_path, capsys):
     from rescind.cli import table as door
 
@@ -555,6 +577,41 @@ def test_a_table_is_printed_for_a_spreadsheet_and_for_a_paper(tmp_path, capsys):
         r"FedAvg & 2 & 0.5000 $\pm$ 0.0000 \\", r"EASE & 0 & not run \\", r"\hline",
         r"\end{tabular}",
     ]  # fmt: skip
+
+
+def test_a_table_wider_than_the_terminal_is_folded_and_names_its_cells_in_each_part(
+    tmp_path, monkeypatch, capsys
+):
+    from rescind.cli import table as door
+
+    recipe = written(tmp_path, RECIPE, RESULTS)
+    monkeypatch.setenv("COLUMNS", "72")
+    door.command(str(recipe.path), against="ml-1m/FedAvg")
+    whole = capsys.readouterr().out.splitlines()
+    assert max(len(line) for line in whole[1:10]) > 72, "the control: into a file, all in one"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    door.command(str(recipe.path), against="ml-1m/FedAvg")
+    ours, paper, *apart = capsys.readouterr().out.split("\n\n")
+    assert re.split(r" {2,}", ours.splitlines()[1]) == [
+        "cell",
+        "seeds",
+        "HR@20 ours",
+        "HR@20 paper",
+    ]
+    assert re.split(r" {2,}", paper.splitlines()[0]) == ["cell", "NDCG@20 ours", "NDCG@20 paper"]
+    first, second, *others = (
+        [line for line in part.splitlines() if line.startswith("ml-")]
+        for part in (ours, paper, *apart)
+    )
+    assert [line.split()[0] for line in first] == [*recipe.names]
+    assert [line.split()[0] for line in second] == [*recipe.names]
+    for part in others:  # differences are named by cell and metric
+        assert [line.split()[:2] for line in part] == [
+            [cell, metric]
+            for cell in ("ml-1m/Popularity", "ml-1m/four")
+            for metric in ("HR@20", "NDCG@20")
+        ]
+    assert max(len(line) for part in (first, second, *others) for line in part) <= 72
 
 
 def test_a_row_says_which_method_was_chosen_for_the_data(tmp_path):

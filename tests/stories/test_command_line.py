@@ -282,6 +282,34 @@ def test_an_interrupted_run_resumes_to_the_same_bits(rescind, recipe, stop, monk
         assert cut[same] == whole[same], same
 
 
+AGAIN = "stopped. No checkpoint was written yet: the same command with --resume begins this run "
+
+
+@pytest.mark.parametrize(
+    ("stop", "kept"),
+    [(2, f"{AGAIN}again at round 1."), (4, "stopped. The last checkpoint is kept.")],
+)
+def test_a_run_that_is_stopped_says_whether_there_is_a_checkpoint(
+    rescind, recipe, monkeypatch, stop, kept
+):
+    real = experiment.run_cell
+
+    def interrupted(cell, folder, again=False, watch=(), dataset=None):
+        def pull_the_plug(moment):
+            if moment.now.state.round == stop:
+                raise KeyboardInterrupt
+
+        return real(cell, folder, again, (*watch, pull_the_plug), dataset)
+
+    monkeypatch.setattr(experiment, "run_cell", interrupted)
+    words = ["run", str(recipe), "--cell", "FedAvg", "--seeds", "1"]
+    said = rescind(*words)[2]
+    assert kept in said
+    assert said.count("stopped.") == 1
+    resumed = rescind(*words, "--resume")[2]
+    assert ("going on after round 3" in resumed) == (stop == 4)
+
+
 def test_an_interrupt_before_the_first_step_is_told(rescind, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt

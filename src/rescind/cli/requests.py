@@ -355,7 +355,7 @@ def at_terminal() -> bool:
 def extend(
     request: Annotated[str, Argument(help="The request, as `rescind requests` lists it.")],
     days: Annotated[int, Option(min=1, max=60, help="Days more.")],
-    reason: Annotated[str, Option(help="Why; the user is told.")],
+    reason: Annotated[str, Option(help="Why; the page of the user says it.")],
     url: Annotated[
         str | None,
         Option(help=f"{URL} It needs the scope extend."),
@@ -379,6 +379,7 @@ def extend(
         from rescind.ledger.requests import extend as extend_here
 
         told = extend_here(state, database, request, days, reason)
-    typer.echo(f"{request} is due on {told['expected_by']}. The user is told: {reason}")
+    typer.echo(f"{request} is due on {told['expected_by']}. Their page says why: {reason}")
+    typer.echo("No mail is sent. Write to who may not look there: they must be told in time.")
     if warning := told.get("warning"):
         typer.echo(f"Careful: {warning}.")

@@ -15,8 +15,15 @@ import typer
 from typer import Argument, Option
 
 from rescind.cli.progress import Countdown
-from rescind.cli.run_again import data_changed, same, tell_finished, tell_replaced
-from rescind.cli.stopping import interruptible
+from rescind.cli.run_again import (
+    data_changed,
+    kept,
+    kept_of_trials,
+    same,
+    tell_finished,
+    tell_replaced,
+)
+from rescind.cli.stopping import interruptible, say
 
 if TYPE_CHECKING:
     from rescind.experiments.recipe import Cell, Recipe
@@ -113,7 +120,8 @@ def command(
         if record:
             append_facts(found, facts)
         metrics = facts["metrics"]["test"]
-        finished.append({"cell": name, "seed": seed, "out": str(folder), "metrics": metrics})
+        about = {"cell": name, "seed": seed, "out": str(folder), **_judged(facts)}
+        finished.append({**about, "metrics": metrics})
         typer.echo(f"{name}{_chosen(facts, chosen)} seed {seed}: {_summary(facts)} -> {folder}")
         _warn(facts)
     if finished:
@@ -218,25 +226,35 @@ def _summary(facts: dict[str, Any]) -> str:
     forgot = facts.get("forget")
     if forgot is None:
         return f"{shown} {took}"
-    verdict = forgot.get("verdict", "unaudited")
+    verdict = _judged(facts)["verdict"]
     return f"{verdict}, {shown}, {forgot['client_rounds']:,.0f} client-rounds {took}"
 
 
+def _judged(facts: dict[str, Any]) -> dict[str, str]:
+    """Return the verdict on a run that forgot; nothing for one that only learnt."""
+    return {"verdict": facts["forget"].get("verdict", "unaudited")} if "forget" in facts else {}
+
+
 def _tell_means(finished: Sequence[dict[str, Any]]) -> None:
-    """Print mean and spread of each cell that ran with several seeds."""
+    """Print mean and spread of each cell that ran with several seeds, and its verdicts."""
+    from rescind.experiments.verdicts import counted
+
     by_cell: dict[str, list[dict[str, Any]]] = {}
     for one in finished:
-        by_cell.setdefault(one["cell"], []).append(one["metrics"])
-    for name, measured in by_cell.items():
-        if len(measured) < 2:
+        by_cell.setdefault(one["cell"], []).append(one)
+    for name, runs in by_cell.items():
+        if len(runs) < 2:
             continue
+        measured = [one["metrics"] for one in runs]
         shown = ", ".join(
             f"{key} {statistics.fmean(values):.4f} ± {statistics.stdev(values):.4f}"
             for key in measured[0]
             if key.startswith(_SHOWN)
             for values in [[test[key] for test in measured]]
         )
-        typer.echo(f"{name}, {len(measured)} seeds (mean ± standard deviation): {shown}")
+        words = [one["verdict"] for one in runs if "verdict" in one]
+        judged = f"; verdict: {counted(words)}" if words else ""
+        typer.echo(f"{name}, {len(runs)} seeds (mean ± standard deviation): {shown}{judged}")
 
 
 def _warn(facts: dict[str, Any]) -> None:
@@ -272,12 +290,22 @@ def _one(cell: Cell, folder: Path, resume: bool, title: str, cache: TrialCache) 
         tell_replaced(folder, cell, title)
     bar_of = BlockBar if cell.data.variant else RoundBar
     shown = bar_of(title, cell.run.rounds, cell.run.measure)
-    go_on = "To resume, give the same command with --resume."
-    with interruptible("The last checkpoint is kept.", go_on), shown as bar, _log_to_stderr():
+    with _resumable(cell, folder, cache), shown as bar, _log_to_stderr():
         result = run_one(cell, folder, replace(cache, watch=(bar,)), resume)
         if cell.data.variant and cell.forget is None:
             stream_run.draw(result.facts, folder / stream_run.PICTURE)
     return result.facts
+
+
+@contextmanager
+def _resumable(cell: Cell, folder: Path, cache: TrialCache) -> Iterator[None]:
+    """End a stopped run with one line: what is kept of it, and how to go on."""
+    with interruptible():
+        try:
+            yield
+        except KeyboardInterrupt:
+            say(*(kept(folder) if cell.forget is None else kept_of_trials(cache.home)))
+            raise
 
 
 def _cache(home: Path, resume: bool, workers: int) -> TrialCache:

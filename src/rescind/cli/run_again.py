@@ -13,6 +13,18 @@ import typer
 if TYPE_CHECKING:
     from rescind.experiments.recipe import Cell
 
+_RESUME = "To resume, give the same command with --resume."
+_CHECKPOINT = ("The last checkpoint is kept.", _RESUME)
+_MODELS = ("Models that are trained are kept.", _RESUME)
+_NOTHING = (
+    "No checkpoint was written yet:",
+    "the same command with --resume begins this run again at round 1.",
+)
+_ROUNDS = "checkpoints/round-*.safetensors"
+_IN_A_STREAM = ("checkpoints/block-*/rounds/round-*.safetensors", "checkpoints/block-*[1-9]*/*")
+"""Rounds inside a block, and starts of blocks; that of block 0 is written before any round."""
+_FINISHED = ("learned/*/run.json", "retrains/*.safetensors", "retrains/*/round-*.safetensors")
+
 
 def tell_finished(cells: Sequence[Cell], folders: Sequence[Path]) -> None:
     """Say how many runs are there already, and that they are trained again."""
@@ -65,6 +77,22 @@ def tell_replaced(folder: Path, cell: Cell, title: str) -> None:
                 f"To keep both, stop it before and name another folder with --out.",
                 err=True,
             )
+
+
+def kept(folder: Path) -> tuple[str, str]:
+    """Say what a stopped run left in its folder to go on from, and how to go on."""
+    return _CHECKPOINT if _any(folder, _ROUNDS, *_IN_A_STREAM) else _NOTHING
+
+
+def kept_of_trials(home: Path) -> tuple[str, str]:
+    """Say the same of a stopped trial, from what the trials of a recipe share."""
+    if _any(home, f"learned/*/{_ROUNDS}"):
+        return _CHECKPOINT
+    return _MODELS if _any(home, *_FINISHED) else _NOTHING
+
+
+def _any(folder: Path, *patterns: str) -> bool:
+    return any(True for pattern in patterns for _ in folder.glob(pattern))
 
 
 def same(done: dict[str, Any], cell: Cell) -> bool:

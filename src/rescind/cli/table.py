@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,14 +20,17 @@ if TYPE_CHECKING:
     from rescind.experiments.significance import Difference
     from rescind.experiments.tables import ResultTable
 
+_PAPER = " paper"
+"""What the heading of a column ends with that belongs to the one before."""
+
 
 def command(
     recipe: Recipe,
     metric: Annotated[
         list[str] | None,
         Option(
-            help="Metrics, or paths such as seconds.cpu. Default: those of the recipe, "
-            "or HR and NDCG at its lengths of lists (run.k)."
+            help="Metrics, verdict, or paths such as seconds.cpu. Default: those of the recipe, "
+            "or HR and NDCG at its lengths of lists (run.k), and the verdict of cells that forget."
         ),
     ] = None,
     against: Annotated[
@@ -51,17 +56,17 @@ def command(
 
     Example: rescind table basics/floor --against ml-100k/Popularity
     """
-    from rescind.experiments.recipe_file import Column, check, locate
+    from rescind.experiments.recipe_file import check, locate
 
     _check_form(as_json, as_markdown, as_csv, as_latex)
     path = locate(recipe)
     check(path, (), against)
-    from rescind.experiments import table_forms
+    from rescind.experiments import table_forms, verdicts
     from rescind.experiments.significance import differences
     from rescind.experiments.tables import collect, remarks, without_values
 
     found = _read(path)
-    columns = tuple(Column(name) for name in metric or ())
+    columns = tuple(verdicts.named(name) for name in metric or ())
     _check_columns(found, columns)
     table = collect(found, columns)
     if plot is not None:
@@ -80,9 +85,9 @@ def command(
         for remark in (*remarks(table), *filter(None, [without_values(table)])):
             typer.echo(remark, err=True)
         return
-    shown = (lambda text: text) if as_markdown else _aligned
+    shown = (lambda text, _: text) if as_markdown else _aligned
     typer.echo(found.title + (f" ({found.source})" if found.source else ""))
-    typer.echo(shown(table_forms.markdown(table)))
+    typer.echo(shown(table_forms.markdown(table), 1))
     for remark in remarks(table):
         typer.echo(remark)
     remarked = table.other_code or table.other_settings
@@ -110,11 +115,13 @@ def _check_columns(recipe: CellsOfRecipe, columns: Sequence[Column]) -> None:
     from rescind.errors import ConfigError, suggest
     from rescind.experiments.cell import more_k
     from rescind.experiments.tables import lines
+    from rescind.experiments.verdicts import VERDICT
 
     recorded = lines(recipe)
     for column in columns:
         if recorded and all(column.of(line) is None for line in recorded):
             known = {name for line in recorded for name in line["test"]}
+            known |= {VERDICT.path for line in recorded if VERDICT.of(line) is not None}
             more = more_k(column.path, sorted({k for one in recipe.cells for k in one.run.k}))
             more += " Then run it again with --record." if more else ""
             hint = f"{suggest(column.path, known)}{more}"
@@ -142,7 +149,7 @@ def _write_compared(paired: tuple[Difference, ...], against: str, as_csv: bool) 
         return
     form = significance.csv_differences if as_csv else significance.latex_differences
     typer.echo(form(paired, against))
-    for said in filter(None, [significance.remark(paired), significance.on_few_seeds(paired)]):
+    for said in _about(paired):
         typer.echo(said, err=True)
 
 
@@ -150,18 +157,26 @@ def _not_paired(against: str) -> str:
     return f"No cell shares a seed with '{against}' on the same rows yet."
 
 
-def _compare(paired: tuple[Difference, ...], against: str, shown: Callable[[str], str]) -> None:
+def _compare(
+    paired: tuple[Difference, ...], against: str, shown: Callable[[str, int], str]
+) -> None:
     """Print paired differences and their number: some of many are significant by chance."""
-    from rescind.experiments.significance import markdown_differences, on_few_seeds, remark
+    from rescind.experiments.significance import markdown_differences
 
     if not paired:
         typer.echo(f"\n{_not_paired(against)}")
         return
     typer.echo(f"\nDifferences to '{against}', paired by seed (the same seed is the same split)")
-    typer.echo(shown(markdown_differences(paired, against)))
-    typer.echo(remark(paired))
-    if few := on_few_seeds(paired):
-        typer.echo(few)
+    typer.echo(shown(markdown_differences(paired, against), 2))
+    for said in _about(paired):
+        typer.echo(said)
+
+
+def _about(paired: tuple[Difference, ...]) -> list[str]:
+    """Return what to know about differences, a line each."""
+    from rescind.experiments.significance import on_few_seeds, on_metrics, remark
+
+    return [said for about in (remark, on_metrics, on_few_seeds) if (said := about(paired))]
 
 
 def _plain(table: ResultTable, paired: tuple[Difference, ...]) -> dict[str, Any]:
@@ -188,6 +203,7 @@ def _plain(table: ResultTable, paired: tuple[Difference, ...]) -> dict[str, Any]
         "entries": rows,
         "controls": list(table.controls),
         "used": dict(table.used),
+        "failed_checks": {cell: dict(one.checks) for cell, one in table.failed.items()},
         "differences": compared,
         "stale": table.stale,
         "mixed_data": list(table.mixed),
@@ -196,14 +212,45 @@ def _plain(table: ResultTable, paired: tuple[Difference, ...]) -> dict[str, Any]
     }
 
 
-def _aligned(text: str) -> str:
-    """Return a Markdown table as plain columns."""
+def _aligned(text: str, names: int) -> str:
+    """Return a Markdown table as plain columns. On a terminal, one that is too wide is folded.
+
+    names: columns that name a row; each part has them
+    """
     plain = text.replace("**", "").splitlines()
     rows = [[c.strip() for c in line.strip("|").split("|")] for line in plain]
     rows.pop(1)
     widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
-    out = []
-    for first, *others in rows:
-        right = [c.rjust(w) for c, w in zip(others, widths[1:], strict=True)]
-        out.append("  ".join([first.ljust(widths[0]), *right]).rstrip())
-    return "\n".join([out[0], "-" * len(out[0]), *out[1:]])
+    room = get_terminal_size().columns if sys.stdout.isatty() else sum(widths) + 2 * len(widths)
+    parts = _folded(rows[0], widths, names, room)
+    return "\n\n".join(_part(rows, widths, (*range(names), *part)) for part in parts)
+
+
+def _folded(heads: Sequence[str], widths: Sequence[int], names: int, room: int) -> list[list[int]]:
+    """Return the columns of each part, so many as fit beside the names; at least one.
+
+    The paper's number stays with ours.
+    """
+    parts: list[list[int]] = []
+    left = 0
+    for column in range(names, len(heads)):
+        needed = widths[column] + 2
+        if column + 1 < len(heads) and heads[column + 1].endswith(_PAPER):
+            needed += widths[column + 1] + 2
+        if not parts or (left < needed and not heads[column].endswith(_PAPER)):
+            parts.append([])
+            left = room - sum(widths[:names]) - 2 * (names - 1)
+        parts[-1].append(column)
+        left -= widths[column] + 2
+    return parts
+
+
+def _part(rows: Sequence[Sequence[str]], widths: Sequence[int], columns: Sequence[int]) -> str:
+    """Return some columns of a table: the first one to the left, the others to the right."""
+    first, *others = columns
+    out = [
+        "  ".join([row[first].ljust(widths[first]), *(row[n].rjust(widths[n]) for n in others)])
+        for row in rows
+    ]
+    head, *below = [line.rstrip() for line in out]
+    return "\n".join([head, "-" * len(head), *below])

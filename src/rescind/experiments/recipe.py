@@ -21,7 +21,7 @@
     [table]    columns = ["NDCG@20", "seconds.cpu"]   optional: what is shown of a line
                also = ["unlearning/ml-1m"]         optional: other results that count here
 
-Without columns, a table shows what its cells measure (`run.k`).
+Without columns, a table shows what its cells measure (`run.k`), and verdicts if audits judged.
 
 A cell is named by its labels along the axes other than seed, joined by "/".
 """

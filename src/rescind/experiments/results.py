@@ -17,11 +17,41 @@ from rescind.errors import DataError
 
 ALONE = "answered_alone"
 """In a line: whether the run left out what a request to it alone removed."""
+_KEYS: dict[str, type] = {"cell": str, "seed": int, "digest": str, "test": dict}
 
 
 def only_numbers(values: Mapping[str, float]) -> dict[str, float]:
     """Return the values without those that nobody could be measured by: strict JSON has no NaN."""
     return {name: value for name, value in values.items() if not math.isnan(value)}
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a file of results, oldest first; none if it is not there."""
+    out = []
+    try:
+        written = path.read_text(encoding="utf-8") if path.is_file() else ""
+    except ValueError as error:
+        raise DataError(f"{path} is not UTF-8 text: {error}. Restore it from a copy.") from None
+    for number, text in enumerate(written.splitlines(), 1):
+        hint = "Remove the line; `rescind run --record` adds it again."
+        try:
+            line = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            where = f"{path}:{number}:{getattr(error, 'colno', 1)}"
+            raise DataError(f"{where}: not a line of JSON. {hint}") from None
+        if not _is_result(line):
+            needed = ", ".join(_KEYS)
+            raise DataError(f"{path}:{number}: not a result ({needed} are needed). {hint}")
+        out.append(line)
+    return out
+
+
+def _is_result(line: Any) -> bool:
+    """Return whether a line has what tables read."""
+    if not isinstance(line, dict) or any(not isinstance(line.get(k), t) for k, t in _KEYS.items()):
+        return False
+    settings = line.get("settings", {})
+    return isinstance(settings, dict) and all(isinstance(v, dict) for v in settings.values())
 
 
 def append_line(path: Path, line: dict[str, Any]) -> None:

@@ -44,7 +44,8 @@ def sweeps(table: ResultTable) -> tuple[Sweep, ...]:
     places, ticks = _places(list(swept.values()))
     others = [a for a in _varying(cells) if a != _axis(plot.x, cells)]
     out = []
-    for metric in dict.fromkeys(e.metric for e in table.entries):
+    in_words = {e.metric for e in table.entries if e.words and not e.values}  # verdicts
+    for metric in dict.fromkeys(e.metric for e in table.entries if e.metric not in in_words):
         found: dict[str, list[Point]] = {}
         for e in table.entries:
             if e.metric == metric and e.mean is not None:

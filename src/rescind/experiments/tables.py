@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 from rescind.data.catalogue import AUTHORS, ENTRIES
-from rescind.errors import DataError
 from rescind.experiments.cell import AT_K, DataSettings
 from rescind.experiments.recipe import Cell, Column, Recipe
-from rescind.experiments.results import ALONE
+from rescind.experiments.results import ALONE, read_lines
+from rescind.experiments.verdicts import VERDICT, Failed, counted, failed_checks
 
 Newest = dict[tuple[str, int], dict[str, Any]]
 """Result lines by cell and seed."""
@@ -87,7 +85,7 @@ class Entry:
 
     def ours(self) -> str:
         if self.mean is None:
-            return _counted(self.words) if self.words else "" if self.ran else "not run"
+            return counted(self.words) if self.words else "" if self.ran else "not run"
         spread = "" if self.spread is None else f" ± {self.spread:,.{self.digits}f}"
         return f"{self.mean:,.{self.digits}f}{spread}{self._below if self.ours_below_floor else ''}"
 
@@ -99,12 +97,6 @@ class Entry:
     @property
     def _below(self) -> str:
         return f" (below {self.floor_name})"
-
-
-def _counted(words: tuple[str, ...]) -> str:
-    """Return the words of several seeds: one word if they agree, else each with its count."""
-    counts = {word: words.count(word) for word in words}
-    return words[0] if len(counts) == 1 else ", ".join(f"{word} {n}" for word, n in counts.items())
 
 
 @dataclass(frozen=True)
@@ -126,6 +118,8 @@ class ResultTable:
     """A sentence for each cell whose only results are of other settings than those of now."""
     used: Mapping[str, str] = field(default_factory=dict)
     """By cell, the method that was used where it was chosen when the data was known."""
+    failed: Mapping[str, Failed] = field(default_factory=dict)
+    """By cell, the checks that failed, where nobody spelled the columns out in the recipe."""
 
 
 def lines(recipe: Recipe) -> list[dict[str, Any]]:
@@ -135,45 +129,14 @@ def lines(recipe: Recipe) -> list[dict[str, Any]]:
     """
     digests = {name: cell.digest for name, cell in cells_by_name(recipe).items()}
     names = {digest: name for name, digest in digests.items()}
-    others = [line for path in recipe.also for line in _lines(path) if line["digest"] in names]
+    others = [line for path in recipe.also for line in read_lines(path) if line["digest"] in names]
     found = []
-    for line in (*others, *_lines(recipe.results)):
+    for line in (*others, *read_lines(recipe.results)):
         name = line["cell"]
         if digests.get(name) != line["digest"]:
             name = names.get(line["digest"], name)
         found.append({**line, "cell": name})
     return found
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    out = []
-    try:
-        written = path.read_text(encoding="utf-8") if path.is_file() else ""
-    except ValueError as error:
-        raise DataError(f"{path} is not UTF-8 text: {error}. Restore it from a copy.") from None
-    for number, text in enumerate(written.splitlines(), 1):
-        hint = "Remove the line; `rescind run --record` adds it again."
-        try:
-            line = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            where = f"{path}:{number}:{getattr(error, 'colno', 1)}"
-            raise DataError(f"{where}: not a line of JSON. {hint}") from None
-        if not _is_result(line):
-            needed = ", ".join(_KEYS)
-            raise DataError(f"{path}:{number}: not a result ({needed} are needed). {hint}")
-        out.append(line)
-    return out
-
-
-_KEYS: dict[str, type] = {"cell": str, "seed": int, "digest": str, "test": dict}
-
-
-def _is_result(line: Any) -> bool:
-    """Return whether a line has what tables read."""
-    if not isinstance(line, dict) or any(not isinstance(line.get(k), t) for k, t in _KEYS.items()):
-        return False
-    settings = line.get("settings", {})
-    return isinstance(settings, dict) and all(isinstance(v, dict) for v in settings.values())
 
 
 def cells_by_name(recipe: Recipe) -> dict[str, Cell]:
@@ -199,28 +162,19 @@ def collect(
 ) -> ResultTable:
     """Collect results of the recipe's current settings; the newest of each seed counts.
 
-    columns: Default: those of the recipe, or what its cells measure
+    columns: Default: those of the recipe, or what its cells measure and audits judged
     known: what `newest_lines` returned, if they were read before
     """
     cells = cells_by_name(recipe)
     newest, stale = known or newest_lines(recipe)
     floors = [n for n in recipe.names if type(cells[n].method).__name__ == POPULARITY]
     shown = columns or recipe.shown
+    if not columns and recipe.columns is None and any(map(VERDICT.of, newest.values())):
+        shown = (*shown, VERDICT)
     entries = []
     for name in recipe.names:
         same = [n for n in floors if n != name and cells[n].data == cells[name].data]
-        for column in shown:
-            mine = _values(newest, name, column)
-            numbers = {s: v for s, v in mine.items() if not isinstance(v, str)}
-            floor = _floor(newest, same[0], column) if same else None
-            paper = recipe.paper.get(name, {}).get(column.path)
-            words = tuple(v for v in mine.values() if isinstance(v, str))
-            ran, values = any(cell == name for cell, _ in newest), tuple(numbers.values())
-            entry = Entry(name, column.name, values, paper, tuple(numbers), floor)
-            entry = replace(entry, words=words, digits=column.digits, ran=ran)
-            data = tuple(_rows_of(newest[name, seed]) for seed in numbers)
-            entry = replace(entry, data=data, printed_floor=_floor_of_print(cells[name]))
-            entries.append(entry)
+        entries += [_entry(recipe, newest, cells[name], column, same) for column in shown]
     # The additive learner has no random numbers either, but it is not a control.
     seedless = [n for n in recipe.names if cells[n].method.seedless]
     controls = tuple(n for n in seedless if cells[n].method.control)
@@ -228,8 +182,31 @@ def collect(
     own = any(cell.code for cell in cells.values())
     other = other_code(recipe, cells, newest) if own else ()
     changed = other_settings(recipe, cells, newest) if stale else ()
+    failed = {} if shown is recipe.columns else failed_checks(newest, shown)
     return ResultTable(
-        recipe, tuple(entries), stale, controls, tuple(floors), mixed, other, changed, _used(newest)
+        recipe, tuple(entries), stale, controls, tuple(floors), mixed, other, changed,
+        _used(newest), failed,
+    )  # fmt: skip
+
+
+def _entry(
+    recipe: Recipe, newest: Newest, cell: Cell, column: Column, floors: Sequence[str]
+) -> Entry:
+    """Return what the lines of one cell have in a column. floors: popularity on the same data"""
+    name, mine = cell.name, _values(newest, cell.name, column)
+    numbers = {s: v for s, v in mine.items() if not isinstance(v, str)}
+    return Entry(
+        name,
+        column.name,
+        tuple(numbers.values()),
+        recipe.paper.get(name, {}).get(column.path),
+        tuple(numbers),
+        floor=_floor(newest, floors[0], column) if floors else None,
+        printed_floor=_floor_of_print(cell),
+        words=tuple(v for v in mine.values() if isinstance(v, str)),
+        digits=column.digits,
+        ran=any(cell == name for cell, _ in newest),
+        data=tuple(_rows_of(newest[name, seed]) for seed in numbers),
     )
 
 
@@ -373,6 +350,7 @@ def _floor(newest: Newest, name: str, column: Column) -> float | None:
 def remarks(table: ResultTable) -> list[str]:
     """Return notes on the table: its controls, and what was left out."""
     said = [*table.mixed, *table.other_code, *table.other_settings]
+    said += [table.failed[n].told(n) for n in table.recipe.names if n in table.failed]
     if table.controls:
         names = ", ".join(f"'{n}'" for n in table.controls)
         said.append(f"Controls, in which nothing is trained round by round: {names}.")
