@@ -26,7 +26,7 @@ from rescind.audits.state_attacks import (
 )
 from rescind.core import params
 from rescind.core.federation import Federation
-from rescind.core.holdings import TRAIN
+from rescind.core.holdings import TEST, TRAIN
 from rescind.core.records import Erase, Unshare, Withdraw
 from rescind.core.state import Memory
 from rescind.data import load
@@ -114,6 +114,19 @@ def test_a_run_of_sequences_is_audited_with_its_controls():
     assert done.verdict in ("PASS", "INCONCLUSIVE")
     assert done.subjects[RETRAIN] != "FAIL"
     assert nothing.verdict == done.subjects[NO_OP] == "FAIL", "the control: nothing is forgotten"
+
+
+def test_the_quality_of_others_counts_those_who_have_something_to_measure(tiny):
+    """Who has no test row counts for nothing in the mean, so not in the number of people either."""
+    tested = (tiny.split == TEST) & (tiny.records.client % 3 > 0)
+    some = replace(tiny, split=torch.where(tested, TRAIN, tiny.split))  # two of three have none
+    fed = Federation.start(some, FedAvg(model=LightGCN(dim=4)), seed=1).run(3)
+    event = Withdraw(1)
+    refs = retrains(fed, event, workers=1)
+    found = {f.check: f for f in examine(fed, refs[0], event, refs).findings}
+    others = {*some.records.client[some.split == TEST].tolist()} - {1}
+    assert 0 < len(others) < len(fed.world.members) - 1
+    assert found["Q8 quality"].n == len(others)
 
 
 def test_a_method_without_rows_of_people_is_audited_without_those_checks(tiny):

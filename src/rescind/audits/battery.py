@@ -200,7 +200,8 @@ def _present(one: Measure | None, more: Sequence[Measure | None]) -> tuple[Measu
 
 
 def _sample_size(sample: Sample) -> int:
-    return sample.people if isinstance(sample, PerPerson) else len(sample.targets)
+    """Return how many were judged: users who count, or records."""
+    return sample.counted if isinstance(sample, PerPerson) else len(sample.targets)
 
 
 STANDARD: tuple[Check, ...] = (

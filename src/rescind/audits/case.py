@@ -191,6 +191,11 @@ class PerPerson:
         return len(self.value)
 
     @property
+    def counted(self) -> int:
+        """Number of users whose value counts: others have nothing that could be measured."""
+        return int((self.weight > 0).sum())
+
+    @property
     def size(self) -> float:
         """Number of balanced pairs (for an AUC), or of users."""
         return float(self.weight.sum())
