@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rescind.audits.finding import Finding
+from rescind.audits.finding import VERDICTS, Finding
 from rescind.forgetting.receipt import Asked, Done, Kept, issue
 from rescind.forgetting.receipt_html import page as receipt_page
 from rescind.reporting import charts
@@ -65,6 +65,25 @@ def test_a_receipt_fits_a_phone_and_keeps_nobody_out(chrome, receipt, scheme) ->
     assert narrow == [], "columns of a few letters"
     found = Axe().run(page).response["violations"]
     assert [one["id"] for one in found if one["impact"] in {"serious", "critical"}] == []
+    context.close()
+
+
+@pytest.mark.parametrize("receipt", [PASSED], indirect=True, ids=["PASS"])
+@pytest.mark.parametrize("wide", [375, 700, 1280])
+def test_the_longest_verdict_stays_inside_its_line(chrome, receipt, wide) -> None:
+    context = chrome.new_context(viewport={"width": wide, "height": 800})
+    page = context.new_page()
+    page.goto(receipt.as_uri())
+    beyond = """word => [...document.querySelectorAll('.lines li')].map(line => {
+      const badge = line.querySelector('.badge')
+      badge.textContent = word
+      return badge.getBoundingClientRect().right - line.getBoundingClientRect().right
+    })"""
+    (found,) = page.evaluate(beyond, max(VERDICTS, key=len))
+    assert found <= 0
+    narrow = ".lines li { grid-template-columns: minmax(0, 1fr) 5rem 5rem !important }"
+    page.add_style_tag(content=narrow + ".lines .badge { grid-column: 3; justify-self: start }")
+    assert page.evaluate(beyond, max(VERDICTS, key=len))[0] > 0, "the control: a narrow column"
     context.close()
 
 
