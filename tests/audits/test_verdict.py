@@ -21,6 +21,7 @@ from rescind.audits.battery import (
     Judged,
     Outcome,
     report_of,
+    told_by_role,
 )
 from rescind.audits.finding import overall
 from rescind.audits.verdict import (
@@ -209,6 +210,18 @@ def test_a_retrain_that_cannot_be_told_equal_takes_the_pass_away():
     assert report.verdict == "INCONCLUSIVE"
     assert "even for a retrain" in report.why
     assert overall(report.findings) == report.verdict
+
+
+def test_a_retrain_that_is_unclear_about_harm_alone_leaves_the_pass_and_is_named():
+    """As `docs/audits.md` says: harm to others is no question of power."""
+    report = report_of([judged(), judged("harm", "Q8 b", retrain="INCONCLUSIVE")])
+    assert report.verdict == "PASS"
+    assert "retrain: INCONCLUSIVE (Q8 b)" in report.findings[0].note
+    told = told_by_role(report.subjects, report.judged)
+    assert told == ["no-op: FAIL", "score shift: FAIL", "retrain: INCONCLUSIVE (Q8 b)",
+                    "purge only: FAIL"]  # fmt: skip
+    clear = report_of([judged(), judged("harm", "Q8 b")])
+    assert "retrain: PASS;" in clear.findings[0].note, "control: no check to name"
 
 
 @pytest.mark.parametrize("verdict", ["PASS", "INCONCLUSIVE"])

@@ -52,6 +52,27 @@ def test_rows_that_repeat_a_pair_are_counted_as_they_are_added(tmp_path, monkeyp
     assert (again["added"], again["repeated"]) == (0, 0)
 
 
+def test_a_night_without_rows_adds_none_and_is_no_error(tmp_path, monkeypatch):
+    monkeypatch.setenv("RESCIND_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "first.csv").write_text("who,what\na,x\nb,y\n")
+    (tmp_path / "none.csv").write_text("who,what\n")
+    (tmp_path / "other.csv").write_text("customer,product\n")
+    (tmp_path / "bad.csv").write_text("who,what\n,\n")
+    names = ("--user", "who", "--item", "what")
+    run("import", str(tmp_path / "first.csv"), "--name", "mine", *names)
+    said = run("append", "mine", str(tmp_path / "none.csv"))
+    assert said.exit_code == 0, said.output
+    assert "mine: 0 rows: the file has only a header; now 2 users" in said.stdout
+    added = json.loads(run("append", "mine", str(tmp_path / "none.csv"), "--json").stdout)
+    assert (added["added"], added["users"]) == (0, 2)
+    for control in ("other.csv", "bad.csv"):  # other columns, and rows that cannot be read
+        for more in ((), ("--drop-bad-rows",)):
+            said = run("append", "mine", str(tmp_path / control), *more)
+            assert isinstance(said.exception, DataError), said.output
+    first = run("import", str(tmp_path / "none.csv"), "--name", "first", *names)
+    assert isinstance(first.exception, DataError), "a first import needs rows"
+
+
 def test_erasing_a_user_tells_of_an_id_that_looks_alike_and_leaves_it(tmp_path, monkeypatch):
     monkeypatch.setenv("RESCIND_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("RESCIND_KEYS", str(tmp_path / "keys"))

@@ -328,11 +328,24 @@ def report_of(judged: Sequence[Judged]) -> Report:
     verdict, why = ("VOID", void) if void else (overall(findings), "")
     if verdict in ("PASS", "INCONCLUSIVE") and (missing := _missing_power(judged)):
         verdict, why = "INCONCLUSIVE", missing
-    by_role = "; ".join(f"{r}: {v}" for r, v in subjects.items() if r != SUBJECT)
+    by_role = "; ".join(told_by_role(subjects, judged))
     # `overall` of the findings alone must give the verdict of the report.
     standing = verdict if verdict in ("VOID", "INCONCLUSIVE") else "SHOWN"
     controls = Finding("Q0 controls", standing, note=f"{by_role}. {why}".strip())
     return Report(verdict, (controls, *findings), subjects, why, tuple(judged))
+
+
+def told_by_role(subjects: Mapping[str, str], judged: Sequence[Judged]) -> list[str]:
+    """Return the verdict on each control, and which checks a retrain did not pass."""
+
+    def which(role: str, verdict: str) -> str:
+        if role != RETRAIN or verdict == "PASS":
+            return ""
+        names = [one.check.name for one in judged if one.counts(role) == verdict]
+        return f" ({', '.join(names)})" if names else ""
+
+    others = ((role, verdict) for role, verdict in subjects.items() if role != SUBJECT)
+    return [f"{role}: {verdict}{which(role, verdict)}" for role, verdict in others]
 
 
 def _missing_power(judged: Sequence[Judged]) -> str:

@@ -126,6 +126,7 @@ def command(
 
 def _print(report: Report, unshared: bool) -> None:
     """Print the checks and the verdict. unshared: devices keep the records, and train on them"""
+    from rescind.audits.battery import told_by_role
     from rescind.audits.finding import VERDICTS, legend, question
     from rescind.forgetting.loan_words import of_the_loan
     from rescind.reporting.html import word_of
@@ -141,7 +142,7 @@ def _print(report: Report, unshared: bool) -> None:
             f"{f.check:<18} {word_of(f.verdict):<13} {f.value:>8.4f} {reference:>9} {margin:>7} "
             f"{no_op:>7}  {question(f.check)}"
         )
-    others = ", ".join(f"{r}: {v}" for r, v in report.subjects.items() if r != "subject")
+    others = ", ".join(told_by_role(report.subjects, report.judged))
     notes = legend(f.verdict for f in report.findings if f.verdict != report.verdict)
     why = f" {report.why[0].upper()}{report.why[1:]}." if report.why else ""
     judged = f"{report.verdict}: {VERDICTS[report.verdict]}{why}"

@@ -321,7 +321,7 @@ def append_rows(
     if done.withheld:
         told += f", {done.withheld:,} withheld (users who withdrew, or erased rows)"
     elif not done.rows:
-        told = "this file was added before"
+        told = "0 rows: the file has only a header" if done.empty else "this file was added before"
     typer.echo(f"{name}: {told}; now {_size(done.dataset.size)}")
     if done.repeated:
         typer.echo(f"  of these, {repeated(done.repeated)}")

@@ -175,6 +175,8 @@ def dataset_of(
     positions = find_columns(table, columns, header, ignore)
     stored, dropped = read_table(opened, Wanted(positions, text_ids, time_unit), drop, tell)
     rows = len(stored.interactions["user"])
+    if not rows and not dropped and least == 1:
+        raise NoRows(f"{table.file} has a header and no rows.")
     if rows < least:
         raise DataError(
             f"{table.file}, {table.unit} {rows + 1}, column 1: the file has {rows} interactions; "
@@ -232,7 +234,10 @@ def append_file(name: str, path: str | Path, **settings: Any) -> Appended:
             return Appended(old, 0)
         before = about["read_as"]
         columns = {**before.get("columns", {}), **(settings.get("columns") or {})}
-        new = _opened(path, name, {**before, **settings, "columns": columns})
+        try:
+            new = _opened(path, name, {**before, **settings, "columns": columns})
+        except NoRows:  # a night in which nothing was bought
+            return Appended(old, 0, empty=True)
         for what in ("rating", "split", "time"):
             there = [
                 d.has_time if what == "time" else getattr(d, what) is not None for d in (old, new)
@@ -264,6 +269,12 @@ class Appended(NamedTuple):
     """Rows added whose (user, item) pair was there already: learning counts it once."""
     deleted: int = 0
     """Stored rows that requests to runs had left out: writing the table again deletes them."""
+    empty: bool = False
+    """Whether the file has a header and no rows."""
+
+
+class NoRows(DataError):
+    """A file has a header and no rows."""
 
 
 def _mark(path: Path) -> str:
