@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import re
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -23,6 +24,7 @@ from doors import House, opened
 from rescind.cli import app, progress
 from rescind.core.fast import kept_code
 from rescind.data.erasing import erase_imported
+from rescind.data.obtain import where
 from rescind.errors import ConfigError, DataError
 from rescind.ledger.book import Ledger
 from rescind.ledger.catalogue import Catalogue
@@ -174,6 +176,16 @@ def test_the_command_of_a_complete_import_starts_the_service(tmp_path: Path, min
     assert mine.read_bytes() == codes
     mine.rename(kept)
     assert "complete already" in start(state, users="mine", codes=kept), "it may lie elsewhere"
+
+
+def test_the_table_that_was_imported_is_told_and_can_be_deleted(tmp_path: Path, mine: Path) -> None:
+    """Who leaves the service stays in it: the service keeps no id, and does not reach it."""
+    state, place = tmp_path / "state", Path(where("mine", "imported") or "")
+    first = start(state, users="mine", codes=mine)
+    assert (place / "about.json").is_file(), "control: the rows are there"
+    assert f"{place} still has these rows, and whoever leaves the service stays in it" in first
+    shutil.rmtree(place)
+    assert "it serves" in start(state)
 
 
 @pytest.mark.parametrize("changed", ["the codes", "no codes", "rows", "users", "the name", "note"])

@@ -52,6 +52,7 @@ KEY_GONE = (
 NOT_COVERED = (
     "The answer to your call, for 72 hours: it opens with your key of that call only.",
     "Releases that people downloaded before this one.",
+    "Tables from which the operator brought people in, and copies of them: other stores.",
     "Backups of the ledger: they hold ciphertext, and the key of these records is destroyed.",
 )
 

@@ -23,6 +23,7 @@ from rescind.core.words import people_of as people_told
 from rescind.data.import_facts import listed_items
 from rescind.data.import_tables import open_table
 from rescind.data.importing import check_imported
+from rescind.data.obtain import where
 from rescind.errors import ConfigError, DataError
 from rescind.ledger.brought import BringIn, NoteImport, import_completed, import_under_way
 from rescind.ledger.catalogue import FILE as CATALOGUE
@@ -176,6 +177,11 @@ def bring(
             with doing.step("making the first release"):
                 ledger.releases.make(ledger)
     ledger.submit(NoteImport(complete=_known_by(name, users, texts))).result()
+    say(
+        f"{where(name, 'imported')} still has these rows, and whoever leaves the service stays in "
+        f"it. The service does not need it any more: delete this folder, and the file that you "
+        f"imported, or answer requests there, too. Then leave --import and --codes out."
+    )
     say(
         f"{len(users.loans):,} users lend {sum(map(len, users.loans)):,} records. Their codes are "
         f"in {codes}: send each user theirs, and keep the file, sealed, until all are used. Only "
