@@ -60,7 +60,10 @@ def test_an_audit_says_what_it_found_and_changes_nothing(run, audit):
     assert "Q1 population" in out
     facts = json.loads((run / "audit.json").read_text())
     assert facts["verdict"] in ("PASS", "FAIL", "INCONCLUSIVE", "VOID")
-    assert f"{facts['verdict']}: " in out
+    (verdict,) = [line for line in out.splitlines() if line.startswith("Verdict of the audit: ")]
+    assert verdict.startswith(f"Verdict of the audit: {facts['verdict']}. ")
+    named = [line for line in out.splitlines() if line.startswith(("PASS:", "FAIL:"))]
+    assert named == [], "what a word means is no verdict: it is set in"
     assert question("Q1 population") in out
     used = {f["verdict"] for f in facts["findings"]}
     assert {word for word in VERDICTS if VERDICTS[word] in out} == used | {facts["verdict"]}

@@ -145,6 +145,7 @@ def _print(report: Report, unshared: bool) -> None:
     others = ", ".join(told_by_role(report.subjects, report.judged))
     notes = legend(f.verdict for f in report.findings if f.verdict != report.verdict)
     why = f" {report.why[0].upper()}{report.why[1:]}." if report.why else ""
-    judged = f"{report.verdict}: {VERDICTS[report.verdict]}{why}"
-    said = "\n".join(["", *notes, f"Controls: {others}.", judged])
+    judged = f"Verdict of the audit: {report.verdict}. {VERDICTS[report.verdict]}{why}"
+    words = ["What the words above mean:", *(f"  {note}" for note in notes)] if notes else []
+    said = "\n".join(["", *words, f"Controls: {others}.", judged])
     typer.echo(of_the_loan(said) if unshared else said)
