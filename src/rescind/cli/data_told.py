@@ -11,8 +11,8 @@ def rated(data: Any) -> str:
         return "none"
     low, high = float(data.rating.min()), float(data.rating.max())
     return (
-        f"{low:,.10g} to {high:,.10g}; read by KernelGram alone, with unlike below 1 or liking "
-        f"above 0"
+        f"{low:,.10g} to {high:,.10g}; read by KernelGram alone (unlike below 1, or liking "
+        f"above 0), and by methods of your own that ask (docs/methods.md)"
     )
 
 

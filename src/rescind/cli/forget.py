@@ -365,8 +365,9 @@ def _print(done: Answer, named: Named, case: str) -> str:
         typer.echo(f"  {measured} {question(f.check)}")
         if f.note and (f.verdict == "UNAUDITED" or f.check in SAID_IN_WORDS):
             typer.echo(f"    {f.note}" + f" {IN_BATCHES}" * f.note.startswith(TOO_FEW))
+    typer.echo("  What the words above mean:")
     for line in legend([receipt.verdict, *(f.verdict for f in receipt.findings)]):
-        typer.echo(f"  {said_of(receipt, line)}")
+        typer.echo(f"    {said_of(receipt, line)}")
     facts = read_facts(done.folder) or {}
     privacy = facts.get("privacy") or {}
     if privacy.get("epsilon") is not None and "participations" in privacy:
