@@ -66,7 +66,7 @@ class House:
 
     def do(self, operation: Any) -> Any:
         """Carry an operation out at once."""
-        return self.ledger.submit(operation).result(10)
+        return self.ledger.submit(operation).result(60)  # the first one compiles
 
     def release(self, operator: Browser, key: str = "") -> httpx.Response:
         """Ask for a release as an operator does, and wait until it is made."""
