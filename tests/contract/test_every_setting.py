@@ -36,7 +36,10 @@ from worlds import next_block, tiny_holdings
 
 CLASSES = methods.all_unlearners()
 STREAM = "read by run_stream between blocks: tests/stories/test_stream.py"
+OF_A_SERVER = ("server_optimiser", "server_rate", "server_decay")
+ALONE = "nothing is averaged, so a server has nothing to do; committed lines have the settings"
 EXCEPTIONS = {
+    **{("LocalModels", field): ALONE for field in OF_A_SERVER},
     **{(name, "carry"): STREAM for name in ("FineTune", "F3CRec", "KD", "Reg", "ReLoop2", "SPP")},
     **{(name, "mask"): STREAM for name in ("FineTune", "F3CRec", "KD", "Reg", "ReLoop2", "SPP")},
     **{

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, cast
+from dataclasses import dataclass, replace
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -31,11 +31,6 @@ class LocalModels(GraphFedAvg):
     """
 
     paper: ClassVar[str] = "none: a control without federation"
-
-    # Settings of a server, which has nothing to average here.
-    server_optimiser: Literal["plain", "momentum", "adam"] = field(default="plain", init=False)
-    server_rate: float = field(default=1.0, init=False)
-    server_decay: int | None = field(default=None, init=False)
 
     def client_steps(self, public: Params) -> tuple[Step, ...]:
         """Move the client's own weights instead of a copy of the server's."""
