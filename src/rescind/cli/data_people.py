@@ -156,14 +156,26 @@ def _beyond_requests(name: str, users: Sequence[str], rows: Dataset) -> list[str
 
 def _about_runs(name: str, users: Sequence[str], items: Sequence[str], case: str) -> str:
     """Say which runs near here still have some of what was deleted, and how each is asked."""
-    from rescind.experiments.other_runs import runs_near
+    from rescind.experiments.other_runs import runs_near, split_outlived
 
     number = f" --case {shlex.quote(case)}" if case else ""
     forget = f"rescind forget RUN {_asked_of_a_run(users, items)}{number}"
     stays = "" if items else " (who did not withdraw: --erase FILE instead of --withdraw USER)"
-    if runs := runs_near(name, {user: items or None for user in users}):
-        return f"Runs that still have some of it: {', '.join(map(str, runs))}. {forget}{stays}"
-    return f"No run near here has any of it. If one elsewhere has: {forget}{stays}"
+    found = runs_near(name, {user: items or None for user in users})
+    stand, outlived = split_outlived(found)
+    told = list[str]()
+    if stand:
+        told.append(f"Runs that still have some of it: {_listed(stand)}. {forget}{stays}")
+    if outlived:
+        models = _listed([run / "model" for run in outlived])
+        told.append(f"Models to delete, of runs that were trained again since: {models}")
+    if not found:
+        told.append(f"No run near here has any of it. If one elsewhere has: {forget}{stays}")
+    return "\n".join(told)
+
+
+def _listed(places: Sequence[Path]) -> str:
+    return ", ".join(map(str, places))
 
 
 def _asked_of_a_run(users: Sequence[str], items: Sequence[str]) -> str:

@@ -166,7 +166,11 @@ class _Row:
 
     def told(self) -> str:
         if self.runs:
-            return f"{self.state}, but still in other runs: {', '.join(map(str, self.runs))}"
+            from rescind.experiments.other_runs import split_outlived
+
+            stand, outlived = split_outlived(self.runs)
+            where = [*map(str, stand), *(f"{run / 'model'} (delete it)" for run in outlived)]
+            return f"{self.state}, but still in other runs: {', '.join(where)}"
         return f"{self.state}: {self.why}" if self.why else self.state
 
 

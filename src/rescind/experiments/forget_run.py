@@ -29,6 +29,7 @@ from rescind.forgetting.parallel import one_thread
 from rescind.forgetting.purge import kept_list
 from rescind.forgetting.receipt import Issued, Kept, parse, write_keys
 from rescind.forgetting.receipt_html import page
+from rescind.forgetting.run_chain import check_not_outlived
 from rescind.forgetting.run_receipt import facts_about
 from rescind.forgetting.succession import (
     KEY,
@@ -116,6 +117,7 @@ def answer(
     check_finished(run)
     with working_on(run) as scratch:
         check_finished(run)  # another command may have replaced it before the lock was free
+        check_not_outlived(run)
         facts = read_facts(run) or {}
         fed = open_run(run, repeatable=False)
         event = read_request(fed, kind, source, AskedBefore.read(run))

@@ -12,6 +12,7 @@ from rescind.core.labels import Labels
 from rescind.core.records import Event, Unshare, Withdraw
 from rescind.errors import DataError, RescindError
 from rescind.experiments.read_request import Kind, NamedRecords, Source
+from rescind.forgetting.run_chain import outlived_by
 from rescind.storage.federations import load_federation
 from rescind.storage.run_folder import has_model, is_private, model_in, read_facts
 
@@ -109,7 +110,16 @@ def _having(
     return found
 
 
-_THERE = "Answer there, too, or delete it"
+_STAND = (
+    "Another run on this data still has",
+    "other runs on this data still have",
+    "Answer there, too, or delete it",
+)
+_OUTLIVED = (
+    "The model from before a run was trained again still has",
+    "models from before their runs were trained again still have",
+    "Delete it, nothing needs it any more",
+)
 _MANY = 10
 """More runs than this take one line for each folder: the lines below them are read, too."""
 
@@ -118,11 +128,27 @@ def others_told(runs: Sequence[Path]) -> str:
     """Return a line that names such a run, or a line for each of several.
 
     None may be missed, and a file of requests is not looked up again: so many are folded, not cut.
+    Answers from before a run was trained again come last: they cannot be asked, only deleted.
     """
-    if len(runs) == 1:
-        return f"Another run on this data still has some of it. {_THERE}: {runs[0]}"
-    told = f"{len(runs)} other runs on this data still have some of it. {_THERE}:"
-    return "\n  ".join([told, *(map(str, runs) if len(runs) <= _MANY else _by_folder(runs))])
+    stand, outlived = split_outlived(runs)
+    told = [_told(stand, *_STAND)] if stand else []
+    if outlived:
+        told.append(_told([run / "model" for run in outlived], *_OUTLIVED))
+    return "\n".join(told)
+
+
+def split_outlived(runs: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """Return the runs that can be asked, and those that were outlived by a newer training."""
+    old = [run for run in runs if outlived_by(run) is not None]
+    return [run for run in runs if run not in old], old
+
+
+def _told(places: Sequence[Path], one: str, several: str, do: str) -> str:
+    if len(places) == 1:
+        return f"{one} some of it. {do}: {places[0]}"
+    told = f"{len(places)} {several} some of it. {do}:"
+    lines = map(str, places) if len(places) <= _MANY else _by_folder(places)
+    return "\n  ".join([told, *lines])
 
 
 def _by_folder(runs: Sequence[Path]) -> list[str]:

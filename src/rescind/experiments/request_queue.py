@@ -68,7 +68,7 @@ from rescind.forgetting.data_erasure import erase, finish
 from rescind.forgetting.forget import FEWEST, Audits
 from rescind.forgetting.receipt import parse
 from rescind.forgetting.receipt_html import page
-from rescind.forgetting.run_chain import chain, current
+from rescind.forgetting.run_chain import chain, check_not_outlived, current
 from rescind.forgetting.succession import (
     KEY,
     PAGE,
@@ -129,6 +129,7 @@ def work_through(folder: Path, run: Path, audits: Audits = "standard", workers: 
         raise DataError(f"there is no folder {folder}. Make it, and put requests into it.")
     check_free(current(run))  # not one refusal for each request
     check_finished(current(run))
+    check_not_outlived(current(run))
     answered, refused = dict[str, dict[str, Any]](), list[str]()
     with locked(folder):
         _tidy(folder)

@@ -11,8 +11,16 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from rescind.forgetting.succession import BEFORE, replaced, settle
-from rescind.storage.run_folder import MOVED, read_facts, read_note
+from rescind.errors import DataError
+from rescind.forgetting.succession import BEFORE, LAST, RECEIPT, replaced, settle
+from rescind.storage.run_folder import (
+    MOVED,
+    has_model,
+    newest,
+    read_facts,
+    read_note,
+    successor,
+)  # fmt: skip
 
 
 def current(run: Path) -> Path:
@@ -49,9 +57,44 @@ def lineage(run: Path) -> list[Path]:
     return found
 
 
+def outlived_by(run: Path) -> Path | None:
+    """Return the run that stands now, if this one answered for a model that was trained again.
+
+    The receipts that come after go on from the same one: a receipt from here, too, would be a fork.
+    A copy of an answer is not meant, nor one that was moved: its receipt is that of the answer.
+    """
+    while (run / BEFORE).is_file():
+        place = _place(run)
+        if (after := successor(place)) is None:
+            return place if has_model(place) and (place / LAST).is_file() else None
+        if after.is_dir() and _receipt(after) != _receipt(run):
+            return newest(place)
+        run = place
+    return None
+
+
+def check_not_outlived(run: Path) -> None:
+    """Raise if a receipt from this run would fork the history of the run that stands now."""
+    if (now := outlived_by(run)) is not None:
+        raise DataError(
+            f"{run} is from before its run was trained again: {now} stands now, and a second "
+            f"receipt after the same one would read as a fork. Give the same command with {now}, "
+            f"and delete {run / 'model'}."
+        )
+
+
+def _receipt(run: Path) -> bytes:
+    return (run / RECEIPT).read_bytes() if (run / RECEIPT).is_file() else b""
+
+
+def _place(run: Path) -> Path:
+    """Return the folder of the run whose place an answer took."""
+    return Path(os.path.normpath(run / str(read_note(run / BEFORE)["run"])))
+
+
 def _begun_at(first: Path) -> Path | None:
     """Return the run whose place an answer took, if a run is there now."""
     if not (first / BEFORE).is_file():
         return None
-    place = Path(os.path.normpath(first / str(read_note(first / BEFORE)["run"])))
+    place = _place(first)
     return place if read_facts(place) else None
