@@ -21,6 +21,7 @@ from rescind.experiments.learning_run import append_facts, run_cell
 from rescind.experiments.read_request import NamedRecords
 from rescind.experiments.recipe import Cell, DataSettings, Recipe, RunSettings, SharingSettings
 from rescind.forgetting import pipeline
+from rescind.forgetting.receipt import digest
 from rescind.methods.sharing.fedshare import FedShare
 from rescind.models.lightgcn import LightGCN
 from rescind.storage.federations import load_federation
@@ -131,11 +132,13 @@ def test_erased_records_are_left_out_by_every_rerun_and_resume(run, tmp_path):
     for again in (False, True):
         run_cell(CELL, run, again=again, dataset=dataset())
         assert before - pairs_of(run, CANARY) == {FILM}
-    second = answer(done.folder, "withdraw", CANARY, audits="none")
+    second = answer(run, "withdraw", CANARY, audits="none")
     assert second.folder == tmp_path / "run-forgot-2"
-    assert second.evidence.receipt.previous.startswith("sha256:")
-    facts = json.loads((second.folder / "run.json").read_text())
-    assert [f["kind"] for f in facts["forgotten"]] == ["Erase", "Withdraw"]
+    first = (done.folder / "receipt.json").read_bytes()
+    assert second.evidence.receipt.previous == digest(first)
+    third = answer(second.folder, "withdraw", "person-4", audits="none")
+    facts = json.loads((third.folder / "run.json").read_text())
+    assert [f["kind"] for f in facts["forgotten"]] == ["Withdraw", "Withdraw"], "since it learnt"
 
 
 @pytest.mark.parametrize("left_of_it", ["all", "the later runs are deleted", "no way back"])

@@ -117,7 +117,6 @@ def answer(
     check_finished(run)
     with working_on(run) as scratch:
         check_finished(run)  # another command may have replaced it before the lock was free
-        check_not_outlived(run)
         facts = read_facts(run) or {}
         fed = open_run(run, repeatable=False)
         event = read_request(fed, kind, source, AskedBefore.read(run))
@@ -129,6 +128,7 @@ def answer(
         listed = is_listed(facts, source, everywhere)
         rows = rows_asked(facts, fed, request)
         fed.apply(event)  # fail before any output if the request is invalid
+        check_not_outlived(run)  # not first: what was erased before has its receipt
         on_start(fed, event, request.count)
         watched = replace(fed, watch=(*fed.watch, *watch))
         with one_thread():  # as the run learned
