@@ -294,6 +294,21 @@ def test_columns_of_a_table_of_items_are_named_and_told_as_those_of_the_rows(sav
         rs.import_file(rows, "third", ignore=["yaer"], **quiet)
 
 
+def test_new_users_whose_ids_seem_to_have_lost_something_are_told(save):
+    """As of a table that was saved by a spreadsheet: 00017 is 17 there."""
+    rs.import_file(save("user,item\n00017,x\nK-03,y\n"), "shop", tell=lambda _: None)
+    told: list[str] = []
+    rows = save("user,item\n00017,y\nK-04,x\n", "good.csv")
+    assert append_file("shop", rows, tell=told.append).rows == 2
+    assert told == [], "control: one known user, and one who is new indeed"
+    rows = save("user,item\n17,x\nk-03 ,x\nK-05,x\n", "worn.csv")
+    assert append_file("shop", rows, tell=told.append).rows == 3
+    (line,) = told
+    assert line.startswith("2 users of this file count as new, and an id here differs in capitals")
+    assert "rescind data erase shop --user 17, and append" in line
+    assert "('17' is the first of them)" in line
+
+
 def test_a_title_that_is_named_counts_before_one_that_has_a_usual_name_in_the_other_file(save):
     rows = save("user,item,track\n1,x,Up\n2,y,Down\n")
     table = save("item,title,genre\nx,A,pop\ny,B,jazz\n", "items.csv")

@@ -15,7 +15,7 @@ import pytest
 from rescind.errors import ConfigError
 from rescind.experiments import recipe_file
 from rescind.experiments.recipe import read
-from rescind.experiments.recipe_file import folder_with, in_package, locate, packaged
+from rescind.experiments.recipe_file import folder_with, in_package, locate, packaged, setting
 from rescind.models.mf import MF
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
@@ -327,3 +327,11 @@ def test_the_advice_for_a_sweep_is_a_recipe(tmp_path: Path) -> None:
     advice = str(refused.value).partition("setting: ")[2].rstrip(".")
     path.write_text(f"[axes]\n{advice}\n")
     assert [cell.method.rate for cell in read(path).cells] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("given", "value"),
+    [(".3", 0.3), ("-.5", -0.5), ("1.5", 1.5), ("./x.csv", "./x.csv"), ("..", ".."), (".x", ".x")],
+)
+def test_a_number_without_a_zero_before_its_point_is_one(given: str, value: object) -> None:
+    assert setting(f"data.share={given}", "a=1") == ("data.share", value)

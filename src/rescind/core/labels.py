@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import chain
@@ -305,6 +305,13 @@ def ids_alike(name: str, known: Iterable[str]) -> list[str]:
     """Return the other ids that may be meant: the same but for what ids lose on their way."""
     worn = _worn(_looks(name))
     return [one for one in known if one != name and _worn(_looks(one)) == worn]
+
+
+def taken_for_new(some: Iterable[str], known: Collection[str]) -> list[str]:
+    """Return the ids that are not known, but would be if no id had lost anything on its way."""
+    new = [one for one in some if one not in known]
+    here = {_worn(_looks(one)) for one in known} if new else set()
+    return [one for one in new if _worn(_looks(one)) in here]
 
 
 def _worn(name: str) -> str:

@@ -13,9 +13,11 @@ from dataclasses import replace as replace_fields
 from functools import partial
 from hashlib import blake2b, file_digest
 from pathlib import Path
+from shlex import quote
 from typing import Any, NamedTuple
 
 from rescind.core.files import locked
+from rescind.core.labels import WORN, taken_for_new
 from rescind.data import canonical
 from rescind.data.blocklist import Blocklist, erased_elsewhere
 from rescind.data.canonical import Canonical
@@ -161,6 +163,19 @@ def _tell_erased_elsewhere(rows: Dataset, tell: Tell) -> None:
         )
 
 
+def _tell_taken_for_new(rows: Dataset, old: Dataset, tell: Tell) -> None:
+    """Tell if users of a file count as new whose ids seem to have lost something on the way."""
+    if doubtful := taken_for_new(rows.users.tolist(), {*old.users.tolist()}):
+        first, count = doubtful[0], len(doubtful)
+        who = "1 user of this file counts" if count == 1 else f"{count:,} users of this file count"
+        tell(
+            f"{who} as new, and an id here differs in {WORN} alone. If that is the same person, "
+            f"rescind data erase {rows.name} --user {quote(first)}, and append the rows again with "
+            f"the id as it is here: rescind data show {rows.name} --user {quote(first)} names it"
+            + ("" if count == 1 else f" ('{first}' is the first of them)")
+        )
+
+
 def dataset_of(
     opened: Callable[[], Table], name: str, columns: dict[str, str], header: bool, time_unit: str,
     text_ids: bool, ignore: Collection[str], drop: bool, tell: Tell, least: int = 2,
@@ -251,7 +266,9 @@ def append_file(name: str, path: str | Path, **settings: Any) -> Appended:
         admitted = Blocklist.of_dataset(name).left_of(new).compact()
         both = joined(old, admitted)
         stored = store(name, both, about["file"], (*about["appended"], mark), before)
-    _tell_erased_elsewhere(admitted, settings.get("tell", log.warning))
+    tell = settings.get("tell", log.warning)
+    _tell_erased_elsewhere(admitted, tell)
+    _tell_taken_for_new(admitted, old, tell)
     repeated = both.repeats - old.repeats
     deleted = len(both) - len(stored)
     return Appended(stored, len(admitted), len(new) - len(admitted), repeated, deleted)

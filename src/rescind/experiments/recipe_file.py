@@ -317,8 +317,9 @@ def setting(text: str, example: str) -> tuple[str, Any]:
     key, sign, given = text.partition("=")
     if not sign:
         raise ConfigError(f"--set wants key=value, got '{text}'. Example: --set {example}")
+    text = re.sub(r"^(\s*[+-]?)\.(?=\d)", r"\g<1>0.", given)  # .3, as tables here print it
     try:
-        value = tomllib.loads(f"value = {given}")["value"]
+        value = tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
         return key.strip(), given
     check_value(value, f"--set {key.strip()}")
