@@ -93,6 +93,19 @@ def test_an_id_that_lost_its_leading_zeros_is_told_without_naming_it(asked, told
         ("Anna M\u00fcller", "Anna\u00a0M\u00fcller", "differs in capitals, blanks"),
         ("Anna M\u00fcller", "Anna  M\u00fcller", "differs in capitals, blanks"),
         ("eve", "\ufeffeve", "look the same"),
+        ("K-04", "K\u201104", "look the same"),  # the hyphen of a text program
+        ("K-04", "K\u201304", "look the same"),
+        ("K-04", "K\u221204", "look the same"),
+        ("K-04", "\u041a-04", "look the same"),  # Cyrillic
+        ("\u041a-04", "k-04", "look the same"),
+        ("HOP-1", "\u0397\u039f\u03a1-1", "look the same"),  # Greek
+        ("O'Neill", "O\u2019Neill", "look the same"),
+        ("K-09", "K-9", "differs in hyphens, blanks or zeros inside"),
+        ("K-09", "k09", "differs in hyphens, blanks or zeros inside"),
+        ("K-09", "K\u2011 9", "differs in hyphens, blanks or zeros inside"),
+        ("K-09", "K-90", ""),
+        ("1-12", "11-2", ""),
+        ("--", "-", ""),
         ("Jos\u00e9", "Jose", ""),
         ("Jos\u00e9", "Jos\u00e8", ""),
         ("Jos\u00e9", "\u0301", ""),

@@ -277,6 +277,10 @@ LOOKALIKE = (
 """What ids get on another machine: two forms of "é" are one on the screen."""
 
 
+WRITTEN = "hyphens, blanks or zeros inside it"
+"""What people write otherwise: K9 for K-09."""
+
+
 Alike = Callable[[str, Iterable[str]], str]
 """Says of an id that is not there, and of those that are, whether one of these may be meant."""
 
@@ -286,7 +290,9 @@ def told_alike(name: str, known: Iterable[str]) -> str:
     alike = ids_alike(name, known)
     if any(_worn(one) == _worn(name) for one in alike):
         return f"One whose id differs in {WORN} only is here. "
-    return f"One whose id is written with {LOOKALIKE} is here. " if alike else ""
+    if any(_worn(_looks(one)) == _worn(_looks(name)) for one in alike):
+        return f"One whose id is written with {LOOKALIKE} is here. "
+    return f"One whose id differs in {WRITTEN} only is here. " if alike else ""
 
 
 def told_to_look_up(name: str, known: Iterable[str], where: str = "NAME") -> str:
@@ -303,8 +309,8 @@ def named_alike(name: str, known: Iterable[str]) -> str:
 
 def ids_alike(name: str, known: Iterable[str]) -> list[str]:
     """Return the other ids that may be meant: the same but for what ids lose on their way."""
-    worn = _worn(_looks(name))
-    return [one for one in known if one != name and _worn(_looks(one)) == worn]
+    written = _written(name)
+    return [one for one in known if one != name and _written(one) == written]
 
 
 def taken_for_new(some: Iterable[str], known: Collection[str]) -> list[str]:
@@ -318,13 +324,31 @@ def _worn(name: str) -> str:
     return " ".join(name.casefold().split()).lstrip("0")
 
 
+def _written(name: str) -> str:
+    """Return the words and numbers of a name; all of it if it has none."""
+    worn = _worn(_looks(name))
+    return " ".join(one.lstrip("0") for one in _PARTS.findall(worn)) or worn
+
+
+_PARTS = re.compile(r"\d+|[^\W\d_]+")
+_SAME = str.maketrans(
+    "\u2212\u2019\u2018\u02bc\u2032"
+    "\u0430\u0432\u0435\u043a\u043c\u043d\u043e\u0440\u0441\u0442\u0443\u0445\u0456\u0458\u0455"
+    "\u03b1\u03b2\u03b5\u03b6\u03b7\u03b9\u03ba\u03bc\u03bd\u03bf\u03c1\u03c4\u03c5\u03c7",
+    "-''''abekmhopctyxijsabezhikmnoptyx",
+)
+"""A minus, apostrophes, and Cyrillic and Greek letters whose capitals look like Latin ones."""
+
+
 def _looks(name: str) -> str:
     """Return a name in one Unicode form, without characters that nobody sees."""
     if name.isascii():
         return name
     seen = "".join(letter for letter in name if category(letter) != "Cf")
     # Folded between: capitals of some letters fall apart into characters of another form.
-    return normalize("NFKC", normalize("NFKC", seen).casefold())
+    folded = normalize("NFKC", normalize("NFKC", seen).casefold())
+    dashed = "".join("-" if category(letter) == "Pd" else letter for letter in folded)
+    return dashed.translate(_SAME)
 
 
 @dataclass(frozen=True)
