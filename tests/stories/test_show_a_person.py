@@ -217,8 +217,8 @@ def test_who_asked_about_everything_is_deleted_without_naming_items(shop: Path) 
 @pytest.mark.parametrize("where", ["shop", "run"])
 def test_an_unknown_person_is_answered_without_the_id_of_another(shop: Path, where: str) -> None:
     run_cell(CELL, shop / "run")
-    said = error_of(where, "--user", "K-3")
-    assert "there is no user 'K-3'" in said
+    said = error_of(where, "--user", "K-33")
+    assert "there is no user 'K-33'" in said
     assert "K-0" not in said
     assert "there is no dataset and no run 'shoop'" in error_of("shoop", "--user", "K-03")
 
