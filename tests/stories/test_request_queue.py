@@ -21,12 +21,13 @@ from rescind.core.deadlines import months_after
 from rescind.core.files import locked
 from rescind.data.erasing import admit_imported, items_of
 from rescind.data.importing import append_file, import_file, imported_folder
-from rescind.errors import DataError
+from rescind.errors import DataError, RescindError
 from rescind.experiments import request_queue
 from rescind.experiments.cell import Cell, DataSettings, RunSettings
 from rescind.experiments.forget_run import answer
 from rescind.experiments.learning_run import run_cell
 from rescind.experiments.left_in_others import left_in_others
+from rescind.experiments.other_runs import still_has
 from rescind.experiments.read_request import NamedRecords
 from rescind.experiments.request_files import read_all
 from rescind.experiments.request_log import log_lines, metrics_text
@@ -1218,3 +1219,67 @@ def test_two_processes_at_once_answer_each_request_once(queue):
     subprocess.run(words, check=True)
     assert sorted(one["request"] for one in log_lines(folder)) == ["u3", "u4", "u5", "u6", "u7"]
     assert members(run) == 15
+
+
+def bought_today(folder: Path) -> None:
+    """Add rows that the run has not learnt yet: of c3, whom it knows, one item is new to all."""
+    file = folder.parent / "today.csv"
+    file.write_text("user,item\nc3,p7\nc3,p40\n")
+    assert append_file("shop", file).rows == 2
+
+
+@pytest.mark.parametrize(
+    ("items", "of_run", "told"),
+    [
+        (("p7",), (), "the run has not learnt it; "),
+        (("p7", "p40"), (), "the run has not learnt any of them; "),
+        (("p9", "p40"), ("p9",), "the run had learnt 1 of the 2 items: receipt.json is about that"),
+        (("p0", "p7", "p9"), ("p0", "p9"), "the run had learnt 2 of the 3 items: receipt.json is"),
+        (("p0", "p9"), ("p0", "p9"), "deleted from 'shop'"),
+    ],
+)
+@pytest.mark.parametrize("killed", [False, True])
+def test_rows_that_the_run_has_not_learnt_yet_can_be_asked_for(
+    shop, monkeypatch, items, of_run, told, killed
+):
+    """As people do: about what they bought yesterday. Of a known user, too."""
+    folder, run = shop
+    bought_today(folder)
+    ask(folder, "anna", erase={"user": "c3", "items": list(items)})
+    if killed:  # after the run forgot, before its receipt is handed over
+        with killed_at(monkeypatch, "after answer" if of_run else "after _answer_by_rows"):
+            work_through(folder, run, "none")
+    assert work_through(folder, run, "none").answered == ("anna",)
+    place = folder / "answered" / "anna"
+    assert json.loads((place / "about.json").read_text())["rows"].startswith(told)
+    assert {*items_of("shop", "c3")} == {"p0", "p1", "p2", "p3", "p7", "p9", "p40"} - {*items}
+    of_rows = json.loads((place / "receipt-shop.request.json").read_text())
+    assert {*of_rows["item"]} == {*items}
+    assert (place / "receipt.json").is_file() == bool(of_run)
+    if of_run:
+        assert {*json.loads((place / "request.json").read_text())["item"]} == {*of_run}
+    learn(run)
+    assert not still_has(run, {"c3": items}), "it is not learnt later"
+    assert still_has(run, {"c3": ["p1"]}), "control: the others are"
+
+
+def test_an_item_that_neither_the_run_nor_its_data_has_is_refused(shop):
+    """The control: a request that cannot be carried out whole is still refused whole."""
+    folder, run = shop
+    bought_today(folder)
+    for name, items in (("one", ["p5"]), ("some", ["p7", "p5"]), ("new", ["p7", "p41"])):
+        ask(folder, name, erase={"user": "c3", "items": items})
+    assert work_through(folder, run, "none").refused == ("new", "one", "some")
+    assert "p7" in items_of("shop", "c3")
+
+
+def test_the_command_says_that_the_data_has_what_the_run_has_not_learnt(shop):
+    folder, run = shop
+    bought_today(folder)
+    for item in ("p7", "p40"):
+        with pytest.raises(RescindError) as caught:
+            answer(run, "erase", NamedRecords("c3", (item,)), audits="none")
+        assert "'shop' has rows of this user that the run has not learnt" in str(caught.value)
+    with pytest.raises(RescindError) as caught:
+        answer(run, "erase", NamedRecords("c3", ("p5",)), audits="none")
+    assert "has not learnt" not in str(caught.value), "control: nobody has it"

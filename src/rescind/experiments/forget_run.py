@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +16,8 @@ from rescind.core.params import digest, nbytes
 from rescind.core.records import Event, Withdraw
 from rescind.core.request import Request
 from rescind.data.blocklist import Blocklist
-from rescind.errors import ConfigError
+from rescind.errors import ConfigError, ConsentError, DataError
+from rescind.experiments.beyond_run import told_of_rows
 from rescind.experiments.cell import FILTERS
 from rescind.experiments.counterfactual import open_run
 from rescind.experiments.learning_run import measured_users
@@ -99,6 +101,7 @@ def answer(
     everywhere: bool | None = None,
     case: str = "",
     parts: bool = False,
+    known_as: str = "",
 ) -> Answer:
     """Answer a request to a run: write a new run without the records, purge the old, sign.
 
@@ -108,8 +111,9 @@ def answer(
     reached    everywhere: also leave the rows out of every other run on this dataset from now on.
     Default: of imported data, except for requests that were drawn    case: the operator's number
     of the request    parts: whether each of several people gets their part of the request
+    known_as: the digest by which the request is known. Default: that of these words
     """
-    asked = request_digest(kind, source)
+    asked = known_as or request_digest(kind, source)
     done = settle(run)
     if done is not None and done.is_dir() and asked == moved_request(run):
         said = _listed_afterwards(read_facts(done) or {}, kind, source) if everywhere else ""
@@ -119,16 +123,17 @@ def answer(
         check_finished(run)  # another command may have replaced it before the lock was free
         facts = read_facts(run) or {}
         fed = open_run(run, repeatable=False)
-        event = read_request(fed, kind, source, AskedBefore.read(run))
-        request = fed.request(event)
+        with _told_of_rows(facts, source):
+            event = read_request(fed, kind, source, AskedBefore.read(run))
+            request = fed.request(event)
+            fed.apply(event)  # fail before any output if the request is invalid
+        check_not_outlived(run)  # not first: what was erased before has its receipt
         new = out or _next(run)
         if new.exists() and any(new.iterdir()):
             raise ConfigError(f"{new} is not empty. Choose another folder with --out.")
         previous = last_receipt(run)
         listed = is_listed(facts, source, everywhere)
         rows = rows_asked(facts, fed, request)
-        fed.apply(event)  # fail before any output if the request is invalid
-        check_not_outlived(run)  # not first: what was erased before has its receipt
         on_start(fed, event, request.count)
         watched = replace(fed, watch=(*fed.watch, *watch))
         with one_thread():  # as the run learned
@@ -154,6 +159,17 @@ def answer(
         draft(folder, run, new, evidence.receipt, shown.encode())
         commit(run, new)
     return Answer(after, evidence, new, new / KEY, later_runs(facts, event, listed, rows))
+
+
+@contextmanager
+def _told_of_rows(facts: dict[str, Any], source: Source) -> Iterator[None]:
+    """Add to a refusal that the data has rows which the run has not learnt, if it has."""
+    try:
+        yield
+    except (ConsentError, DataError) as error:
+        if more := told_of_rows(facts, source):
+            error.args = (f"{error} {more}", *error.args[1:])
+        raise
 
 
 def _withheld(before: Federation, after: Federation, request: Request) -> Blocklist:

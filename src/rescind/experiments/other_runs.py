@@ -192,6 +192,18 @@ def still_has(run: Path, named: Named, lent: bool = False) -> bool:
     return False
 
 
+def learnt_items(run: Path, user: str) -> set[str]:
+    """Return the items that a saved run has of a user. A graph has none."""
+    if not _knows(run, (user,)):
+        return set()
+    fed = load_federation(model_in(run))
+    held, labels = fed.now.vault.holdings, fed.labels
+    if held.graph is not None or user not in {*labels.users}:
+        return set()
+    mine = held.records.item[held.records.client == labels.client(user, held.clients)]
+    return {labels.item_id(item) for item in mine.tolist()}
+
+
 def _knows(run: Path, users: Collection[str]) -> bool:
     """Return whether the names that a saved run keeps have one of these: without a load."""
     names = [json.dumps(user).encode() for user in users]

@@ -34,6 +34,7 @@ from rescind.data.blocklist import Blocklist
 from rescind.data.erasing import items_of
 from rescind.data.importing import imported_names
 from rescind.errors import DataError, RescindError
+from rescind.experiments.beyond_run import FORGOT, asked_of_run, in_part, not_learnt
 from rescind.experiments.earlier_answers import (
     NO_RECEIPT,
     SAME,
@@ -44,7 +45,8 @@ from rescind.experiments.earlier_answers import (
 from rescind.experiments.forget_run import Answer, answer
 from rescind.experiments.leaving import forgotten_before, let_in_again, note_leaving
 from rescind.experiments.left_in_others import OTHERS, Left, noted, settle_others
-from rescind.experiments.other_runs import others_with, still_has
+from rescind.experiments.other_runs import others_with
+from rescind.experiments.read_request import Source
 from rescind.experiments.request_files import (
     ABOUT,
     ANSWERED,
@@ -85,8 +87,6 @@ from rescind.storage.run_folder import (
 
 REQUEST = "request.json"
 """The exact request, with which the user can check that the receipt is about it."""
-ONLY_ROWS = "the run has nothing of theirs; "
-FORGOT = "the run forgot them after an earlier request, whose receipt is about the model; "
 
 
 @dataclass(frozen=True)
@@ -185,37 +185,26 @@ def _give(
     *before, last = chain(run)
     returned = one.items is None and let_in_again(last, one.user)
     moved = [link for link in before if one.digest == moved_request(link)]
+    source: Source = one.source
     if moved and not returned:
         last = moved[0]
     else:  # since then the run was learnt again, which forgets the chain; or they came back
         if earlier := told_before(folder, one, last):
             _hand_over_again(folder, one, last, earlier)
             return
-        if name := _stored_only(one, last):
-            _answer_by_rows(folder, one, last, name)
+        of_run, data = asked_of_run(one.source, last)
+        if of_run is None:
+            _answer_by_rows(folder, one, last, data)
             return
+        source = of_run
         if one.items is None and forgotten_before(last, one.user):
             _answer_by_note(folder, one, last)
             return
     done = answer(
-        last, one.kind, one.source, None, audits, workers=workers, on_start=keep, case=_case(one)
-    )
+        last, one.kind, source, None, audits, workers=workers, on_start=keep, case=_case(one),
+        known_as=one.digest,
+    )  # fmt: skip
     _hand_over(folder, one, done)
-
-
-def _stored_only(one: Asked, run: Path) -> str:
-    """Return the name of the data that has all of a request, if the run has nothing of the user.
-
-    Their rows were added since it learnt, a filter left them out, or it forgot them before.
-    """
-    data = (read_facts(run) or {}).get("data", {})
-    name = str(data.get("name", ""))
-    if data.get("source") != "imported" or name not in imported_names():
-        return ""
-    held = items_of(name, one.user)
-    if not held or not {*(one.items or ())} <= {*held} or still_has(run, {one.user: None}):
-        return ""
-    return name
 
 
 def _answer_by_rows(folder: Path, one: Asked, run: Path, data: str) -> None:
@@ -223,7 +212,11 @@ def _answer_by_rows(folder: Path, one: Asked, run: Path, data: str) -> None:
     if one.items is None:
         Blocklist().with_withdrawn(one.user).add_to_dataset(data)
     about = _known(one, run, "UNAUDITED", "L1") | {"only_rows": True}
-    about["forgotten_before"] = forgotten_before(run, one.user)
+    before = forgotten_before(run, one.user)
+    about |= {
+        "forgotten_before": before,
+        "in_run": FORGOT if before else not_learnt(one.source, run),
+    }
     with _appearing(folder, one, about):
         pass
 
@@ -253,7 +246,7 @@ def _hand_over(folder: Path, one: Asked, done: Answer) -> None:
     """Put the receipt where the user gets it."""
     evidence, exact = done.evidence, _exact_request(folder, one.name)
     about = _known(one, done.folder, evidence.receipt.verdict, evidence.exact.done.level)
-    about["before"] = not exact.is_file()
+    about |= {"before": not exact.is_file(), "in_run": in_part(one.source, exact)}
     if about["before"] and (same := first_answer(folder, one.digest, done.folder / RECEIPT)):
         about[SAME] = same  # otherwise rescind forget answered it before the queue did
     with _appearing(folder, one, about) as place:
@@ -321,13 +314,12 @@ def _complete(folder: Path, run: Path, one: Asked, now: datetime) -> dict[str, A
     path = about_answer(folder, one.name)
     about = read_table(path)
     if "answered" not in about:
+        of_run = about.pop("in_run", "")
         if about.get("forgotten_before") and one.items is None:
             note_leaving(current(run), one.user)
         if name := about["imported"]:
             receipt = path.with_name(f"receipt-{name}.json")
-            only = FORGOT if about.get("forgotten_before") else ONLY_ROWS
-            only = only if about.get("only_rows") else ""
-            about["rows"] = only + _delete_rows(receipt, name, one, about.get(SAME, ""))
+            about["rows"] = of_run + _delete_rows(receipt, name, one, about.get(SAME, ""))
         if runs := others_with(current(run), {one.user: one.items}):
             about[OTHERS] = noted(folder, one, runs)
         about |= {"answered": now.isoformat(timespec="seconds"), "late": now > one.due}
