@@ -16,7 +16,7 @@ from rescind.errors import ConfigError
 from rescind.experiments import unlearning_run
 from rescind.experiments.recipe import Recipe, read
 from rescind.experiments.sweeps import draw, sweeps
-from rescind.experiments.tables import collect
+from rescind.experiments.tables import collect, remarks
 
 RECIPE = """
 [sharing]
@@ -84,6 +84,24 @@ def test_other_forms_of_the_table_have_the_verdicts_too(tmp_path, capsys):
     facts = json.loads(capsys.readouterr().out)
     assert {e["metric"] for e in facts["entries"]} == {"HR@20", "NDCG@20", "verdict"}
     assert facts["failed_checks"] == {"no-op": {"kept": 3, "stale, carried": 1}}
+
+
+def test_a_cell_that_claims_to_be_exact_and_is_not_is_named(tmp_path):
+    """On small data its audit says INCONCLUSIVE, as that of a true retraining does."""
+    recipe = written(tmp_path)
+    lines = [json.loads(line) for line in recipe.results.read_text().splitlines()]
+    far = {"Retrain": 7e-5, "no-op": 0.98}  # the first is the arithmetic of another processor
+    for line in lines:
+        line["forget"] |= {"exact": True, "distance": far[line["cell"]] - 0.01 * line["seed"]}
+    recipe.results.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (told,) = collect(recipe).not_as_claimed
+    assert told.startswith("'no-op' claims to be exact (exact = True) and is not")
+    assert "Distance 0.98" in told
+    assert told in remarks(collect(recipe))
+    for line in lines:
+        line["forget"]["exact"] = False
+    recipe.results.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert collect(recipe).not_as_claimed == (), "control: nothing was claimed"
 
 
 def test_cells_without_a_verdict_have_no_column_for_it(tmp_path):

@@ -13,7 +13,7 @@ from rescind.data.catalogue import AUTHORS, ENTRIES
 from rescind.experiments.cell import AT_K, DataSettings
 from rescind.experiments.recipe import Cell, Column, Recipe
 from rescind.experiments.results import ALONE, read_lines
-from rescind.experiments.verdicts import VERDICT, Failed, counted, failed_checks
+from rescind.experiments.verdicts import VERDICT, Failed, counted, failed_checks, not_as_claimed
 
 Newest = dict[tuple[str, int], dict[str, Any]]
 """Result lines by cell and seed."""
@@ -120,6 +120,8 @@ class ResultTable:
     """By cell, the method that was used where it was chosen when the data was known."""
     failed: Mapping[str, Failed] = field(default_factory=dict)
     """By cell, the checks that failed, where nobody spelled the columns out in the recipe."""
+    not_as_claimed: tuple[str, ...] = ()
+    """A sentence for each cell that claims to forget exactly and does not."""
 
 
 def lines(recipe: Recipe) -> list[dict[str, Any]]:
@@ -185,7 +187,7 @@ def collect(
     failed = {} if shown is recipe.columns else failed_checks(newest, shown)
     return ResultTable(
         recipe, tuple(entries), stale, controls, tuple(floors), mixed, other, changed,
-        _used(newest), failed,
+        _used(newest), failed, not_as_claimed(newest),
     )  # fmt: skip
 
 
@@ -351,6 +353,7 @@ def remarks(table: ResultTable) -> list[str]:
     """Return notes on the table: its controls, and what was left out."""
     said = [*table.mixed, *table.other_code, *table.other_settings]
     said += [table.failed[n].told(n) for n in table.recipe.names if n in table.failed]
+    said += table.not_as_claimed
     if table.controls:
         names = ", ".join(f"'{n}'" for n in table.controls)
         said.append(f"Controls, in which nothing is trained round by round: {names}.")
