@@ -9,9 +9,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from rescind.core.federation import Federation
 from rescind.data.erasing import items_of
 from rescind.data.importing import imported_names
-from rescind.experiments.other_runs import learnt_items, still_has
+from rescind.experiments.other_runs import items_held, learnt_items, still_has
 from rescind.experiments.read_request import NamedRecords, Source
 from rescind.storage.run_folder import read_facts
 
@@ -39,18 +40,17 @@ def asked_of_run(source: Source, run: Path) -> tuple[Source | None, str]:
     return (NamedRecords(user, here) if here else None), name
 
 
-def told_of_rows(facts: dict[str, Any], source: Source) -> str:
+def told_of_rows(facts: dict[str, Any], fed: Federation, source: Source) -> str:
     """Return a sentence about items that a run has not, but its data; '' if there are none."""
     name = _imported(facts)
     if not name or not isinstance(source, NamedRecords):
         return ""
-    stored = {*items_of(name, source.user)}
-    if not {*source.items} & stored:
+    if not {*source.items} & {*items_of(name, source.user)} - items_held(fed, source.user):
         return ""
     return (
-        f"The data '{name}' has rows of this user that the run has not learnt, or not yet. rescind "
-        f"data show {name} --user USER lists them, rescind data erase {name} --user USER --item "
-        f"ITEM deletes them. Of the run, ask for those that it has."
+        f"The data '{name}' has some of these items of this user that the run has not learnt, or "
+        f"not yet. rescind data show {name} --user USER lists them, rescind data erase {name} "
+        f"--user USER --item ITEM deletes them. Of the run, ask for those that it has."
     )
 
 

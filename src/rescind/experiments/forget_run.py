@@ -123,7 +123,7 @@ def answer(
         check_finished(run)  # another command may have replaced it before the lock was free
         facts = read_facts(run) or {}
         fed = open_run(run, repeatable=False)
-        with _told_of_rows(facts, source):
+        with _told_of_rows(facts, fed, source):
             event = read_request(fed, kind, source, AskedBefore.read(run))
             request = fed.request(event)
             fed.apply(event)  # fail before any output if the request is invalid
@@ -162,12 +162,12 @@ def answer(
 
 
 @contextmanager
-def _told_of_rows(facts: dict[str, Any], source: Source) -> Iterator[None]:
+def _told_of_rows(facts: dict[str, Any], fed: Federation, source: Source) -> Iterator[None]:
     """Add to a refusal that the data has rows which the run has not learnt, if it has."""
     try:
         yield
     except (ConsentError, DataError) as error:
-        if more := told_of_rows(facts, source):
+        if more := told_of_rows(facts, fed, source):
             error.args = (f"{error} {more}", *error.args[1:])
         raise
 

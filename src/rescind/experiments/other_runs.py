@@ -193,10 +193,12 @@ def still_has(run: Path, named: Named, lent: bool = False) -> bool:
 
 
 def learnt_items(run: Path, user: str) -> set[str]:
-    """Return the items that a saved run has of a user. A graph has none."""
-    if not _knows(run, (user,)):
-        return set()
-    fed = load_federation(model_in(run))
+    """Return the items that a saved run has of a user."""
+    return items_held(load_federation(model_in(run)), user) if _knows(run, (user,)) else set()
+
+
+def items_held(fed: Federation, user: str) -> set[str]:
+    """Return the items that a federation has of a user. A graph has none."""
     held, labels = fed.now.vault.holdings, fed.labels
     if held.graph is not None or user not in {*labels.users}:
         return set()
