@@ -224,7 +224,7 @@ def test_in_the_folder_without_stored_rows_no_new_receipt_is_needed() -> None:
     delete_rows()
     asked("anna", withdraw="c3")
     said = answered("anna")
-    told = "everything of theirs was erased after an earlier request, whose receipt is about it"
+    told = "the run forgot everything of theirs after an earlier request, whose receipt is about it"
     assert f"  {told}: no new one is needed. Noted that they left" in said
     assert "for the user:" not in said
     assert about("anna")["before"] is True

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from rescind.cli import app, main
 from rescind.core.deadlines import months_after
 from rescind.core.files import locked
-from rescind.data.erasing import admit_imported, items_of
+from rescind.data.erasing import admit_imported, erase_imported, items_of
 from rescind.data.importing import append_file, import_file, imported_folder
 from rescind.errors import DataError, RescindError
 from rescind.experiments import request_queue
@@ -299,9 +299,12 @@ def _kill_for(real, name: str):
     return call
 
 
+SHOP = Cell("c", DataSettings(name="shop"), None, Gram(), RunSettings(rounds=1))
+
+
 def learn(run: Path) -> None:
     """Learn the run of the shop, as every night; it forgets which requests it answered."""
-    run_cell(Cell("c", DataSettings(name="shop"), None, Gram(), RunSettings(rounds=1)), run)
+    run_cell(SHOP, run)
     for old in run.parent.glob("run-forgot-*"):
         shutil.rmtree(old)
 
@@ -1284,3 +1287,44 @@ def test_the_command_says_that_the_data_has_what_the_run_has_not_learnt(shop):
         with pytest.raises(RescindError) as caught:
             answer(run, "erase", NamedRecords("c3", items), audits="none")
         assert "has not learnt" not in str(caught.value), "control: p9 is in both, others in none"
+
+
+@pytest.mark.parametrize("learnt_again", [False, True])
+@pytest.mark.parametrize("kind", ["withdraw", "erase"])
+def test_a_reminder_gets_the_receipt_of_an_answer_by_hand(shop, capsys, kind, learnt_again):
+    """Also after the night that learnt again: an officer answers by hand beside the folder."""
+    folder, run = shop
+    few = NamedRecords("c3", ("p0", "p1"))
+    by_hand = answer(run, kind, "c3" if kind == "withdraw" else few, audits="none").folder
+    erase_imported("shop", ["c3"], [] if kind == "withdraw" else ["p0", "p1"])
+    answer(by_hand, "withdraw", "c9", audits="none")
+    if learnt_again:
+        run_cell(SHOP, run)
+        answer(run, "withdraw", "c8", audits="none")
+    asked = {"user": "c3", "items": ["p0", "p1"]} if kind == "erase" else "c3"
+    ask(folder, "reminder", **{kind: asked})
+    ask(folder, "other", withdraw="c7")
+    code, told = command(folder, run, capsys)
+    assert code == 0, told
+    assert told.count("answered before, by rescind forget: the receipt is that one") == 1
+    mine = (folder / "answered" / "reminder" / "receipt.json").read_bytes()
+    assert mine == (by_hand / "receipt.json").read_bytes()
+    other = (folder / "answered" / "other" / "receipt.json").read_bytes()
+    assert parse(other).previous, "control: somebody else's is a new one"
+
+
+def test_who_came_back_after_an_answer_by_hand_is_answered_anew(shop):
+    """The control: the receipt of then is not about what came since."""
+    folder, run = shop
+    by_hand = answer(run, "withdraw", "c3", audits="none").folder
+    erase_imported("shop", ["c3"])
+    words = ["data", "admit", "shop", "--user", "c3", "--run", str(by_hand)]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    file = folder.parent / "back.csv"
+    file.write_text("user,item\nc3,p4\n")
+    assert append_file("shop", file).rows == 1
+    run_cell(SHOP, run)
+    ask(folder, "again", withdraw="c3")
+    assert work_through(folder, run, "none").answered == ("again",)
+    mine = (folder / "answered" / "again" / "receipt.json").read_bytes()
+    assert mine != (by_hand / "receipt.json").read_bytes()

@@ -290,8 +290,9 @@ def _print_answer(folder: Path, name: str, done: Pass) -> None:
     typer.echo(f"answered: {name}" + f"; for the user: {place}/{name}/" * to_send)
     if name in done.no_receipt:
         typer.echo(
-            "  everything of theirs was erased after an earlier request, whose receipt is about "
-            "it: no new one is needed. Noted that they left: rows that come later are left out"
+            "  the run forgot everything of theirs after an earlier request, whose receipt is "
+            "about it: no new one is needed. Noted that they left: rows that come later are left "
+            "out"
         )
     elif lies_there:
         typer.echo(f"  answered before, as {same}: send {place}/{same}/")

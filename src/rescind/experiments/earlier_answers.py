@@ -44,7 +44,7 @@ def told_before(folder: Path, one: Asked, run: Path) -> Earlier | None:
     run: the one that stands now
     """
     answers = [about for about in _answers_to(folder, one.digest) if "answered" in about]
-    if not answers or not _stays_away(one, run):
+    if not answers or not stays_away(one, run):
         return None
     last = max(answers, key=lambda about: datetime.fromisoformat(about["answered"]))
     first = _first(last)
@@ -81,7 +81,7 @@ def _answers_to(folder: Path, asked: str) -> list[dict[str, Any]]:
     return [about for about in (*notes, *log_lines(folder)) if about.get("asked") == asked]
 
 
-def _stays_away(one: Asked, run: Path) -> bool:
+def stays_away(one: Asked, run: Path) -> bool:
     """Return whether a run has nothing that a request names, and would not learn it again.
 
     Who was let in again (`rescind data admit`) is off the list, also before she has new rows: the

@@ -117,7 +117,7 @@ def answer(
     done = settle(run)
     if done is not None and done.is_dir() and asked == moved_request(run):
         said = _listed_afterwards(read_facts(done) or {}, kind, source) if everywhere else ""
-        return replace(_answered(done), later_runs=said)
+        return replace(answered_in(done), later_runs=said)
     check_finished(run)
     with working_on(run) as scratch:
         check_finished(run)  # another command may have replaced it before the lock was free
@@ -256,7 +256,7 @@ def _chosen(facts: dict[str, Any]) -> list[str]:
     return said
 
 
-def _answered(new: Path) -> Answer:
+def answered_in(new: Path) -> Answer:
     """Return the answer of a request that was finished before."""
     receipt = parse((new / RECEIPT).read_bytes())
     key = read_secret(new / KEY) if (new / KEY).is_file() else b""

@@ -40,9 +40,10 @@ from rescind.experiments.earlier_answers import (
     SAME,
     Earlier,
     first_answer,
+    stays_away,
     told_before,
 )
-from rescind.experiments.forget_run import Answer, answer
+from rescind.experiments.forget_run import Answer, answer, answered_in
 from rescind.experiments.leaving import forgotten_before, let_in_again, note_leaving
 from rescind.experiments.left_in_others import OTHERS, Left, noted, settle_others
 from rescind.experiments.other_runs import others_with
@@ -70,7 +71,7 @@ from rescind.forgetting.data_erasure import erase, finish
 from rescind.forgetting.forget import FEWEST, Audits
 from rescind.forgetting.receipt import parse
 from rescind.forgetting.receipt_html import page
-from rescind.forgetting.run_chain import chain, check_not_outlived, current
+from rescind.forgetting.run_chain import answer_to, chain, check_not_outlived, current
 from rescind.forgetting.succession import (
     KEY,
     PAGE,
@@ -191,6 +192,9 @@ def _give(
     else:  # since then the run was learnt again, which forgets the chain; or they came back
         if earlier := told_before(folder, one, last):
             _hand_over_again(folder, one, last, earlier)
+            return
+        if stays_away(one, last) and (by_hand := answer_to(one.digest, last)):
+            _hand_over(folder, one, answered_in(by_hand))
             return
         of_run, data = asked_of_run(one.source, last)
         if of_run is None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rescind.errors import DataError
-from rescind.forgetting.succession import BEFORE, LAST, RECEIPT, replaced, settle
+from rescind.forgetting.succession import BEFORE, LAST, RECEIPT, REQUEST, replaced, settle
 from rescind.storage.run_folder import (
     MOVED,
     has_model,
@@ -43,6 +43,27 @@ def links(run: Path) -> Iterator[Path]:
 def chain(run: Path) -> list[Path]:
     """Return all folders of a run, the first one first, whichever of them is named."""
     return [*links([run, *replaced(run)][-1])]
+
+
+def answer_to(request: str, run: Path) -> Path | None:
+    """Return the folder that answered a request last, also if the run was trained again since.
+
+    request: its keyed digest    run: any folder of the run that stands now
+    """
+    root, found = chain(run)[0].resolve(), list[Path]()
+    for folder in (path.parent for path in run.parent.glob(f"*/{BEFORE}")):
+        same = read_note(folder / BEFORE).get(REQUEST) == request
+        if same and (folder / RECEIPT).is_file() and _root(folder).resolve() == root:
+            found.append(folder)
+    return max(found, key=lambda one: (one / RECEIPT).stat().st_mtime_ns, default=None)
+
+
+def _root(run: Path) -> Path:
+    """Return the first run of those whose places were taken, trained again or not."""
+    seen = {run}
+    while (run / BEFORE).is_file() and (place := _place(run)) not in seen and place.is_dir():
+        seen.add(run := place)
+    return run
 
 
 def lineage(run: Path) -> list[Path]:

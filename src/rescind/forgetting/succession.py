@@ -55,6 +55,8 @@ PROOF = "receipt.tlog-proof"
 REPORT, WITHHELD = "report.html", "withheld.json"
 BEFORE = "before.json"
 """In a run that forgot: the run that it replaced, which must leave out the same when run again."""
+REQUEST = "request"
+"""In the notes of both: a digest, under a key, of the request that one of them answered."""
 LEFT = ("run.json", WITHHELD, MOVED, BEFORE, RECEIPT, PROOF, PAGE, KEY, REPORT)
 """Files that stay in the folder of a run after forgetting: no records and no model. The key of an
 earlier requester stays until it is handed over."""
@@ -74,7 +76,7 @@ def partial(new: Path) -> Path:
 
 def begin(run: Path, new: Path, request: str) -> Path:
     """Name the new run in the old one; return the folder to write it in. request: keyed digest"""
-    moved = {"to": os.path.relpath(new, run), "request": request}
+    moved = {"to": os.path.relpath(new, run), REQUEST: request}
     write_atomically(run / MOVED, (json.dumps(moved) + "\n").encode())
     make_folder(partial(new))
     return partial(new)
@@ -87,9 +89,11 @@ def draft(folder: Path, run: Path, new: Path, signed: Receipt, page: bytes) -> N
     unsigned = folder / UNSIGNED
     write_atomically(unsigned / RECEIPT, canonical(replace(signed, signature="")))
     write_atomically(unsigned / PAGE, page, private=True)  # it has the exact numbers
-    back = json.dumps({"run": os.path.relpath(run, new)}).encode()
-    write_atomically(folder / BEFORE, back)
-    write_atomically(unsigned / OLD, back)
+    back = {"run": os.path.relpath(run, new)}
+    # The old run notes the request, too, but no longer when it is trained again.
+    asked = {REQUEST: moved_request(run)}
+    write_atomically(folder / BEFORE, json.dumps({**back, **asked}).encode())
+    write_atomically(unsigned / OLD, json.dumps(back).encode())
 
 
 def commit(run: Path, new: Path) -> None:
@@ -222,7 +226,7 @@ def _keep_last(run: Path) -> None:
 
 def moved_request(run: Path) -> str:
     """Return the keyed digest of the request that replaced a run; '' if none did."""
-    return str(read_note(run / MOVED).get("request", "")) if (run / MOVED).is_file() else ""
+    return str(read_note(run / MOVED).get(REQUEST, "")) if (run / MOVED).is_file() else ""
 
 
 def _finish(run: Path, new: Path) -> None:
