@@ -31,7 +31,7 @@ from rescind.core.labels import Labels, left
 from rescind.core.records import Erase, Records, Unshare, Withdraw
 from rescind.data.erasing import erase_imported
 from rescind.data.importing import append_file, import_file, load_imported
-from rescind.errors import ConfigError, DataError, RescindError
+from rescind.errors import ConfigError, ConsentError, DataError, RescindError
 from rescind.flower.recipe_cell import one_cell
 from rescind.flower.run_request import NamedRequest, RunRequest
 from rescind.flower.server import executor
@@ -299,6 +299,8 @@ def test_a_request_goes_to_the_silo_that_has_the_person(tmp_path: Path) -> None:
     for user in ("a1", elsewhere(0), "nobody"):
         with pytest.raises(RescindError, match=r"this silo has no user|not one of the"):
             silos[1].recommended(user)
+    with pytest.raises(ConsentError, match=r"user 'b1' withdrew, so .* rescind data admit"):
+        silos[1].recommended("b1")
     run(tmp_path, *silos)
     assert rows_of(silos[1], "b1") == 0, "the silo remembers who left"
 

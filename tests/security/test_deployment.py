@@ -319,6 +319,7 @@ def test_a_stranger_with_the_port_and_the_certificate_is_refused(tmp_path: Path)
         assert made.wait(PATIENCE) == 0, machines.log("kit")
         machines.up("--kit", "kit/server")
         link = Link("127.0.0.1", machines.port, tmp_path / "kit" / "silo-0" / "ca.pem")
+        (tmp_path / "owned").mkdir()
         asked = RunRequest(str(machines.recipe), 1, str(tmp_path / "owned"))
         with pytest.raises(DataError, match="not signed by the operator"):
             Operator(link, None).submit(asked)
@@ -328,5 +329,5 @@ def test_a_stranger_with_the_port_and_the_certificate_is_refused(tmp_path: Path)
         machines.join(0, "--kit", "kit/silo-0")
         machines.run("--kit", "kit/operator")
         machines.finished()
-    assert not (tmp_path / "owned").exists()
+    assert not [*(tmp_path / "owned").iterdir()]
     assert json.loads((tmp_path / "out" / "run.json").read_text())["silos"]["refused"] == {}

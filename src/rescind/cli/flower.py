@@ -77,26 +77,29 @@ def up(
     Example: rescind flower up --kit kit/server --listen 0.0.0.0:7800
     """
     deploy, link = deployment(listen, kit, insecure, "server")
+    from rescind.flower.server_folder import opened
+
     deploy.check_free(link)
     names = deploy.guests(kit)
-    environment = deploy.environment(state)
-    secret = deploy.new_secret(state)
-    command = deploy.superlink(link, kit, state / "state.db", secret)
-    with (
-        interruptible(
-            f"Its state is kept in {state}.",
-            "Start again: the same command; then resume a run that was going on: rescind flower "
-            "run, with --resume.",
-        ),
-        deploy.started(command, environment) as process,
-    ):
-        deploy.listening(link.near, process)
-        with deploy.started(deploy.superexec(link.near, secret), environment):
-            if names:
-                typer.echo(f"known silos: {', '.join(names)}; no other node is admitted.")
-                typer.echo("runs: from this machine only, signed with the operator's key.")
-            typer.echo(f"listening on {link.address}. Next: rescind flower join, on every silo")
-            _check(process.wait())
+    with opened(state) as database:  # a second server would write the same files
+        environment = deploy.environment(state)
+        secret = deploy.new_secret(state)
+        command = deploy.superlink(link, kit, database, secret)
+        with (
+            interruptible(
+                f"Its state is kept in {state}.",
+                "Start again: the same command; then resume a run that was going on: rescind "
+                "flower run, with --resume.",
+            ),
+            deploy.started(command, environment) as process,
+        ):
+            deploy.listening(link.near, process)
+            with deploy.started(deploy.superexec(link.near, secret), environment):
+                if names:
+                    typer.echo(f"known silos: {', '.join(names)}; no other node is admitted.")
+                    typer.echo("runs: from this machine only, signed with the operator's key.")
+                typer.echo(f"listening on {link.address}. Next: rescind flower join, on every silo")
+                _check(process.wait())
 
 
 @app.command()
@@ -274,6 +277,7 @@ def run(
     """
     deploy, link = deployment(server, kit, insecure, "operator")
     from rescind.errors import DataError
+    from rescind.flower.handed_over import remove_untaken
     from rescind.flower.recipe_cell import one_cell
     from rescind.flower.run_request import LOG, RunRequest, silo_names
     from rescind.flower.server.rosters import check_possible
@@ -300,10 +304,13 @@ def run(
     typer.echo(f"log: {out / LOG}")
     kept = f"Run {number} goes on at the server, which writes {done}."
     with interruptible(kept, f"Follow it in {out / LOG}."), working(follow.told()) as say:
-        wait_for(
-            lambda: answered() or ended_badly(), operator, number,
-            lambda: say(follow.told()),
-        )  # fmt: skip
+        try:
+            wait_for(
+                lambda: answered() or ended_badly(), operator, number, lambda: say(follow.told())
+            )
+        except DataError:  # its end cannot come any more
+            remove_untaken(out)
+            raise
     if ended_badly():
         raise DataError(failed.read_text(encoding="utf-8").strip())
     facts = json.loads(done.read_text(encoding="utf-8"))

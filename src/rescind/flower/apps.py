@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from traceback import format_tb
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from rescind.errors import RescindError
-from rescind.flower.run_request import ASKED, LOG, SILO, RunRequest
+from rescind.errors import ConfigError, RescindError
+from rescind.flower.handed_over import taken
+from rescind.flower.run_request import ASKED, LOG, SILO
 from rescind.flower.silo.resident import forward
 from rescind.flower.wire.serde import read, written
 
@@ -32,23 +34,33 @@ def answer(message: Message, context: Context) -> Message:
 
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run a recipe. The text of a `RescindError` is also written to error.txt."""
+    """Run a recipe. The text of a `RescindError` is also written to error.txt.
+
+    Flower keeps what this raises in its database, so that names nobody.
+    """
     from rescind.flower.server.serve import serve
 
-    asked = RunRequest.from_json(str(context.run_config[ASKED]))
-    Path(asked.out).mkdir(parents=True, exist_ok=True)
-    failed = Path(asked.out) / "error.txt"
+    path = Path(str(context.run_config[ASKED]))
+    if not path.is_absolute() or not path.parent.is_dir():
+        raise ConfigError("this run has no settings. Start it with 'rescind flower run'.")
+    failed = path.parent / "error.txt"
     failed.unlink(missing_ok=True)  # of an earlier run
     logger = logging.getLogger("rescind")
-    file = logging.FileHandler(Path(asked.out) / LOG, encoding="utf-8")
+    file = logging.FileHandler(path.parent / LOG, encoding="utf-8")
     file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logger.addHandler(file)
     logger.setLevel(logging.INFO)
     logger.propagate = False
     try:
-        serve(grid, asked)
+        serve(grid, taken(path))
     except Exception as error:
         known = isinstance(error, RescindError)
         text = str(error) if known else f"the server failed ({error!r}). Resume it: --resume."
         failed.write_text(f"{text}\n", encoding="utf-8")
-        raise
+        if not known:
+            logger.error("".join(["the server failed\n", *format_tb(error.__traceback__)]).strip())
+        raise RunFailedError(f"{type(error).__name__}; {failed} says why") from None
+
+
+class RunFailedError(Exception):
+    """A run has ended with an error, whose text is elsewhere."""

@@ -251,11 +251,17 @@ class Operator:
     def submit(self, asked: RunRequest) -> int:
         """Submit a run. Return its number."""
         from rescind.flower.bundle import bundle, bundle_digest
+        from rescind.flower.handed_over import hand_over
 
+        path = hand_over(asked)
         fab = flwr_private.fab_to_proto(flwr_private.Fab(bundle_digest(), bundle(), {}))
-        config = flwr_private.user_config_to_proto({ASKED: asked.to_json()})
+        config = flwr_private.user_config_to_proto({ASKED: str(path)})
         request = flwr_private.StartRunRequest(fab=fab, override_config=config)
-        return int(self._ask("StartRun", request).run_id)
+        try:
+            return int(self._ask("StartRun", request).run_id)
+        except BaseException:  # nobody will take it
+            path.unlink(missing_ok=True)
+            raise
 
     def status(self, run: int) -> str:
         """Return the status of a run: "running", "finished:completed", "finished:failed", ...

@@ -11,7 +11,7 @@ SILO = "silo"
 LOG = "server.log"
 """Log file in a run's folder."""
 ASKED = "asked"
-"""The only key of a run's configuration: a `RunRequest` as JSON."""
+"""The only key of a run's configuration: path of a file with its `RunRequest` (handed_over.py)."""
 
 
 @dataclass(frozen=True)

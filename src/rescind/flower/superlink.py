@@ -10,7 +10,8 @@ three interfaces on one port, and authenticates only silos (fleet). The gate let
 Without a kit only connections from this machine are accepted.
 
 Database writes wait longer than Flower's 5 s: each thread that serves a silo writes to one SQLite
-file, and ten silos on two busy cores wait longer than that.
+file, and ten silos on two busy cores wait longer than that. Messages in it are sealed
+(`server_folder.py`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any
 from rescind.errors import ConfigError
 from rescind.flower import bundle
 from rescind.flower.operator_key import HEADER, OperatorCheck
+from rescind.flower.server_folder import Sealed, private_files
 from rescind.flower.wire import flwr_private
 
 log = logging.getLogger(__name__)
@@ -180,7 +182,9 @@ def main() -> None:
         del sys.argv[at : at + 2]
     elif "--insecure" not in sys.argv:
         raise ConfigError("give --kit, the server's folder of a kit, or --insecure for tests.")
+    private_files()
     raise_busy_timeout()
+    flwr_private.set_object_type(Sealed())
     flwr_private.check_stored_bundles(lambda content: bundle.refusal(content) is None)
     flwr_private.set_gate(Gate, guests, guests.silos)
     flwr_private.flower_superlink()

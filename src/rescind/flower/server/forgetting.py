@@ -130,7 +130,7 @@ class ForgetProgressFiles:
             "key": self.key, "facts": progress.facts, "unsettled": progress.unsettled,
             "asked": progress.asked, "names": names.table(),
         }  # fmt: skip
-        files.write_atomically(self.place / TABLE, json.dumps(table).encode())
+        files.write_atomically(self.place / TABLE, json.dumps(table).encode(), private=True)
         for old in self.folder.glob("stand-*"):
             if old != self.place:
                 shutil.rmtree(old)

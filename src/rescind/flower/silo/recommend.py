@@ -12,9 +12,10 @@ from rescind.core.records import Records
 from rescind.core.tasks.metrics import top_k
 from rescind.errors import ConsentError, DataError
 from rescind.flower.silo.data_source import RecipeData
-from rescind.flower.silo.names import NOT_HERE, Numbering
+from rescind.flower.silo.names import NOT_HERE, USER, Numbering, key_of
 from rescind.flower.silo.storage import Store
 from rescind.flower.silo.upgrade import upgrade
+from rescind.flower.silo.withheld import read_list
 from rescind.flower.wire.messages import method_of
 from rescind.privacy import keys
 
@@ -32,6 +33,11 @@ def recommend_to(folder: Path, user: str, k: int) -> list[Recommendation]:
     store = Store(folder)
     data = RecipeData.noted_in(store)
     upgrade(store, data)
+    if read_list(folder).has_withdrawn(key_of(USER, user)):
+        raise ConsentError(
+            f"user '{user}' withdrew, so this silo has nothing to recommend to them. If they "
+            f"return: rescind data admit (docs/operate.md)."
+        )
     labels, clients, items = data.names()
     about = store.model()[0]
     name = store.numbering_of(int(about["held"]))
@@ -86,7 +92,7 @@ def recommend(folder: Path, user: int, k: int) -> list[tuple[int, float]]:
     if not 0 <= user < held.clients or not bool(held.members[user]):
         raise ConsentError(
             f"this user is not one of the {int(held.members.sum())} members of this silo: they "
-            f"withdrew, or belong to another silo."
+            f"belong to another silo, or have no rows here any more."
         )
     if held.task == "nodes":
         raise DataError(

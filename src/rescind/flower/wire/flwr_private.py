@@ -29,6 +29,8 @@ PRIVATE = {
     # The SuperLink and its database.
     "flower_superlink": ("flwr.superlink.cli", "flower_superlink"),
     "SQLITE_PRAGMAS": (_SQL, "SQLITE_PRAGMAS"),
+    "StoredObject": ("flwr.supercore.state.schema.objectstore_models", "StoredObject"),
+    "Status": ("flwr.common.constant", "Status"),
     # The gate in front of the SuperLink, and the silos' keys.
     "get_middleware": (_EXTENSIONS, "get_middleware"),
     "configure_app": (_EXTENSIONS, "configure_app"),
@@ -80,12 +82,23 @@ def set_sqlite_pragmas(pragmas: Iterable[tuple[str, str]]) -> None:
     vars(import_module(_SQL))["SQLITE_PRAGMAS"] = tuple(pragmas)
 
 
+def set_object_type(kind: Any) -> None:
+    """Let the SuperLink of this process store the parts of messages by a type of column."""
+    __getattr__("StoredObject").__table__.c.content.type = kind
+
+
 def set_gate(gate: Callable[..., Any], guests: Any, silos: Iterable[bytes]) -> None:
-    """Put a gate in front of the SuperLink of this process, and register the silos' keys."""
+    """Put a gate in front of the SuperLink of this process, and register the silos' keys.
+
+    Runs of a SuperLink before it, whose settings and messages are gone, are stopped.
+    """
     from starlette.middleware import Middleware
 
     def register(app: Any) -> None:
         state = app.state.linkstate_factory.state()
+        status = __getattr__("Status")
+        for run in state.get_run_info(statuses=(status.PENDING, status.STARTING, status.RUNNING)):
+            state.stop_run(run.run_id)
         owner = __getattr__("NOOP_FLWR_AID"), __getattr__("NOOP_ACCOUNT_NAME")
         for key in silos:
             if state.get_node_id_by_public_key(key) is None:
