@@ -265,3 +265,13 @@ def test_a_ranking_needs_something_held_out():
     cohort = Cohort(torch.arange(1), 3, lot([0]), lot([0]))
     with pytest.raises(ConfigError, match="held-out"):
         Ranking().totals(torch.ones(1, 3), cohort, cohort.own)
+
+
+def test_lists_longer_than_the_catalogue_cost_no_more():
+    """A number with a few zeros too many ended in an error of the allocator."""
+    whole = measured(*example(), k=(ITEMS,))
+    huge = measured(*example(), k=(10**9,))
+    for name, value in whole.items():
+        metric = name.partition("@")[0]
+        expected = value * ITEMS / 10**9 if metric == "Precision" else value
+        assert huge[f"{metric}@{10**9}"] == pytest.approx(expected), name

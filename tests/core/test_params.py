@@ -115,7 +115,9 @@ def test_any_altered_value_is_a_data_error(tmp_path):
 def test_an_altered_note_is_a_data_error(tmp_path):
     path = tmp_path / "file"
     params.save(path, ONE, {"round": "3"})
-    path.write_bytes(path.read_bytes().replace(b'"round":"3"', b'"round":"4"'))
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(rb"\"round\": \"3\"", rb"\"round\": \"4\""))
+    assert path.read_bytes() != whole
     with pytest.raises(DataError):
         params.load(path)
 
@@ -172,3 +174,30 @@ def test_a_folder_that_cannot_be_made_is_a_data_error(tmp_path):
     (tmp_path / "taken").write_text("a file, not a folder")
     with pytest.raises(DataError):
         files.write_atomically(tmp_path / "taken" / "file", b"x")
+
+
+def test_one_model_has_one_file(tmp_path):
+    """Whoever compares digests of files must not see a difference where there is none."""
+    notes = {f"note {n}": f"text {n}" for n in range(8)}
+    for n in range(6):
+        params.save(
+            tmp_path / f"{n}.safetensors", ONE, dict(reversed(notes.items())) if n else notes
+        )
+    assert len({(tmp_path / f"{n}.safetensors").read_bytes() for n in range(6)}) == 1
+    assert params.load(tmp_path / "0.safetensors")[1] == notes
+    assert params.from_bytes(params.to_bytes(ONE, notes))[1] == notes
+    params.save(tmp_path / "other.safetensors", ONE, notes | {"note 1": "another"})
+    assert (tmp_path / "other.safetensors").read_bytes() != (
+        tmp_path / "0.safetensors"
+    ).read_bytes()
+
+
+def test_files_of_earlier_versions_are_read(tmp_path):
+    """They had each note by itself in the header."""
+    from safetensors.torch import save
+
+    notes = {"kind": "old", "digest": params._file_digest(ONE, {"kind": "old"})}
+    (tmp_path / "old.safetensors").write_bytes(save(ONE, notes))
+    values, found = params.load(tmp_path / "old.safetensors")
+    assert found == {"kind": "old"}
+    assert params.digest(values) == params.digest(ONE)

@@ -144,7 +144,7 @@ class Ranking:
         if cohort.held is None:
             raise ConfigError("Ranking needs a cohort with held-out items.")
         held = cohort.held
-        longest = max(self.k)
+        longest = min(max(self.k), cohort.items)  # a list is never longer than the catalogue
         top = top_k(scores, masked, longest)
         relevant = torch.zeros((len(cohort), cohort.items + 1), dtype=torch.bool, device=top.device)
         relevant[held.owner, held.item] = True
@@ -157,8 +157,8 @@ class Ranking:
         for k in self.k:
             cut = hit[:, :k]
             hits = cut.sum(1)
-            rank = torch.arange(1, k + 1, device=top.device)
-            best = count.clamp(max=k).long() - 1
+            rank = torch.arange(1, cut.shape[1] + 1, device=top.device)
+            best = count.clamp(max=cut.shape[1]).long() - 1
             out[f"HR@{k}"] = (hits > 0).double().sum()
             out[f"NDCG@{k}"] = ((cut * discount[:k]).sum(1) / ideal[best]).sum()
             out[f"Recall@{k}"] = (hits / count).sum()

@@ -1,0 +1,65 @@
+"""The comparison that a careful reader makes: with a model that never had the user."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import polars as pl
+import torch
+
+import rescind as rs
+
+PAGE = Path(__file__).parents[2] / "docs" / "forgetting.md"
+ROWS = sorted({(f"m{u:02}", f"s{(7 * u + k * k) % 50:02}") for u in range(40) for k in range(12)})
+WHO = "m03"
+SEED = 1
+"""A seed with which who leaves is drawn to lend: then somebody else is drawn without them."""
+
+
+def table(rows: list[tuple[str, str]]) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema=["user", "item"], orient="row")
+
+
+def started(rows: list[tuple[str, str]]) -> rs.Federation:
+    return rs.Federation.start(rs.from_frame(table(rows)), rs.methods.FedShare(), seed=SEED)
+
+
+def users_of(rows: list[tuple[str, str]]) -> list[str]:
+    return sorted({user for user, _ in rows})
+
+
+def same(one: rs.Federation, two: rs.Federation) -> bool:
+    mine, theirs = one.now.state.public, two.now.state.public
+    return all(
+        mine[name].shape == theirs[name].shape and torch.equal(mine[name], theirs[name])
+        for name in mine
+    )
+
+
+def test_what_the_page_runs_is_true(monkeypatch, capsys) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    (block,) = (one for one in blocks if "never =" in one)
+    left = [row for row in ROWS if row[0] != WHO]
+    data = rs.from_frame(table([*left, *(row for row in ROWS if row[0] == WHO)]))
+    monkeypatch.setattr(rs, "load", lambda name: data)
+    exec(block.replace("450", f'"{WHO}"'), {"rs": rs})
+    assert capsys.readouterr().out == "True\n"
+    exec(block.replace("450", f'"{WHO}"', 1).replace("450", '"m05"'), {"rs": rs})
+    assert capsys.readouterr().out == "False\n", "control: somebody else left"
+
+
+def test_with_the_same_numbers_and_loans_a_table_without_the_user_gives_the_same_model() -> None:
+    left = [row for row in ROWS if row[0] != WHO]
+    start = rs.simulate_lending(started([*left, *(row for row in ROWS if row[0] == WHO)]))
+    gone, _ = rs.forget(start.run(rounds=2), rs.Withdraw(WHO), audits="none")
+    other = started(left)
+    drawn = rs.simulate_lending(other)
+    for user in users_of(left):
+        if len(lent := start.lent(user)):
+            other = other.apply(rs.Share(lent))
+    never = other.run(rounds=2)
+    assert same(gone, never)
+    assert gone.evaluate() == never.evaluate()
+    lends = [{u for u in users_of(left) if len(fed.lent(u))} for fed in (start, drawn)]
+    assert lends[0] - {WHO} != lends[1], "control: drawn anew, others lend"
