@@ -46,6 +46,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "rescind.estimators": ("Gram", "GraphGram", "SeqGram"),
     "rescind.experiments.streams": ("Stream", "run_stream"),
     "rescind.core.guards": ("Clip", "Gaussian", "Laplace"),
+    "rescind.privacy.accountant": ("guarantee",),
     "rescind.core.executor": ("InProcess", "OneByOne"),
     "rescind.storage.federations": ("load_federation", "save_federation"),
     "rescind.data.simulated_lending": (
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
     from rescind.forgetting.examine import audit
     from rescind.forgetting.forget import Evidence, forget
     from rescind.forgetting.verify import verify
+    from rescind.privacy.accountant import guarantee
     from rescind.storage.federations import load_federation, save_federation
 
 __all__ = [
@@ -92,8 +94,8 @@ __all__ = [
     "GraphDataset", "GraphGram", "InProcess", "Join", "Laplace", "OneByOne", "Ranking",
     "Recommendation", "Report", "Request", "RescindError", "SeqGram", "Share", "Stream",
     "Unshare", "Withdraw", "__version__", "audit", "draw_groups", "draw_regret", "draw_share",
-    "errors", "forget", "from_frame", "import_file", "load", "load_federation", "methods", "models",
-    "run_stream", "save_federation", "simulate_lending", "verify",
+    "errors", "forget", "from_frame", "guarantee", "import_file", "load", "load_federation",
+    "methods", "models", "run_stream", "save_federation", "simulate_lending", "verify",
 ]  # fmt: skip
 
 

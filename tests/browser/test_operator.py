@@ -338,6 +338,21 @@ def test_a_scan_is_made_and_remembered(enter, place) -> None:
     assert figure(page, "Store and keys", "last scan").inner_text() == "0 found"
 
 
+@pytest.mark.parametrize("role", [Role.OPERATOR, Role.OFFICER])
+def test_an_invitation_says_what_is_true_for_operators_and_officers(visit, place, role) -> None:
+    path = invited(place, role)
+    me = visit(**WIDE)
+    page = me.open(path)
+    told = page.locator("main.enter")
+    told.get_by_text("You are invited to the operator's page of this service.").wait_for()
+    assert "to run this service" not in told.inner_text(), "an officer only reads and extends"
+    assert "Operators are invited with rescind serve --invite-operator" in told.inner_text()
+    assert "officers with --invite-officer" in told.inner_text()
+    first = me.open(path.replace("/operator", "/"))
+    first.get_by_role("heading", name="invited to the operator's page of this service").wait_for()
+    assert not me.wrong
+
+
 def test_an_officer_reads_and_extends_and_is_offered_nothing_else(enter, place) -> None:
     request = take_back(place, min(place.people()))
     _, page = enter(Role.OFFICER)

@@ -11,11 +11,14 @@ import secrets
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from rescind.forgetting.receipt import Asked, Done, canonical, issue
 from rescind.ledger.brought import BringIn
+from rescind.privacy.keys import public_text
 from rescind.proof.notes import WITNESS, Key, signature_line
 from rescind.service import recovery
 
@@ -163,6 +166,39 @@ def offline(visit, page, files, log_key: str, witness: str) -> None:
     alone.get_by_role("button", name="Check").click()
     expect(alone.locator("#answer .bad")).to_contain_text("NOT VALID")
     me.wrong.clear()  # it has no favicon and needs none
+
+
+def test_the_checker_checks_the_signature_of_a_receipt_that_has_no_proof(
+    visit, place, tmp_path: Path
+) -> None:
+    signer = Ed25519PrivateKey.generate()
+    did = Done({}, "Retrain", "L3", "", "", "", "sha256:04", 1, 2, {"others": 4}, 3.0)
+    asked = Asked("Erase", 3, 1, "blake2b:00")
+    whole = canonical(issue(asked, did, [], [], records=3, signer=signer).receipt)
+    receipt, changed = tmp_path / "receipt.json", tmp_path / "changed.json"
+    receipt.write_bytes(whole)
+    changed.write_bytes(whole.replace(b'"Erase"', b'"erase"'))
+    me = visit()
+    checker = tmp_path / "check.html"
+    checker.write_bytes(me.context.request.get(f"{place.origin}/check.html").body())
+    me.context.set_offline(True)
+    page = me.context.new_page()
+    page.goto(checker.as_uri())
+
+    def says(good: str, *, of: Path | None = receipt) -> Any:
+        page.get_by_label("Receipt (.json)").set_input_files(of or [])
+        page.get_by_role("button", name="Check").click()
+        return page.locator(f"#answer .{good}")
+
+    expect(says("bad", of=None)).to_have_text("Choose the receipt first.")
+    expect(says("bad")).to_contain_text("It is signed by another key")
+    page.get_by_label("The operator's key").fill(public_text(signer))
+    good = says("good")
+    expect(good).to_contain_text("The signature is VALID. The place in the log was not checked.")
+    expect(good).to_contain_text("choose the proof of this receipt (.tlog-proof), too")
+    expect(good).to_contain_text("level L3")
+    expect(good).not_to_contain_text("Entry")
+    expect(says("bad", of=changed)).to_contain_text("NOT VALID")
 
 
 def test_titles_can_be_picked_and_deleted_here(visit, place) -> None:

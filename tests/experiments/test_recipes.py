@@ -155,6 +155,33 @@ def test_a_change_to_what_the_recipe_says_is_no_change(tmp_path):
     assert read(path, ["data.core=5"]).changed == {"data.core": 5}, "one of two cells changes"
 
 
+def test_runs_of_a_recipe_named_from_below_go_into_runs_by_the_name_of_its_folder(
+    tmp_path, monkeypatch
+):
+    shop, below = tmp_path / "shop", tmp_path / "shop" / "june" / "first"
+    below.mkdir(parents=True)
+    (shop / "one.toml").write_text('[method]\nname = "FedAvg"\n')
+    monkeypatch.chdir(below.parent)
+    for given, name in {
+        "../one.toml": "shop/one",
+        "first/../../one.toml": "shop/one",
+        "../../shop/one.toml": "shop/one",
+        str(shop / "one.toml"): "shop/one",
+    }.items():
+        assert read(Path(given)).place == Path(name)
+    changed = read(Path("../one.toml"), ["run.rounds=5"])
+    assert changed.place == Path("shop/one-rounds-5")
+    for folder in changed.folders("FedAvg", 0):
+        assert (below.parent / "runs").resolve() in folder.resolve().parents
+    monkeypatch.chdir(shop)
+    for given in ("one.toml", "./one.toml", "june/../one.toml", "june/first/../../one.toml"):
+        assert read(Path(given)).place == Path("one")
+    (tmp_path / "elsewhere" / "deep").mkdir(parents=True)
+    (tmp_path / "elsewhere" / "one.toml").write_text('[method]\nname = "FedAvg"\n')
+    (shop / "link").symlink_to(tmp_path / "elsewhere" / "deep")
+    assert read(Path("link/../one.toml")).place == Path("elsewhere/one"), "where it really is"
+
+
 def test_recipes_of_a_checkout_are_not_those_of_an_installed_package():
     assert packaged() == RECIPES
     assert not in_package(RECIPES / "basics" / "floor.toml")

@@ -307,7 +307,7 @@ def test_columns_that_cannot_be_shown_are_refused(tmp_path, columns, said):
         written(tmp_path, f"[table]\ncolumns = {columns}\n", {})
 
 
-def test_results_of_another_recipe_count_where_the_settings_are_the_same(tmp_path):
+def test_results_of_another_recipe_count_where_the_settings_are_the_same(tmp_path, monkeypatch):
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
     axes = '[axes]\nmethod = [{ label = "LABEL", name = "FedAvg" }, "EASE"]\nseed = [0, 1]\n'
@@ -321,6 +321,10 @@ def test_results_of_another_recipe_count_where_the_settings_are_the_same(tmp_pat
     assert found["mine", "HR@20"].values == (0.5, 0.6)
     assert found["mine", "HR@20"].seeds == (0, 1)
     assert table.stale == 0
+    (tmp_path / "two" / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "two" / "below")
+    again = collect(read(Path("../table.toml")))
+    assert {(e.cell, e.metric): e for e in again.entries} == found, "named from below it"
 
 
 def test_columns_can_be_added_up_and_shown_in_another_unit(tmp_path):

@@ -226,6 +226,25 @@ def test_exchanged_receipts_do_not_verify(papers: Papers) -> None:
     assert (code, "NO   the signed receipt is not about" in said) == (1, True), said
 
 
+def test_what_to_look_for_is_named_once_and_no_key_file_where_there_is_none(
+    papers: Papers,
+) -> None:
+    told = [papers.ask({"kind": "erase", "items": [f"item-{n}"]}) for n in (2, 3)]
+    mine, _ = (papers.receipt(one, f"{n}.json") for n, one in enumerate(told))
+    code, said = papers.verify(mine, told[1])
+    assert (code, "NO   the key does not open the sealed part" in said) == (1, True), said
+    look_for = said.split("Look for what came with this receipt: ")[1].split(". Until")[0]
+    assert look_for == "its acknowledgement (the answer of the service to your request)"
+    assert "receipt.key" not in said
+    key = papers.folder / "receipt.key"
+    key.write_text(told[1]["receipt_key"])
+    key.chmod(0o600)
+    code, said = papers.verify(mine, told[1], "--event-key", str(key))
+    look_for = said.split("Look for what came with this receipt: ")[1].split(". Until")[0]
+    assert look_for.startswith("its key (receipt.key), its acknowledgement (the answer")
+    assert look_for.count("its acknowledgement") == 1, "control: a file of a key was given"
+
+
 def test_scripts_read_the_same(papers: Papers) -> None:
     told = papers.ask(ERASE)
     receipt = papers.receipt(told)

@@ -70,10 +70,11 @@ def claim(house: House, code: str) -> tuple[int, object]:
 
 
 def followed(
-    script: str, base: str, answer: str, folder: Path, refused: bool = False
+    script: str, base: str, answer: str, folder: Path, refused: str = "nothing"
 ) -> subprocess.CompletedProcess[str]:
-    """Run a script of the page in which curl says this, and is refused or not."""
-    curl = f'curl() {{ [[ $* != */requests ]] || printf %s "$ANSWER"; return {22 * refused}; }}\n'
+    """Run a script of the page in which curl says this. refused: of what the service has none"""
+    says = '[[ $* != */requests ]] || printf %s "$ANSWER"'
+    curl = f"curl() {{ {says}; [[ $* != */{refused} ]] || return 22; }}\n"
     env = os.environ | {"ANSWER": answer, "BASE": base, "CODE": "none"}
     words = ["bash", "-c", curl + script]
     return subprocess.run(words, env=env, cwd=folder, capture_output=True, text=True, check=False)
@@ -119,8 +120,11 @@ def test_somebody_who_never_comes_is_taken_out_by_their_code(tmp_path: Path, min
         assert json.loads(file.read_text()) == {**left, "link": base + left["link"]}, "to pass on"
         assert file.stat().st_mode & 0o777 == 0o600
         assert len(left["acknowledgement"]["items"]) == 6, "with what shows what it is about"
-        refused = followed(script, base, "{}", tmp_path, refused=True)
-        assert (said.returncode, refused.returncode, refused.stdout) == (0, 22, "")
+        assert said.returncode == 0
+        for what, shown in (("recover", ""), ("requests", '{"code":"busy"}')):
+            refused = followed(script, base, '{"code":"busy"}', tmp_path, refused=what)
+            assert (refused.returncode, refused.stdout, refused.stderr) == (22, "", shown)
+            assert [*tmp_path.glob("left-*")] == [file], "nothing that looks like an answer"
         assert house.ledger.reading.overview()["people"] == 6
 
 

@@ -407,6 +407,36 @@ def test_who_was_let_in_and_leaves_before_she_has_rows_is_not_learnt_with_the_ne
     assert ("c7" in {user for user, _ in shop.lists()}) != leaves
 
 
+@pytest.mark.parametrize(
+    ("codes", "ends"),
+    [
+        ({}, 0),
+        ({"data": 2, "requests": 1}, 2),
+        ({"data": 1, "requests": 2}, 2),
+        ({"requests": 1}, 1),
+        ({"data": 2, "requests": 1, "run": 1}, 2),
+        ({"run": 1}, 1),
+    ],
+)
+def test_the_night_ends_with_the_highest_exit_code_of_its_commands(
+    tmp_path: Path, codes: dict[str, int], ends: int
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "today.csv").touch()
+    (tmp_path / "runs" / "mine-forgot-1" / "model").mkdir(parents=True)
+    fails = "".join(f"{name}) return {code};; " for name, code in codes.items())
+    stand_in = f'rescind() {{ echo "$1" >> given; case "$1" in {fails}*) return 0;; esac; }}'
+    text = "\n".join([stand_in, *script("nightly.sh")])
+    done = subprocess.run(
+        ["bash", "-e", "-c", text], cwd=tmp_path, check=False, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (ends, "")
+    given = (tmp_path / "given").read_text().split()
+    assert given == ["data", "requests", "run", "export"], "all the same"
+    kept = (tmp_path / "runs" / "mine-forgot-1").is_dir()
+    assert kept == ("run" in codes), "nothing is deleted if nothing was learnt"
+
+
 def test_cron_finds_the_command_with_the_lines_of_the_page(tmp_path: Path) -> None:
     found = re.search(r"```cron\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
     assert found

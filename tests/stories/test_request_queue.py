@@ -1129,6 +1129,54 @@ def test_the_folder_above_the_requests_is_refused_with_theirs(queue):
     assert {*done.refused} == {"first.csv", "requests"}
 
 
+def test_a_folder_of_other_things_is_refused_as_a_whole(queue):
+    folder, run = queue
+    shop = folder.parent / "shop"
+    for name in ("in", "runs"):
+        (shop / name).mkdir(parents=True)
+    (shop / "nightly.sh").write_text("rescind requests run in\n")
+    (shop / "first.csv").write_text("user,item\n")
+    (shop / ".profile").write_text("")
+    for call in (
+        lambda: work_through(shop, run),
+        lambda: open_requests(shop, datetime.now(UTC)),
+    ):
+        told = r"not look like a folder of requests: .* first.csv, in, nightly.sh and 1 more\. Name"
+        with pytest.raises(DataError, match=told):
+            call()
+    names = {".profile", "first.csv", "in", "nightly.sh", "runs"}
+    assert {one.name for one in shop.iterdir()} - {".lock"} == names, "no note about each of them"
+
+
+@pytest.mark.parametrize("others", [["letter.txt"], ["letter.txt", "october/"]])
+def test_a_letter_in_a_folder_of_requests_is_refused_and_open(queue, others):
+    folder, run = queue
+    if len(others) > 1:  # it was used for requests, so what lies there may be one
+        ask(folder, "anna", withdraw="4")
+        assert work_through(folder, run, "none").answered == ("anna",)
+        (folder / others[1]).mkdir()
+    (folder / "letter.txt").write_text("Delete what you have about me.")
+    done = work_through(folder, run, "none")
+    assert [*done.refused] == [name.rstrip("/") for name in others]
+    assert len(done.waiting) == len(others)
+
+
+def test_requests_that_all_have_wrong_names_are_refused_one_by_one(queue):
+    folder, run = queue
+    for name in ("anna.txt", "ben.txt"):
+        (folder / name).write_text('{"withdraw": "3"}')
+    assert work_through(folder, run, "none").refused == ("anna.txt", "ben.txt")
+
+
+def test_a_folder_among_the_requests_is_called_a_folder(queue):
+    folder, run = queue
+    (folder / "october").mkdir()
+    (one,) = open_requests(folder, datetime.now(UTC))
+    assert "october is a folder, not a file of a request. If it holds requests, move" in one.why
+    assert "Errno" not in one.why
+    assert work_through(folder, run, "none").refused == ("october",)
+
+
 def test_refusals_are_counted_while_they_stand(queue):
     folder, run = queue
     wrong = [ask(folder, name, withdraw="4711") for name in ("anna", "ben", "cem")]

@@ -15,8 +15,8 @@ NEEDS = "--item names a record of a service's acknowledgement. Give that with --
 
 def acknowledged(
     path: Path | None, items: list[str], secret: bytes | None, log_key: str | None
-) -> tuple[list[Claim], bytes | None]:
-    """Return the checks of an acknowledgement, and the key of the receipt.
+) -> tuple[list[Claim], bytes | None, str]:
+    """Return the checks of an acknowledgement, the key of the receipt, and where it was.
 
     secret: the key, if it was given; otherwise that of the answer is taken
     """
@@ -25,8 +25,8 @@ def acknowledged(
     if path is None:
         if items:
             raise ConfigError(NEEDS)
-        return [], secret
-    from rescind.forgetting.acknowledgement import LARGEST, claims, read
+        return [], secret, ""
+    from rescind.forgetting.acknowledgement import ITS_OWN, LARGEST, claims, read
     from rescind.proof.notes import LOG
 
     try:
@@ -40,4 +40,4 @@ def acknowledged(
         raise DataError(f"{path}: {error}") from None
     key = secret or told.key
     log = None if log_key is None else key_given(log_key, LOG)
-    return claims(told, items, key, log), key
+    return claims(told, items, key, log), key, "" if secret else ITS_OWN

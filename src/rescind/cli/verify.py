@@ -130,9 +130,10 @@ def command(
     claims = [*_claims(data, read_receipt(receipt)), *_part(part)]
     secret = None if event_key is None else _secret(event_key)
     request = None if event is None else _request(event, secret)
-    more, secret = acknowledged(acknowledgement, item or [], secret, log_key)
-    claims += more
-    found = verify(read_receipt(receipt), _pinned(key or []), earlier, request, claims, secret)
+    more, secret, key_in = acknowledged(acknowledgement, item or [], secret, log_key)
+    found = verify(
+        read_receipt(receipt), _pinned(key or []), earlier, request, claims + more, secret, key_in
+    )
     if proof is not None:
         found = found.also(
             *_logged(read_receipt(receipt), read_receipt(proof, _PROOF), log_key, witness or [])

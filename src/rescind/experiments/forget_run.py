@@ -43,7 +43,7 @@ from rescind.forgetting.succession import (
     moved_request,
     settle,
 )  # fmt: skip
-from rescind.privacy.accountant import statement
+from rescind.privacy.accountant import guarantee
 from rescind.privacy.gaussian import DELTA
 from rescind.privacy.keys import erasure_key, read_secret
 from rescind.storage.federations import save_federation
@@ -332,7 +332,5 @@ def _privacy(facts: dict[str, Any], after: Federation) -> dict[str, Any]:
     """Return the guarantee after forgetting: the old model was published, so its rounds count."""
     stated = dict(facts.get("privacy", {}))
     if after.spent is not None:
-        guards, delta = getattr(after.executor, "guards", ()), stated.get("delta", DELTA)
-        times, clients = int(after.spent.max()), after.world.sizes.clients
-        stated |= statement(guards, after.method.individual, times, delta, clients)
+        stated |= guarantee(after, stated.get("delta", DELTA))
     return stated | after.method.promise(after)

@@ -50,6 +50,7 @@ from rescind.experiments.cell import (
 from rescind.experiments.recipe_file import Column, PlotSettings
 from rescind.experiments.recipe_shape import SETTINGS, Table
 from rescind.storage.kinds import METHODS, MODELS, UNLEARNERS
+from rescind.storage.run_folder import name_above
 
 __all__ = [
     "Cell",
@@ -89,7 +90,7 @@ class Recipe:
         name = self.path.stem
         if self.changed:
             name += f"-{recipe_file.change_name(self.changed)}"
-        return Path(self.path.parent.name) / name
+        return Path(name_above(self.path)) / name
 
     def folders(self, cell: str, seed: int) -> tuple[Path, ...]:
         """Return where a run of a cell may be: below the recipe's place, or there if alone."""
@@ -193,9 +194,10 @@ def _also(path: Path, table: Mapping[str, Any]) -> tuple[Path, ...]:
     names = table.get("also", [])
     if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
         raise ConfigError(f'{path}: also must be a list of recipes: also = ["basics/floor"].')
-    found = []
+    found, here = [], path.parent
+    above = here / ".." if here.name == ".." else here.parent
     for name in names:
-        folders = (path.parent.parent, recipe_file.packaged())
+        folders = (above, recipe_file.packaged())
         places = [folder / f"{name}.toml" for folder in folders]
         there = [place for place in places if place.is_file()]
         if not there:

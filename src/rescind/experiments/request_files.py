@@ -94,11 +94,9 @@ def read_all(folder: Path, now: datetime) -> tuple[list[Asked], list[Unreadable]
     A request under a wrong name is a request: if it were skipped, its deadline would pass unseen.
     """
     _check_not_above(folder)
+    _check_not_another(folder)
     asked, wrong = [], []
-    for path in sorted(folder.iterdir()):
-        copied = path.name.startswith(".") and path.suffix != _SUFFIX
-        if copied or path.name in (ANSWERED, REFUSED, LOG):
-            continue
+    for path in _put_into(folder):
         table: Any = None
         try:
             table = _json(path)
@@ -107,6 +105,16 @@ def read_all(folder: Path, now: datetime) -> tuple[list[Asked], list[Unreadable]
             times, guessed, to_come = _times_of(path, table, now)
             wrong.append(Unreadable(path, *times, str(error), guessed=guessed, to_come=to_come))
     return asked, wrong
+
+
+def _put_into(folder: Path) -> list[Path]:
+    """Return what somebody put into a folder of requests."""
+    return [
+        path
+        for path in sorted(folder.iterdir())
+        if path.name not in (ANSWERED, REFUSED, LOG)
+        and (path.suffix == _SUFFIX or not path.name.startswith("."))
+    ]
 
 
 def _check_not_above(folder: Path) -> None:
@@ -119,7 +127,39 @@ def _check_not_above(folder: Path) -> None:
         )
 
 
+def _check_not_another(folder: Path) -> None:
+    """Refuse a folder of other things, in which no request was ever: not a note about each.
+
+    A single other thing may be somebody's letter, and a request may have a wrong name.
+    """
+    found = _put_into(folder)
+    used = any((folder / name).exists() for name in (ANSWERED, REFUSED, LOG))
+    if used or len(found) < 2 or any(path.suffix == _SUFFIX or _asks(path) for path in found):
+        return
+    names = ", ".join(path.name for path in found[:3])
+    more = f" and {len(found) - 3:,} more" if len(found) > 3 else ""
+    raise DataError(
+        f"{folder} does not look like a folder of requests: nothing in it is a file NAME.json, "
+        f"there are {names}{more}. Name the folder of the requests. If these are requests, write "
+        f"each as a file NAME.json: {_EXAMPLE}. Nothing was done."
+    )
+
+
+def _asks(path: Path) -> bool:
+    """Return whether a file of any name holds a request, or what was meant as one."""
+    try:
+        table = _json(path)
+    except DataError:
+        return False
+    return isinstance(table, dict) and bool({*table} & {*_KEYS})
+
+
 def _json(path: Path) -> Any:
+    if path.is_dir():
+        raise DataError(
+            f"{path} is a folder, not a file of a request. If it holds requests, move their files "
+            f"to {path.parent}. Then move the folder elsewhere."
+        )
     text = ""
     try:
         text = path.read_text(encoding="utf-8-sig")  # editors of Windows put a mark at the start
@@ -131,7 +171,10 @@ def _json(path: Path) -> Any:
         ) from None
     except UnicodeDecodeError:
         raise DataError(f"{path} is not UTF-8 text. Save it as UTF-8. Write {_EXAMPLE}.") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        told = error.strerror or error
+        raise DataError(f"{path} cannot be read: {told}. Allow it, or move it elsewhere.") from None
+    except (ValueError, RecursionError) as error:
         curly = any(quote in text for quote in _CURLY)
         why = "it has curly quotes, as text programs write them" if curly else error
         move = "" if path.suffix == _SUFFIX else " If it is no request, move it elsewhere."

@@ -74,10 +74,10 @@ class Verification:
 
     @property
     def mixed_up(self) -> list[str]:
-        """Return the files to look for; none if something is wrong with the receipt itself."""
+        """Return the files to look for, each once; none if the receipt itself is wrong."""
         failed = [check for check in self.checks if not check.holds]
         wrong = self.receipt is None or not all(check.look_for for check in failed)
-        return [] if wrong else [check.look_for for check in failed]
+        return [] if wrong else [*dict.fromkeys(check.look_for for check in failed)]
 
     def also(self, *more: Check) -> Verification:
         return replace(self, checks=(*self.checks, *more))
@@ -90,6 +90,7 @@ def verify(
     request: tuple[Event, bytes] | tuple[Event, bytes, str] | None = None,
     claims: Sequence[Callable[[Receipt], Check]] = (),
     key: bytes | None = None,
+    key_in: str = "",
 ) -> Verification:
     """Check that these bytes are an unchanged receipt, signed with a trusted key.
 
@@ -98,6 +99,7 @@ def verify(
     request: the event, the requester's key, and what its file says of names (`names_in`)
     claims: further checks of its claims, which need data (such as an additive learner's totals)
     key: the requester's key, to open the exact numbers; that of `request` does it, too
+    key_in: what to look for if it is the key of another receipt, and was in no file of its own
     """
     result = _signature(data, pinned)
     receipt = result.receipt
@@ -113,7 +115,7 @@ def verify(
         key = request[1]
         result = result.also(_request(receipt, *request))
     if key is not None and receipt.format > 1:
-        result = _open(result, receipt, key)
+        result = _open(result, receipt, key, key_in)
     if request is not None:
         result = result.also(*_of_another(result, receipt, *request[:2]))
     return result.also(*(claim(receipt) for claim in claims))
@@ -323,11 +325,14 @@ def gaps(files: Mapping[str, bytes], found: Mapping[str, Verification]) -> list[
     return sorted(open_.values())
 
 
-def _open(result: Verification, receipt: Receipt, key: bytes) -> Verification:
+def _open(result: Verification, receipt: Receipt, key: bytes, key_in: str) -> Verification:
     try:
         exact = opened(receipt, key)
     except AnotherKey as error:
-        return result.also(Check(False, str(error).rstrip("."), look_for="its key (receipt.key)"))
+        says = str(error).rstrip(".")
+        if key_in:  # nobody has a file of the key, so none is asked for
+            says, _, _ = says.partition(". ")
+        return result.also(Check(False, says, look_for=key_in or "its key (receipt.key)"))
     except DataError as error:
         return result.also(Check(False, str(error).rstrip(".")))
     agrees = Check(True, "the key opens its exact numbers, and they agree with what it says openly")

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from rescind.core.guards import Clip, Gaussian, Guard, Laplace
-from rescind.privacy.gaussian import check_delta, epsilon_of
+from rescind.errors import ConfigError
+from rescind.privacy.gaussian import DELTA, check_delta, epsilon_of
 
 if TYPE_CHECKING:
     from rescind.core.federation import Federation
@@ -91,6 +92,28 @@ def run_within(
     if until and until.restore and last and last.best:
         fed = replace(fed, now=last.best)
     return fed, stopped
+
+
+def guarantee(fed: Federation, delta: float = DELTA) -> dict[str, Any]:
+    """Return what a federation guarantees by noise: the section `privacy` of run.json.
+
+    `epsilon` is None without Gaussian noise. All rounds under the guards count, also those of
+    before a request was answered; rounds that ran without guards are covered by nothing. Sums that
+    are published with noise (`rs.methods.Gram(noise=...)`) state theirs, at the method's own delta.
+
+    delta: epsilon is stated at this delta; keep it well below 1 / number of users
+    """
+    check_delta(delta)
+    guards, rounds = getattr(fed.executor, "guards", ()), fed.now.state.round
+    if guards and rounds and fed.spent is None:
+        raise ConfigError(
+            f"it is not known who took part in the {rounds} rounds of this federation: they ran "
+            f"without guards, or an earlier version saved it. Its run.json says what is known."
+        )
+    times = 0 if fed.spent is None else int(fed.spent.max())
+    stated = statement(guards, fed.method.individual, times, delta, fed.world.sizes.clients)
+    counted = {} if guards else {"participations": None}
+    return stated | counted | fed.method.promise(fed)
 
 
 def statement(

@@ -66,6 +66,14 @@ def _replaced_by(run: Path) -> str:
     return f"A request was answered there: give the same command with {now}, the run without it."
 
 
+def name_above(file: Path) -> str:
+    """Return the name of the folder a file is in, also of ../file; '' for the working directory."""
+    if file.parent.name != "..":
+        return file.parent.name
+    folder = file.parent.resolve()  # "sub/.." may be elsewhere, if sub is a link
+    return "" if folder == Path.cwd() else folder.name
+
+
 def is_private(run: Path) -> bool:
     """Return whether a run learnt from imported data."""
     with suppress(DataError):

@@ -28,11 +28,11 @@ function Enter ({ enter, why }) {
   }
   return html`<main class="enter card">
     <h1>Operator</h1>
-    <p>${invited ? 'You are invited to run this service. Make a passkey on this device: it is how you come in from now on.' : why}</p>
+    <p>${invited ? "You are invited to the operator's page of this service. Make a passkey on this device: it is how you come in from now on." : why}</p>
     <button type="button" class="main" onClick=${go}>${invited ? 'Make a passkey' : 'Sign in with a passkey'}</button>
     ${error && html`<p class="summary bad" role="alert">${error}</p>`}
-    <p class="note">New operators are invited with <code>rescind serve --invite-operator</code>. Your own records
-    are on <a href="/">the other page</a>.</p>
+    <p class="note">Operators are invited with <code>rescind serve --invite-operator</code>, officers
+    with <code>--invite-officer</code>. Your own records are on <a href="/">the other page</a>.</p>
   </main>`
 }
 
