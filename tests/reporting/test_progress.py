@@ -74,6 +74,8 @@ def test_without_a_terminal_a_line_tells_what_goes_on_and_how_long_it_takes(caps
         assert bar.told(125.0) == "round 3 of 10, about 35 s left"  # 2 rounds took 10 s
         bar.calls, bar.at, bar.latest = 10, 10, 150.0
         assert bar.told(160.0) == "evaluating and saving: 10 s so far", "not since the start"
+        bar.calls, bar.at = 12, 12  # rounds that are made again, to forget
+        assert bar.told(170.0) == "round 12: 70 s so far", "of no number: there are more"
 
 
 def test_an_estimate_is_of_recent_units_and_never_grows_while_one_goes_on():

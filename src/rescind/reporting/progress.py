@@ -85,7 +85,7 @@ class RoundBar(AbstractContextManager["RoundBar"]):
             return f"{BEFORE}: {now - self.begun:.0f} s so far"
         if self.at == self.rounds:
             return f"{self.after}: {now - self.latest:.0f} s so far"
-        if self.rounds is None:
+        if self.rounds is None or self.at > self.rounds:  # a method that repeats rounds
             return f"round {self.at}: {now - self.begun:.0f} s so far"
         left = self.pace.left(self.rounds, now)
         told = "" if left is None else f", about {left:.0f} s left"
