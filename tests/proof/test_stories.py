@@ -148,6 +148,16 @@ def test_a_person_leaves_and_anybody_can_check_it(
     stranger = ["log", "check", "--log", "public/log", "--log-key", log_key, "--since"]
     good(rescind(*stranger, "kept"))
     good(rescind("forget", "one-forgot-1", "--withdraw", "8", "--audits", "none"))
+    # The log has grown, and the witness is away: the older proof is the better one.
+    said = good(rescind("log", "prove", "one-forgot-1/receipt.json"))
+    assert "Kept: one-forgot-1/receipt.tlog-proof, which has the signature of silo-0" in said
+    good(rescind("verify", "one-forgot-1/receipt.json", *proof, *trust))
+    good(rescind("log", "prove", "one-forgot-1/receipt.json", "--out", "newest"))
+    checked = ("verify", "one-forgot-1/receipt.json", "--proof", "newest", *trust)
+    assert rescind(*checked)[0] == 1, "control: what would have been written over it"
+    Path("newest").write_text("not a proof")
+    good(rescind("log", "prove", "one-forgot-1/receipt.json", "--out", "newest"))
+    assert "not a proof" not in Path("newest").read_text(), "control: only a better proof is kept"
     (tmp_path / "newer").write_bytes((keys.folder() / "log" / "checkpoint").read_bytes())
     code, said = rescind(*stranger, "newer")
     assert code == 1

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import polars as pl
+import pytest
 import torch
 
 import rescind as rs
@@ -63,3 +64,11 @@ def test_with_the_same_numbers_and_loans_a_table_without_the_user_gives_the_same
     assert gone.evaluate() == never.evaluate()
     lends = [{u for u in users_of(left) if len(fed.lent(u))} for fed in (start, drawn)]
     assert lends[0] - {WHO} != lends[1], "control: drawn anew, others lend"
+
+
+@pytest.mark.parametrize("given", ["Retrain", rs.methods.Retrain])
+def test_an_unlearner_by_name_or_class_is_told_to_be_an_instance(given) -> None:
+    fed = started(ROWS)
+    with pytest.raises(rs.ConfigError, match=r"Give an instance, .*rs\.methods\.Retrain\(\)"):
+        rs.forget(fed, rs.Withdraw(WHO), given, audits="none")
+    rs.forget(fed, rs.Withdraw(WHO), rs.methods.Retrain(), audits="none")  # the control

@@ -12,6 +12,7 @@ from rescind.cli.given import checkpoint_given, key_given, read_receipt
 
 if TYPE_CHECKING:
     from rescind.proof.log_folder import LogFolder
+    from rescind.proof.notes import Proof
 
 app = typer.Typer(
     help="Keep a log of receipts that others can check and cosign.", no_args_is_help=True
@@ -64,6 +65,8 @@ def prove(
 ) -> None:
     """Write the proof of a receipt anew, with what witnesses have signed since.
 
+    A proof with the signature of a witness that has not signed the newest checkpoint yet is kept.
+
     Example: rescind log prove receipt.json
     """
     from rescind.core.files import write_atomically
@@ -71,10 +74,29 @@ def prove(
     from rescind.proof.log_folder import RECEIPT, entry_of
 
     place, target = _open(log), out or proof_path(receipt)
-    proof = place.proof(entry_of(RECEIPT, read_receipt(receipt)))
-    write_atomically(target, str(proof).encode())
+    entry = entry_of(RECEIPT, read_receipt(receipt))
+    proof = place.proof(entry)
     at, size = proof.index, place.checkpoint.size
+    if names := _lost(target, proof, entry):
+        typer.echo(
+            f"entry {at + 1:,} of {size:,} (index {at:,}). Kept: {target}, which has the signature "
+            f"of {', '.join(names)}. The newest checkpoint does not have it yet: give rescind log "
+            f"cosign URL, then this again."
+        )
+        return
+    write_atomically(target, str(proof).encode())
     typer.echo(f"entry {at + 1:,} of {size:,} (index {at:,}). Written: {target}")
+
+
+def _lost(target: Path, newer: Proof, entry: bytes) -> list[str]:
+    """Return which signatures the proof in a file would lose; none if it is no proof of this."""
+    from rescind.errors import DataError
+    from rescind.proof.notes import Proof
+
+    try:
+        return Proof.parse(target.read_text(encoding="utf-8")).lost(newer, entry)
+    except (OSError, ValueError, DataError):
+        return []
 
 
 @app.command("list")

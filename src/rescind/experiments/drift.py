@@ -5,21 +5,27 @@ Only a simulation can measure this; methods do not see it.
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from rescind.core.executor import InProcess
+from rescind.core import params
+from rescind.core.executor import Executor, InProcess
 from rescind.core.federation import Federation
 from rescind.core.loss_terms import preference_shift
 from rescind.core.run_state import RoundResult
 from rescind.core.tasks.metrics import Ranking, top_k
 from rescind.experiments.streams import mean
+from rescind.storage.federations import load_federation, save_federation
 
 FRACTION = 0.2
 """Fraction that counts as static (moved least) and as dynamic (moved most), section 5.3."""
+BEFORE, NOTED = "before", "drift.safetensors"
+"""In a checkpoint: the federation at the end of the block before, and what was measured."""
 LENGTH = 30  # length of a list, N in the paper
 
 
@@ -27,7 +33,8 @@ LENGTH = 30  # length of a list, N in the paper
 class Drift:
     """Measures drift in a stream: pass it as a watcher, and `ended` as the answer after a block.
 
-    A resumed run has not seen the earlier blocks, so it measures nothing.
+    A run that is resumed reads what was measured before it stopped. Without that it measures
+    nothing.
     """
 
     before: Federation | None = None
@@ -37,6 +44,33 @@ class Drift:
     people: dict[str, Tensor] = field(default_factory=dict)
     users: dict[str, float] = field(default_factory=dict)
     items: dict[str, list[float]] = field(default_factory=dict)
+    place: Path | None = None
+    """Where to write what was measured, for a run that stops; None: nowhere."""
+
+    def save(self, place: Path) -> None:
+        """Write it all into the folder of a block that starts, and what is found in it later."""
+        self.place = place
+        if self.before is not None:
+            save_federation(self.before, place / BEFORE)
+        self._note()
+
+    def load(self, place: Path, executor: Executor | None) -> None:
+        """Go on from what a block's folder has."""
+        self.place = place
+        if (place / BEFORE).is_dir():
+            self.before = load_federation(place / BEFORE, executor)
+        if (place / NOTED).is_file():
+            found, notes = params.load(place / NOTED)
+            self.lists = found.pop("lists", None)
+            self.people, told = found, json.loads(notes["told"])
+            self.users, self.items = told["users"], told["items"]
+
+    def _note(self) -> None:
+        if self.place is None:
+            return
+        lists = {} if self.lists is None else {"lists": self.lists}
+        told = json.dumps({"users": self.users, "items": self.items})
+        params.save(self.place / NOTED, {**self.people, **lists}, {"told": told})
 
     def __call__(self, moment: RoundResult) -> None:
         """Measure after the first round of the second block how far lists have moved, Eq. (2)."""
@@ -50,6 +84,7 @@ class Drift:
         order = ids[torch.argsort(shift, stable=True)]
         n = math.ceil(FRACTION * len(order))
         self.people = {"static": order[:n], "dynamic": order[len(order) - n :]}
+        self._note()  # later rounds of the block do not measure it again
 
     def ended(self, number: int, fed: Federation) -> Federation:
         """Measure at the end of a block. Return the federation unchanged."""

@@ -98,10 +98,9 @@ def measured(
     dataset = _left(dataset, settings.seed, withheld)
     stream = Stream.of(dataset, settings.seed)
     check_stream(cell, (stream.first.split, *(block.split for block in stream.later)))
-    meter = Meter()
+    meter, drift = Meter(), Drift()
     if halts is not None:
-        meter, halts.executor = halts.meter, executor
-    drift = Drift()
+        meter, drift, halts.executor = halts.meter, halts.drift, executor
     done = streams.run_stream(
         stream, cell.method, settings.seed, blocks_of(cell), executor, (meter, drift, *watch),
         keeper=halts, answer=drift.ended,
@@ -140,7 +139,7 @@ class StreamCheckpointFiles(StreamCheckpoints):
     executor: Executor | None = None
 
     def __post_init__(self) -> None:
-        self.meter = Meter()
+        self.meter, self.drift = Meter(), Drift()
         self.place: Path | None = None
 
     def clear(self) -> None:
@@ -164,6 +163,7 @@ class StreamCheckpointFiles(StreamCheckpoints):
                         f"the beginning, which removes it, or choose another --out."
                     )
                 fed = self.load(place)
+                self.drift.load(place, self.executor)
             except (OSError, ValueError, DataError) as error:
                 log.warning("passed over a block that was not written whole: %s", error)
                 continue
@@ -182,6 +182,7 @@ class StreamCheckpointFiles(StreamCheckpoints):
         self.place = self.folder / f"block-{len(done):03d}"
         if not (self.place / BEGUN).is_file():
             self.save(fed, self.place)
+            self.drift.save(self.place)
             finished = [vars(block) for block in done]
             facts = {"key": self.key, "done": finished, "meter": self.meter.read()}
             files.write_atomically(self.place / BEGUN, json.dumps(facts).encode())

@@ -107,7 +107,13 @@ def vouched(unlearner: Unlearner) -> bool:
 
 
 def check_answers(unlearner: Unlearner) -> None:
-    """Refuse a control (`Nothing`, `PurgeOnly`) as the answer to a request."""
+    """Refuse a control (`Nothing`, `PurgeOnly`) as the answer to a request, and a mere name."""
+    if isinstance(unlearner, str | type):
+        name = unlearner if isinstance(unlearner, str) else unlearner.__name__
+        raise ConfigError(
+            f"forget wants an unlearner, got the {'text' if name is unlearner else 'class'} "
+            f"'{name}'. Give an instance, with its settings: rs.methods.{name}()"
+        )
     if not unlearner.answers:
         raise ConfigError(
             f"{type(unlearner).__name__} leaves the model as it was, so it cannot answer a "

@@ -25,8 +25,17 @@ export async function pinnedKeys (device) {
   return { pinned: kept ?? now, now }
 }
 
-/** Compare the log with what this browser saw before. @returns {Promise<Seen>} */
-export async function look (device) {
+/** @type {Promise<any>} The look before this one: if it ended later, the page would show a shorter log. */
+let lastLook = Promise.resolve()
+
+/** Compare the log with what this browser saw before, after any look that began earlier. @returns {Promise<Seen>} */
+export function look (device) {
+  const mine = lastLook.then(() => lookNow(device))
+  lastLook = mine.catch(() => {})
+  return mine
+}
+
+async function lookNow (device) {
   const known = await device.get('facts', FORK)
   if (known) return known
   if (!await canCheck()) return { state: 'unknown', says: `${CANNOT} So it does not watch the log.` }

@@ -190,13 +190,7 @@ export class Model {
     this.listed = from
   }
 
-  /** One look at a time: an earlier one that ends later would show a log that is shorter than a receipt says. */
-  lookAtLog () {
-    this.looking = (this.looking ?? Promise.resolve()).then(() => this.lookOnce())
-    return this.looking
-  }
-
-  async lookOnce () {
+  async lookAtLog () {
     try {
       this.log = await look(this.device)
     } catch (error) {
