@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rescind.core.digests import digest_of
 from rescind.core.files import write_atomically
+from rescind.core.headers import apart, as_one
 from rescind.errors import DataError
 
 Params = Mapping[str, Tensor]
@@ -78,22 +79,7 @@ def to_bytes(params: Params, notes: Mapping[str, str] | None = None) -> bytes:
         # Safetensors refuses two names for one storage: copy the second.
         values[name] = value.clone() if storage in storages else value
         storages.add(storage)
-    return save_bytes(values, _as_one(notes or {}))
-
-
-_NOTES = "rescind.notes"
-"""Holds several notes as one text: safetensors writes them in another order each time, and files of
-one model are to have the same bytes."""
-
-
-def _as_one(notes: Mapping[str, str]) -> dict[str, str]:
-    return dict(notes) if len(notes) < 2 else {_NOTES: json.dumps(dict(sorted(notes.items())))}
-
-
-def _apart(metadata: Mapping[str, str]) -> dict[str, str]:
-    """Return the notes of a header, also of earlier versions, which had each by itself."""
-    whole: dict[str, str] = json.loads(metadata[_NOTES]) if {*metadata} == {_NOTES} else {}
-    return whole or dict(metadata)
+    return save_bytes(values, as_one(notes or {}))
 
 
 def from_bytes(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -101,7 +87,7 @@ def from_bytes(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
     from safetensors.torch import load as load_bytes
 
     length = int.from_bytes(data[:8], "little")
-    return load_bytes(data), _apart(json.loads(data[8 : 8 + length]).get("__metadata__", {}))
+    return load_bytes(data), apart(json.loads(data[8 : 8 + length]).get("__metadata__", {}))
 
 
 def save(path: Path, params: Params, notes: Mapping[str, str] | None = None) -> None:
@@ -117,7 +103,7 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
     try:
         with safe_open(path, framework="pt") as file:
-            notes = _apart(file.metadata() or {})
+            notes = apart(file.metadata() or {})
             params = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
         raise DataError(

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rescind.core.digests import array_digest
+from rescind.core.headers import apart
 from rescind.core.labels import Labels
 from rescind.storage.content import SIZE, Store, warn_of
 from rescind.storage.run_folder import HEAD
@@ -41,7 +42,7 @@ def arrays_in(data: bytes) -> tuple[dict[str, Array], dict[str, str]]:
     try:
         length = int.from_bytes(data[:8], "little")
         header: dict[str, Any] = json.loads(data[8 : 8 + length])
-        notes: dict[str, str] = header.pop("__metadata__", {})
+        notes: dict[str, str] = apart(header.pop("__metadata__", {}))
         body = memoryview(data)[8 + length :]
         return {name: _array(body, about) for name, about in header.items()}, notes
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:

@@ -1,0 +1,23 @@
+"""Notes in the header of a safetensors file. Needs no torch.
+
+Safetensors writes several notes in another order each time, and files of one model are to have the
+same bytes: so several are kept as one text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+WHOLE = "rescind.notes"
+
+
+def as_one(notes: Mapping[str, str]) -> dict[str, str]:
+    """Return notes as a header keeps them."""
+    return dict(notes) if len(notes) < 2 else {WHOLE: json.dumps(dict(sorted(notes.items())))}
+
+
+def apart(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Return the notes of a header, also of earlier versions, which had each by itself."""
+    whole: dict[str, str] = json.loads(metadata[WHOLE]) if {*metadata} == {WHOLE} else {}
+    return whole or dict(metadata)
