@@ -225,7 +225,7 @@ def test_whoever_left_is_told_so_and_no_near_name(run, audit, tmp_path):
     # A name that nobody asked under: it may be that of one who left, so no other is offered.
     code, _, err = audit(gone, "--withdraw", who + "x")
     assert code == 2
-    assert "1 other has left this run since, or had everything erased." in err
+    assert "1 place is empty: of users who left this run since, or had everything erased." in err
     assert "did you mean" not in err
     request = tmp_path / "request.csv"
     request.write_text(f"user\n{who}\n")

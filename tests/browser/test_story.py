@@ -198,6 +198,8 @@ def test_the_checker_checks_the_signature_of_a_receipt_that_has_no_proof(
         return page.locator(f"#answer .{good}")
 
     expect(says("bad", of=None)).to_have_text("Choose the receipt first.")
+    expect(says("bad")).to_contain_text("No operator's key was given. It is signed by ed25519:")
+    page.get_by_label("The operator's key").fill(f"ed25519:{'0' * 64}")
     expect(says("bad")).to_contain_text("It is signed by another key")
     page.get_by_label("The operator's key").fill(public_text(signer))
     good = says("good")

@@ -240,7 +240,7 @@ def test_who_has_left_is_told_so_where_own_lines_are_written(run, tmp_path):
 
     assert "user '7' has left this run after an earlier request. See its" in refused("7")
     never = refused("nobody")
-    assert "there is no user 'nobody' among 29 users. 1 other has left this run since, or" in never
+    assert "there is no user 'nobody' among 29 users. 1 place is empty: of users who left" in never
 
 
 def test_who_had_everything_erased_from_data_that_was_not_imported_can_leave(run, tmp_path):

@@ -1148,6 +1148,27 @@ def test_a_folder_of_other_things_is_refused_as_a_whole(queue):
     assert {one.name for one in shop.iterdir()} - {".lock"} == names, "no note about each of them"
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("request-117.json", "receipt-rows-117.json", "receipt-rows-117.key"),
+        ("receipt.json", "receipt.html", "receipt.tlog-proof", "request.json", "about.json"),
+    ],
+)
+def test_a_folder_of_answers_is_refused_as_a_whole(queue, names):
+    """What an officer keeps beside the requests: each file would be refused, with a deadline."""
+    folder, run = queue
+    letters = folder.parent / "letters"
+    letters.mkdir()
+    for name in names:
+        (letters / name).write_text(json.dumps({"kind": "Withdraw", "user": "4"}))
+    with pytest.raises(DataError, match="does not look like a folder of requests"):
+        work_through(letters, run, "none")
+    assert {one.name for one in letters.iterdir()} - {".lock"} == {*names}
+    ask(letters, "anna", withdraw="4")  # the control: one request, and it is a folder of them
+    assert work_through(letters, run, "none").answered == ("anna",)
+
+
 @pytest.mark.parametrize("others", [["letter.txt"], ["letter.txt", "october/"]])
 def test_a_letter_in_a_folder_of_requests_is_refused_and_open(queue, others):
     folder, run = queue

@@ -217,7 +217,8 @@ def test_forgetting_in_a_stream_is_audited_and_says_what_it_reaches() -> None:
     _, more = forget(before, both, audits="none")
     assert more.receipt.done.level == "L2"
     assert any("earlier blocks" in said for said in more.receipt.not_covered)
-    assert "trained the rounds again" in str(more.receipt.findings)
+    assert "trained the rounds of the present block again" in str(more.receipt.findings)
+    assert "What earlier blocks taught is as it was" in str(more.receipt.findings)
 
 
 def test_where_no_round_can_be_repeated_the_receipt_does_not_say_that_one_was() -> None:
@@ -233,7 +234,7 @@ def test_where_no_round_can_be_repeated_the_receipt_does_not_say_that_one_was() 
     _, done, shown = sentences(receipt)
     assert "none was run, and the model is unchanged, bit for bit" in done
     assert "It is not shown that their influence is gone" in shown
-    assert "trained the rounds again" not in str(receipt.findings)
+    assert "again without" not in str(receipt.findings)
     assert "so none was trained again" in str(receipt.findings)
 
 

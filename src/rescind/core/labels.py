@@ -249,8 +249,9 @@ def _find(name: str, known: dict[str, int], size: int, kind: str, alike: Alike) 
     if kind == "item":  # what stands for an item that is gone is no id to give
         known = {item: index for item, index in known.items() if item != removed(index)}
     left = sum(k.startswith(GONE) for k in known)
-    gone = "1 other has" if left == 1 else f"{left:,} others have"
-    more = f" {gone} left this run since, or had everything erased." if left else ""
+    # Places, not people: who came back and left again has left two.
+    gone = "1 place is empty" if left == 1 else f"{left:,} places are empty"
+    more = f" {gone}: of users who left this run since, or had everything erased." if left else ""
     if kind == "user":  # who else is here is nobody's business, so no near id is named
         raise DataError(
             f"there is no user '{name}' among {len(known) - left} users.{more} "

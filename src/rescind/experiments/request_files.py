@@ -134,15 +134,23 @@ def _check_not_another(folder: Path) -> None:
     """
     found = _put_into(folder)
     used = any((folder / name).exists() for name in (ANSWERED, REFUSED, LOG))
-    if used or len(found) < 2 or any(path.suffix == _SUFFIX or _asks(path) for path in found):
+    if used or len(found) < 2 or any(map(_asks, found)):
+        return
+    if not _is_of_answers(folder) and any(path.suffix == _SUFFIX for path in found):
         return
     names = ", ".join(path.name for path in found[:3])
     more = f" and {len(found) - 3:,} more" if len(found) > 3 else ""
     raise DataError(
-        f"{folder} does not look like a folder of requests: nothing in it is a file NAME.json, "
-        f"there are {names}{more}. Name the folder of the requests. If these are requests, write "
+        f"{folder} does not look like a folder of requests: nothing in it asks for anything, there "
+        f"are {names}{more}. Name the folder of the requests. If these are requests, write "
         f"each as a file NAME.json: {_EXAMPLE}. Nothing was done."
     )
+
+
+def _is_of_answers(folder: Path) -> bool:
+    """Return whether a folder has receipts or what belongs to them, as an officer keeps them."""
+    own = ("receipt*.json", ABOUT, "*.key", "*.tlog-proof", "*.request.json")
+    return any(any(folder.glob(one)) for one in own)
 
 
 def _asks(path: Path) -> bool:

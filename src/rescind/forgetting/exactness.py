@@ -32,6 +32,10 @@ from rescind.forgetting.pipeline import Forgotten, retrains, subtracts, unlearn_
 from rescind.methods.unlearning.retrain import Retrain
 
 AGAIN = "The platform trained the rounds again without the records."
+OF_THIS_BLOCK = (
+    "The platform trained the rounds of the present block again without the records. What earlier "
+    "blocks taught is as it was."
+)
 NO_ROUND = "No round that can be repeated used the records, so none was trained again."
 
 
@@ -54,10 +58,17 @@ def exactness(done: Forgotten) -> Exactness:
     if not by.exact:
         return Exactness(False, f"{type(by).__name__} is approximate.")
     if retrains(by):
-        return Exactness(True, AGAIN if done.cost.rounds else NO_ROUND)
+        return Exactness(True, _repeated(done))
     if subtracts(by):
         return _added_up(done)
     return Exactness(False, f"{type(by).__name__} counts as exact (exact = True), not checked.")
+
+
+def _repeated(done: Forgotten) -> str:
+    """Say which rounds the platform made again."""
+    if not done.cost.rounds:
+        return NO_ROUND
+    return OF_THIS_BLOCK if done.fed.now.vault.holdings.now else AGAIN
 
 
 def _added_up(done: Forgotten) -> Exactness:
@@ -90,7 +101,7 @@ def checked(
     wrong = list(differences(mine.fed, ours.fed))
     ours.cost.add(mine.cost)
     if wrong:
-        return ours, Exactness(True, AGAIN if ours.cost.rounds else NO_ROUND), wrong
+        return ours, Exactness(True, _repeated(ours)), wrong
     says = f"The platform made the rounds again: {type(unlearner).__name__} gave the same bits."
     return replace(mine, cost=ours.cost), Exactness(True, says), []
 

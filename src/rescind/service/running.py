@@ -356,9 +356,9 @@ def release_missing(ledger: Ledger) -> str | None:
         return None
     why, unread = "none was made yet, or a restore went back behind it", ledger.releases.unread
     return (
-        f"note: no release is served ({unread or why}), so every list shows popular items until "
-        "the next one is due. Make one now: Release now on the operator's page, or POST "
-        "/v1/operator/releases with a token of the scope release."
+        f"note: no release is served ({unread or why}), so every list shows the first items "
+        "of the catalogue until the next one is due. Make one now: Release now on the operator's "
+        "page, or POST /v1/operator/releases with a token of the scope release."
         + " It needs nothing of that file: no loan and no receipt is lost."
         * bool(unread)
     )

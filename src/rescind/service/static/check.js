@@ -137,9 +137,13 @@ export async function openReceipt (data, operatorKey) {
   if (!await signedBy(hexBytes(keys[0][1].slice(8)), hexBytes(signatures[0][1]), signed)) {
     throw new Error('Its signature does not fit: the receipt was changed.')
   }
+  if (!operatorKey.trim()) throw new Error(`No operator's key was given. It is signed by ${keys[0][1]}: is that the key of the operator?`)
   if (keys[0][1] !== operatorKey.trim()) throw new Error(`It is signed by another key, ${keys[0][1]}.`)
   return receipt
 }
+
+const OTHER_PROOF = 'The receipt is not at this place of the log: the proof belongs to another receipt, or was changed. ' +
+  'The receipt itself is unchanged, and signed by the key that you trust. Look for the .tlog-proof that came with it.'
 
 /**
  * Check a receipt with its proof. Throws an error that says what is wrong.
@@ -151,6 +155,6 @@ export async function check (data, proof, keys) {
   const { size, root, seen } = await openNote(note, keys.log, keys.witnesses, keys.known)
   const entry = join([2], await sha256(data))
   const found = await rootOf(await leafHash(entry), index, size, path)
-  if (!found || !same(found, root)) throw new Error('The receipt is not at this place of the log.')
+  if (!found || !same(found, root)) throw new Error(OTHER_PROOF)
   return { receipt, index, size, root, seen, note }
 }
