@@ -92,9 +92,10 @@ def _lost(target: Path, newer: Proof, entry: bytes) -> list[str]:
     """Return which signatures the proof in a file would lose; none if it is no proof of this."""
     from rescind.errors import DataError
     from rescind.proof.notes import Proof
+    from rescind.proof.signers import lost
 
     try:
-        return Proof.parse(target.read_text(encoding="utf-8")).lost(newer, entry)
+        return lost(Proof.parse(target.read_text(encoding="utf-8")), newer, entry)
     except (OSError, ValueError, DataError):
         return []
 

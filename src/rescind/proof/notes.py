@@ -180,17 +180,3 @@ class Proof:
         if root_of(leaf_hash(entry), self.index, point.size, self.path) != point.root:
             raise OfAnother("the entry is not at this place of the log that the checkpoint signs.")
         return point, seen
-
-    def lost(self, newer: Proof, entry: bytes) -> list[str]:
-        """Return the names of signers that this proof of an entry has and a newer one has not."""
-        point = Checkpoint.parse(self.note.partition("\n\n")[0] + "\n")
-        if root_of(leaf_hash(entry), self.index, point.size, self.path) != point.root:
-            return []
-        return [name for name, _ in sorted(_signers(self.note) - _signers(newer.note))]
-
-
-def _signers(note: str) -> set[tuple[str, bytes]]:
-    """Return who signed a note, by name and key; nothing is checked."""
-    given = _NOTE.fullmatch(note)
-    lines = given[2].splitlines() if given else []
-    return {(name, b64decode(text)[:4]) for _, name, text in map(str.split, lines)}
