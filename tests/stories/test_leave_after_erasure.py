@@ -13,7 +13,7 @@ from rescind.cli import app
 from rescind.core import files
 from rescind.data.blocklist import Blocklist
 from rescind.data.erasing import items_of
-from rescind.data.importing import append_file, import_file
+from rescind.data.importing import append_file
 from rescind.experiments import leaving, request_queue
 from rescind.experiments.cell import Cell, DataSettings, RunSettings
 from rescind.experiments.forget_run import answer
@@ -23,6 +23,7 @@ from rescind.experiments.request_queue import work_through
 from rescind.forgetting.data_erasure import erase
 from rescind.methods.additive.gram import Gram
 from rescind.storage.federations import load_federation
+from shops import import_shop
 
 CELL = Cell("c", DataSettings(name="shop"), None, Gram(), RunSettings(rounds=1))
 ERASED = Path("run-forgot-1")
@@ -40,10 +41,7 @@ class Killed(BaseException):
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run on imported data, 12 users with 5 items each, that erased all records of c3."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("RESCIND_CACHE", str(tmp_path / "cache"))
-    rows = [f"c{user},p{(3 * user + k) % 10}" for user in range(12) for k in range(5)]
-    Path("shop.csv").write_text("\n".join(["user,item", *rows]) + "\n")
-    import_file(Path("shop.csv"), "shop")
+    import_shop(tmp_path, monkeypatch)
     run_cell(CELL, Path("run"))
     Path("asked.csv").write_text("user\nc3\n")
     Path("later.csv").write_text(LATER)

@@ -11,11 +11,12 @@ from typer.testing import CliRunner, Result
 from rescind.cli import app
 from rescind.data.blocklist import Blocklist
 from rescind.data.erasing import items_of
-from rescind.data.importing import append_file, import_file
+from rescind.data.importing import append_file
 from rescind.experiments.cell import Cell, DataSettings, RunSettings
 from rescind.experiments.learning_run import run_cell
 from rescind.methods.additive.gram import Gram
 from rescind.storage.federations import load_federation
+from shops import import_shop
 
 CELL = Cell("c", DataSettings(name="shop"), None, Gram(), RunSettings(rounds=1))
 RUNS = (("--run", "run"), ())
@@ -56,10 +57,7 @@ def stays_out() -> bool:
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run on imported data that c3 withdrew from, by the folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("RESCIND_CACHE", str(tmp_path / "cache"))
-    rows = [f"c{user},p{(3 * user + k) % 10}" for user in range(12) for k in range(5)]
-    Path("shop.csv").write_text("\n".join(["user,item", *rows]) + "\n")
-    import_file(Path("shop.csv"), "shop")
+    import_shop(tmp_path, monkeypatch)
     run_cell(CELL, Path("run"))
     Path("requests").mkdir()
     assert "answered: first" in ask("first")

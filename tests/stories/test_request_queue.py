@@ -20,7 +20,7 @@ from rescind.cli import app, main
 from rescind.core.deadlines import months_after
 from rescind.core.files import locked
 from rescind.data.erasing import admit_imported, erase_imported, items_of
-from rescind.data.importing import append_file, import_file, imported_folder
+from rescind.data.importing import append_file, imported_folder
 from rescind.errors import DataError, RescindError
 from rescind.experiments import request_queue
 from rescind.experiments.cell import Cell, DataSettings, RunSettings
@@ -42,6 +42,7 @@ from rescind.methods.additive.gram import Gram
 from rescind.privacy import keys
 from rescind.privacy.keys import read_secret
 from rescind.storage.federations import load_federation
+from shops import import_shop
 
 DATA = DataSettings(name="synthetic", users=20, items=30, interactions=200)
 CELL = Cell("c", DATA, None, Gram(), RunSettings(rounds=1, evaluate_every=1))
@@ -312,10 +313,7 @@ def learn(run: Path) -> None:
 @pytest.fixture
 def shop(tmp_path, monkeypatch) -> tuple[Path, Path]:
     """A queue to a run on imported data: 12 users with 5 items each."""
-    monkeypatch.setenv("RESCIND_CACHE", str(tmp_path / "cache"))
-    rows = [f"c{user},p{(3 * user + k) % 10}" for user in range(12) for k in range(5)]
-    (tmp_path / "shop.csv").write_text("\n".join(["user,item", *rows]) + "\n")
-    import_file(tmp_path / "shop.csv", "shop")
+    import_shop(tmp_path, monkeypatch)
     learn(tmp_path / "run")
     (tmp_path / "requests").mkdir()
     return tmp_path / "requests", tmp_path / "run"

@@ -13,10 +13,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from rescind.cli import app
-from rescind.data.importing import import_file
 from rescind.experiments.cell import Cell, DataSettings, RunSettings
 from rescind.experiments.learning_run import run_cell
 from rescind.methods.additive.gram import Gram
+from shops import import_shop
 
 CELL = Cell("c", DataSettings(name="shop"), None, Gram(), RunSettings(rounds=1))
 
@@ -43,10 +43,7 @@ def forks() -> bool:
 def outlived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that answered c3 and was trained again: run stands, run-forgot-1 is the old answer."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("RESCIND_CACHE", str(tmp_path / "cache"))
-    rows = [f"c{user},p{(3 * user + k) % 10}" for user in range(12) for k in range(5)]
-    Path("shop.csv").write_text("\n".join(["user,item", *rows]) + "\n")
-    import_file(Path("shop.csv"), "shop")
+    import_shop(tmp_path, monkeypatch)
     run_cell(CELL, Path("run"))
     good(forget("run", "c3"))
     run_cell(CELL, Path("run"))

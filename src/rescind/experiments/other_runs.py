@@ -177,19 +177,10 @@ def still_has(run: Path, named: Named, lent: bool = False) -> bool:
         fed = load_federation(model_in(run))
     except RescindError:
         return True
-    held, labels = fed.now.vault.holdings, fed.labels
-    if held.graph is not None:
+    if fed.now.vault.holdings.graph is not None:
         return True
-    records, there = held.records[held.lent] if lent else held.records, {*labels.users}
-    for user, items in named.items():
-        if user not in there:
-            continue
-        if items is None:
-            return True
-        mine = records.item[records.client == labels.client(user, held.clients)]
-        if {labels.item_id(item) for item in mine.tolist()} & {*items}:
-            return True
-    return False
+    asked = [(user, named[user]) for user in named.keys() & {*fed.labels.users}]
+    return any(items is None or items_held(fed, user, lent) & {*items} for user, items in asked)
 
 
 def learnt_items(run: Path, user: str) -> set[str]:
@@ -197,12 +188,13 @@ def learnt_items(run: Path, user: str) -> set[str]:
     return items_held(load_federation(model_in(run)), user) if _knows(run, (user,)) else set()
 
 
-def items_held(fed: Federation, user: str) -> set[str]:
-    """Return the items that a federation has of a user. A graph has none."""
+def items_held(fed: Federation, user: str, lent: bool = False) -> set[str]:
+    """Return the items that a federation has of a user, or those lent. A graph has none."""
     held, labels = fed.now.vault.holdings, fed.labels
     if held.graph is not None or user not in {*labels.users}:
         return set()
-    mine = held.records.item[held.records.client == labels.client(user, held.clients)]
+    records = held.records[held.lent] if lent else held.records
+    mine = records.item[records.client == labels.client(user, held.clients)]
     return {labels.item_id(item) for item in mine.tolist()}
 
 
