@@ -198,8 +198,13 @@ def test_a_deadline_is_extended_with_a_reason(enter, place) -> None:
     assert row.expected_by - before == timedelta(days=14)
     assert row.reason == "The archive answers slowly."
     page.get_by_role("button", name=f"Extend request {request[:8]}").click()
+    asked = page.get_by_role("dialog").get_by_role("status")
+    assert "three months" not in asked.inner_text(), "control: 7 more days are allowed"
     page.get_by_label("Days more").fill("60")
     page.get_by_label("Reason").fill("The archive answers slowly.")
+    due = row.expected_by + timedelta(days=60)
+    assert f"Then it is due {due.day} {due:%b}" in asked.inner_text()
+    assert "more than three months after it arrived" in asked.inner_text(), "before it is saved"
     confirm(page, "Extend")
     page.get_by_text("Careful: that is more than three months after it was received").wait_for()
 

@@ -664,3 +664,13 @@ def test_a_gpu_that_is_not_there_is_a_config_error(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match="device='cpu'"):
         InProcess(device="cuda")
+
+
+@pytest.mark.parametrize(
+    ("model", "make"),
+    [("MF", r"the text 'MF'.*rs\.models\.MF\(\)"), (MF, r"the class MF.*: MF\(\)"),
+     (3, r"a builtins\.int.*rs\.models\.MF\(dim=32\)")],
+)  # fmt: skip
+def test_a_model_that_is_no_instance_is_refused_with_how_to_make_one(model, make):
+    with pytest.raises(ConfigError, match=f"FedAvg wants a model, got {make}"):
+        FedAvg(model=model)

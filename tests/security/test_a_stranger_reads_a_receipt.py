@@ -344,3 +344,20 @@ def test_the_last_line_about_a_folder_names_a_gap_in_the_chain(tmp_path, verifie
     last = verified(tmp_path)[1].splitlines()[-1]
     assert "3 valid, 1 NOT VALID (b.json)" in last
     assert "before c.json" in last
+
+
+def test_a_receipt_that_lies_elsewhere_is_no_gap_for_whoever_logged_it(tmp_path, verified):
+    from rescind.forgetting.receipt_log import log_receipt, open_log
+
+    first = chained()
+    place, elsewhere = tmp_path / "here", tmp_path / "first.json"
+    place.mkdir()
+    elsewhere.write_bytes(first)
+    (place / "second.json").write_bytes(chained(first))
+    (place / "odd.json").write_bytes(chained(b"never logged"))
+    last = verified(place)[1].splitlines()[-1]
+    assert "a gap: the receipt before odd.json, second.json is missing" in last, "no log: unknown"
+    log_receipt(elsewhere, open_log())
+    last = verified(place)[1].splitlines()[-1]
+    assert "the receipt before second.json is not here, but your own log has it; a gap" in last
+    assert "a gap: the receipt before odd.json is missing or not valid" in last, "the control"

@@ -123,3 +123,47 @@ def test_copies_and_moved_answers_are_not_meant() -> None:
     told = good(forget("moved", "c5"))
     assert "moved-forgot-1" in told
     assert "delete it: copy-forgot-1\n" not in told, "it has nothing of c5"
+
+
+@pytest.mark.parametrize("gone", ["deleted", "emptied"])
+def test_a_folder_whose_answer_was_cleaned_up_names_the_run_that_stands(gone: str) -> None:
+    """As after a night: the answer that replaced it is gone, and its run learnt again."""
+    good(forget("run", "c4"))  # in run-forgot-2
+    good(forget("run-forgot-2", "c5"))
+    newest = Path("run-forgot-3")
+    run_cell(CELL, Path("run"))
+    control = str(forget("run-forgot-2", "c6").exception)
+    assert "run-forgot-2 was emptied" in control
+    assert "give the same command with run-forgot-3" in control, "while it is there"
+    shutil.rmtree(newest if gone == "deleted" else newest / "model")
+    for words in (("forget", "run-forgot-2", "--withdraw", "c6", "--request", "none"),
+                  ("recommend", "run-forgot-2", "--user", "c6")):  # fmt: skip
+        told = str(rescind(*words).exception)
+        assert "run-forgot-3 has no model any more. The newest of this run is run." in told
+
+
+def test_a_receipt_checked_with_a_run_that_learnt_again_is_not_called_unreliable() -> None:
+    said = rescind("verify", "run-forgot-1/receipt.json", "--data", "run")
+    assert said.exit_code == 1, "what cannot be shown is not VALID"
+    assert "no run.key to compare it: it learnt again since, or is another run" in said.output
+    assert "The receipt itself is unchanged" in said.output
+    assert "Do not rely" not in said.output
+    named = rescind("verify", "run-forgot-1/receipt.json", "--run", "run")
+    assert "Do not rely" not in named.output
+    assert rescind("verify", "run-forgot-1/receipt.json").exit_code == 0
+    own = ("verify", "run-forgot-1/receipt.json", "--data", "run-forgot-1")
+    assert rescind(*own).exit_code == 0, "the control"
+
+
+def test_a_sum_that_does_not_fit_its_own_run_is_not_relied_on() -> None:
+    """The control of the above: the run says that the receipt is its own, and the sum differs."""
+    good(forget("run", "c4"))
+    facts = json.loads(Path("run-forgot-2/run.json").read_text())
+    shutil.copytree("run-forgot-1/model", "other")
+    shutil.rmtree("run-forgot-2/model")
+    shutil.copytree("other", "run-forgot-2/model")
+    assert facts["receipt"]["digest"]
+    said = rescind("verify", "run-forgot-2/receipt.json", "--data", "run-forgot-2")
+    assert said.exit_code == 1
+    assert "not to the stated sum" in said.output
+    assert "Do not rely on anything it says." in said.output

@@ -333,7 +333,7 @@ def append_rows(
         )
     if counts := left_out_of(name):
         typer.echo(f"  {left_out_told(name, counts)}")
-    typer.echo(f"\nNext: rescind run --data {name}")
+    typer.echo(f"\nNext: rescind run --data {name}, with the --method and --out as before")
 
 
 app.command("show")(show_rows)

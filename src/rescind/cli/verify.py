@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
@@ -12,7 +12,8 @@ from typer import Argument, Option
 from rescind.cli.acknowledged import acknowledged
 from rescind.cli.given import check_kinds, key_given, read_receipt, signing_key_given
 from rescind.cli.options import Json
-from rescind.core.words import count_of, people_of
+from rescind.cli.verify_folder import plain, print_checks, shown, verify_folder
+from rescind.core.words import people_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,11 +22,8 @@ if TYPE_CHECKING:
     from rescind.forgetting.receipt import Receipt
     from rescind.forgetting.verify import Check, Verification
 
-
 _PROOF = "Give with --proof the path of the .tlog-proof that came with the receipt"
 _EVENT_KEY = "The key of the receipt (receipt.key), which opens its exact numbers."
-MOST_NAMES = 5
-"""Names of receipts in the last line about a folder; there may be thousands."""
 
 
 def command(
@@ -122,7 +120,7 @@ def command(
                 f"{receipt} is a folder of receipts, which takes --key and --json only. "
                 f"Name one receipt.json for the other options."
             )
-        raise typer.Exit(_folder(receipt, _pinned(key or []), as_json))
+        raise typer.Exit(verify_folder(receipt, _pinned(key or []), as_json))
     check_kinds({"": [receipt, *(chain or ())], "--event": [event], "--part": [part],
                  "--event-key": [event_key], "--proof": [proof],
                  "--acknowledgement": [acknowledgement]})  # fmt: skip
@@ -146,65 +144,10 @@ def command(
             check_newest(given, run)
         found = found.also(*compare(run, given=given))
     if as_json:
-        typer.echo(json.dumps(_plain(found), indent=2))
+        typer.echo(json.dumps(plain(found), indent=2))
     else:
         _print(found, receipt, secret, has_part=part is not None)
     raise typer.Exit(0 if found.valid else 1)
-
-
-def _folder(folder: Path, pinned: dict[str, str], as_json: bool) -> int:
-    """Verify all receipts below a folder, say which ones fork, and return the exit code."""
-    from rescind.errors import DataError
-    from rescind.forgetting.receipt_files import receipts_below
-    from rescind.forgetting.verify import gaps, verify_all
-
-    files, unclear = receipts_below(folder)
-    if unclear:
-        told = f"{count_of(len(unclear), '.json file')} skipped ({_named(unclear)})"
-        typer.echo(f"{told}: not readable as JSON, or larger than any receipt", err=True)
-    if not files:
-        raise DataError(
-            f"{folder} holds no receipts: no .json file below it looks like one. Name another."
-        )
-    found = verify_all(files, pinned)
-    if as_json:
-        typer.echo(json.dumps({name: _plain(one) for name, one in found.items()}, indent=2))
-        return 0 if all(one.valid for one in found.values()) else 1
-    split = found.pop("", None)
-    for name, one in found.items():
-        typer.echo(f"{_shown(name)}: {'VALID' if one.valid else 'NOT VALID'}")
-        _print_checks(one)
-    for check in split.checks if split else ():
-        typer.echo(_shown(check.says))
-    wrong = [name for name, one in found.items() if not one.valid]
-    typer.echo(_in_all(len(found), wrong, gaps(files, found), forks=split is not None))
-    return 1 if wrong or split else 0
-
-
-def _in_all(count: int, wrong: list[str], missing: list[str], forks: bool) -> str:
-    """Return the last line about a folder. missing: whose predecessor is not there"""
-    said = f"{count_of(count, 'receipt')}: {count - len(wrong)} valid"
-    said += f", {len(wrong)} NOT VALID ({_named(wrong)})" if wrong else ""
-    said += "; the history forks" if forks else "; the history does not fork here"
-    if missing:
-        said += f"; a gap: the receipt before {_named(missing)} is missing or not valid"
-    return f"{said}." if forks else f"{said}. Others may have been shown other receipts."
-
-
-def _named(names: list[str]) -> str:
-    more = [f"{len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
-    return ", ".join([*map(_shown, names[:MOST_NAMES]), *more])
-
-
-def _plain(found: Verification) -> dict[str, Any]:
-    checks = [{"holds": c.holds, "says": c.says, "note": c.note} for c in found.checks]
-    return {"valid": found.valid, "checks": checks}
-
-
-def _print_checks(found: Verification) -> None:
-    for check in found.checks:
-        mark = "note" if check.note else "yes" if check.holds else "NO"
-        typer.echo(f"  {mark:4} {_shown(check.says)}")
 
 
 def _pinned(given: list[str]) -> dict[str, str]:
@@ -335,7 +278,7 @@ def _print(
     from rescind.reporting.html import word_of
 
     typer.echo(f"{'VALID' if found.valid else 'NOT VALID'}: {path}")
-    _print_checks(found)
+    print_checks(found)
     receipt = found.exact or found.receipt
     if receipt is None or not found.valid:
         typer.echo(_advice(found))
@@ -344,8 +287,8 @@ def _print(
     bands = isinstance(asked.records, str) and not words.only_the_silo_counts(receipt)
     what = f"{asked.records} records" if bands else words.amount(receipt)
     typer.echo(
-        f"It says, on {receipt.time}: {_shown(asked.kind)} of {_shown(what)} of "
-        f"{_shown(people_of(asked.people))}, by {_shown(done.unlearning)}.\n"
+        f"It says, on {receipt.time}: {shown(asked.kind)} of {shown(what)} of "
+        f"{shown(people_of(asked.people))}, by {shown(done.unlearning)}.\n"
         f"  level    {done.level}: {words.level_says(receipt)}\n"
         f"  verdict  {receipt.verdict}: {words.verdict_says(receipt)}"
     )
@@ -354,13 +297,13 @@ def _print(
     silos = (CONFIRMED, WAITED_FOR)
     for name in (CASE, OPERATOR, SOFTWARE, *silos, COMPLETES):
         if not (text := str(receipt.claims.get(name, BOUND))).startswith(BOUND):
-            typer.echo(f"  {name}: {_shown(_silos_named(text) if name in silos else text)}")
+            typer.echo(f"  {name}: {shown(_silos_named(text) if name in silos else text)}")
     for one in receipt.findings:
         number = counted(one)
-        asks = f" {_shown(one.check):16} {question(one.check)}".rstrip()
+        asks = f" {shown(one.check):16} {question(one.check)}".rstrip()
         typer.echo(f"    {word_of(one.verdict):12}{asks}" + (f" ({number})" if number else ""))
         if one.note and (one.verdict == "UNAUDITED" or one.check in SAID_IN_WORDS):
-            typer.echo(f"    {'':12} {_shown(one.note)}")
+            typer.echo(f"    {'':12} {shown(one.note)}")
     for line in legend(one.verdict for one in receipt.findings if one.verdict != receipt.verdict):
         typer.echo(f"    {words.said_of(receipt, line)}")
     if receipt.sealed and found.exact is None:
@@ -368,7 +311,7 @@ def _print(
         typer.echo(f"Numbers are bands.{opens}")
     typer.echo("Not covered:")
     for line in receipt.not_covered:
-        typer.echo(f"  - {_shown(line)}")
+        typer.echo(f"  - {shown(line)}")
     typer.echo(
         "A valid signature says who states this and that it is unchanged; it does not make the\n"
         "statement true."
@@ -390,8 +333,3 @@ def _silos_named(claim: str) -> str:
     """Return the numbers of silos so that nobody takes them for counts: "silo 0, silo 2"."""
     parts = claim.split(", ")
     return ", ".join(f"silo {one}" for one in parts) if all(map(str.isdecimal, parts)) else claim
-
-
-def _shown(text: str) -> str:
-    """Replace characters that move the cursor: a receipt must not print its own verdict."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -144,6 +144,7 @@ class Method(Unlearner):
 
     def __post_init__(self) -> None:
         self.check_above_zero("clients_per_round")
+        check_model(type(self).__name__, self.model)
         if self.model.task not in self.tasks:
             raise BoundaryError(
                 f"{type(self).__name__} works on {' and '.join(self.tasks)}, but its model "
@@ -409,6 +410,21 @@ class Method(Unlearner):
         """Return the federation with a new release, where releases are made at given times."""
         name = type(self).__name__
         raise ConfigError(f"{name} publishes its model in every round; only Gram has releases.")
+
+
+def check_model(method: str, model: object) -> None:
+    """Raise an error that says how to make a model, if a method got something else."""
+    if isinstance(model, str):
+        wrong, make = f"the text '{model}'", f"rs.models.{model}()"
+    elif isinstance(model, type):
+        wrong, make = f"the class {model.__name__}", f"{model.__name__}()"
+    elif hasattr(model, "task"):
+        return
+    else:
+        wrong, make = f"a {type(model).__module__}.{type(model).__name__}", "rs.models.MF(dim=32)"
+    raise ConfigError(
+        f"{method} wants a model, got {wrong}. Give an instance, with its settings: {make}"
+    )
 
 
 def check_method(method: object) -> None:

@@ -49,6 +49,8 @@ log = logging.getLogger(__name__)
 
 DAY = 86_400
 """Seconds."""
+TODAY_DIVIDED = (900_000, 2_200_000)
+"""Where Unix times in seconds, of 1998 to 2039, lie if they are divided by 1,000."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
@@ -213,9 +215,16 @@ def dataset_of(
 
 
 def _doubt_times(stored: Canonical, name: str, tell: Tell) -> None:
-    """Tell if no time is later than the first day of 1970: such numbers are seldom times."""
+    """Tell if all times lie in the first day of 1970, or where one division too many puts them."""
     times = stored.column("timestamp")
-    if times is not None and 0 < int(times.max()) < DAY:
+    if times is None:
+        return
+    if TODAY_DIVIDED[0] <= int(times.min()) <= int(times.max()) < TODAY_DIVIDED[1]:
+        tell(
+            f"column '{name}' was read as seconds, and all of them lie in January 1970: were times "
+            f"of today divided by 1,000 too often? Then many are equal now"
+        )
+    if 0 < int(times.max()) < DAY:
         tell(
             f"column '{name}' was read as times, but all of them lie in the first day of 1970: are "
             f"they seconds since then? If they are no times, pass {setting('ignore', [name])}; for "

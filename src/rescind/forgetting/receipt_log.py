@@ -6,7 +6,7 @@ the entry cannot be guessed, and the log may be public. Needs no torch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from rescind.core.files import write_atomically
@@ -78,6 +78,20 @@ def log_if_possible(receipt: Path) -> bool:
     except (RescindError, OSError):
         return False
     return True
+
+
+def in_own_log(digests: Collection[str]) -> set[str]:
+    """Return which receipts this user's own log has an entry of; of a damaged log, none.
+
+    digests: as receipts name each other (`receipt.digest`)
+    """
+    if not digests or not (default_log() / CHECKPOINT).exists():
+        return set()  # whoever only checks receipts has no log
+    try:
+        entries = LogFolder(default_log()).entries
+    except (RescindError, OSError):
+        return set()
+    return {f"sha256:{one[1:].hex()}" for one in entries if one[0] == RECEIPT} & set(digests)
 
 
 def check_proof(

@@ -18,6 +18,9 @@ if TYPE_CHECKING:  # a list for one user is compared, too, and made without torc
     from rescind.core.federation import Federation
     from rescind.storage.partly import Saved
 
+THE_RUN = "the folder of the run that answered (if it learnt again since, give no run)"
+"""What to look for, where a run is not the one of a receipt."""
+
 
 @dataclass(frozen=True)
 class Found:
@@ -78,9 +81,11 @@ def compare(run: Path, there: Found | None = None, given: bytes | None = None) -
     own = (run / RECEIPT).read_bytes() if (run / RECEIPT).is_file() else b""
     data = own if given is None else given
     if known is None and not own and given is not None:
-        return [Check(False, f"{run} answered no request, so this receipt is not about it")]
+        told = f"{run} answered no request, or learnt again since: this receipt is not about it"
+        return [Check(False, told, look_for=THE_RUN)]
     if given is not None and digest(given) != (known["digest"] if known else digest(own)):
-        return [Check(False, f"it is not the receipt of {run}: that run has its own, {RECEIPT}")]
+        told = f"it is not the receipt of {run}: that run has its own, {RECEIPT}"
+        return [Check(False, told, look_for=THE_RUN)]
     if known is None:
         return [Check(True, "an older version made this run; nothing to compare it with", True)]
     same = digest(data) == known["digest"]

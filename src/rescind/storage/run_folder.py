@@ -63,7 +63,12 @@ def _replaced_by(run: Path) -> str:
     now = newest(run)
     if now == run:
         return ""
-    return f"A request was answered there: give the same command with {now}, the run without it."
+    if has_model(now):
+        return (
+            f"A request was answered there: give the same command with {now}, the run without it."
+        )
+    # Emptied by hand after its run was trained again, or deleted by what cleans up at night.
+    return f"A request was answered there, and {now} has no model any more. {_elsewhere(now)}"
 
 
 def name_above(file: Path) -> str:

@@ -1,7 +1,7 @@
 /** What an operator can do: each in a dialog that says what it means before it happens. */
 import { Refused, Unanswered, once } from './api.js'
 import { html, useEffect, useRef, useState } from './html.js'
-import { count, moment } from './times.js'
+import { count, lawful, moment } from './times.js'
 
 const RECIPES = ['Softmax', 'FedShare', 'Blend']
 
@@ -72,6 +72,8 @@ export function ReleaseNow ({ release, close }) {
 }
 
 export function Extend ({ row, close }) {
+  const [days, setDays] = useState('7')
+  const due = Date.parse(row.expected_by) + 86400000 * Math.min(60, Math.max(0, Number(days)))
   const send = async ({ days, reason }) => {
     const path = `/v1/operator/requests/${row.request_id}/extend`
     const { body } = await once('POST', path, { days: Number(days), reason })
@@ -80,7 +82,10 @@ export function Extend ({ row, close }) {
   return html`<${Ask} title=${`More time for request ${row.request_id.slice(0, 8)}`} does="Extend" send=${send} close=${close}>
     <p>It is due ${moment(row.expected_by)}. Its person's page says the reason, in your words. No mail is sent.</p>
     <label for="days">Days more (1 to 60)</label>
-    <input id="days" name="days" type="number" min="1" max="60" value="7" required />
+    <input id="days" name="days" type="number" min="1" max="60" value=${days} required
+      onInput=${event => setDays(event.currentTarget.value)} />
+    <p role="status">Then it is due ${moment(new Date(due).toISOString())}.
+      ${due < lawful(row.received_at) ? '' : html` <strong>Careful:</strong> more than three months after it arrived; the law allows no more.`}</p>
     <label for="reason">Reason</label>
     <textarea id="reason" name="reason" rows="3" maxlength="500" required></textarea>
   <//>`

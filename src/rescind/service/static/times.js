@@ -25,6 +25,14 @@ export function moment (at) {
   return at ? new Date(at).toLocaleString('en-GB', MOMENT) : '–'
 }
 
+/** Return when three months are over, by the calendar in UTC: no answer may come later. @param {string} received */
+export function lawful (received) {
+  const from = new Date(received)
+  const [year, month] = [from.getUTCFullYear(), from.getUTCMonth() + 3]
+  const last = new Date(Date.UTC(year, month + 1, 0)).getUTCDate()
+  return Date.UTC(year, month, Math.min(from.getUTCDate(), last) + 1)
+}
+
 /** @param {number | null | undefined} number */
 export function count (number) {
   return number == null ? '–' : number.toLocaleString('en')
