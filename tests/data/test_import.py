@@ -349,7 +349,7 @@ def test_counts_that_were_taken_for_times_are_doubted(save):
     import_file(save("1 1\n1 2\n2 1\n", "order.txt"), "order", tell=told.append)
     assert not told, "times, and places in an order"
     divided = "user,item,when\na,x,1500000\nb,y,1672531\n"
-    import_file(save(divided), "divided", tell=told.append)
+    import_file(save(divided), "divided", columns=roles, tell=told.append)
     assert "all of them lie in January 1970: were times of today divided by 1,000" in told[0]
 
 
