@@ -217,6 +217,47 @@ def test_a_cheat_fails_its_audit(small, name):
     assert found["state" if name == "hoard" else "Q2 canaries"] == "FAIL"
 
 
+@dataclass(frozen=True, kw_only=True)
+class LooksGood(Unlearner):
+    """Forgets the request that is audited, and of any other deletes the records alone."""
+
+    audited: str
+
+    def forget(self, fed: Federation, request: Request) -> Federation:
+        if request.event.digest() == self.audited:
+            return fed.retrained(request.event)
+        return PurgeOnly().forget(fed, request)
+
+
+@pytest.mark.parametrize("told", ["unlearn", "rs.forget"])
+def test_an_audit_asks_who_made_the_model_even_if_nobody_names_it(small, told, caplog):
+    fed, event, refs = small
+    by = LooksGood(audited=event.digest())
+    if told == "unlearn":
+        after = by.unlearn(fed, event)
+    else:
+        after, _ = forget(fed, event, by, audits="none")
+    found = {f.check: f.verdict for f in examine(fed, after, event, refs[1:]).findings}
+    assert (found["Q1 population"], found["Q2 canaries"]) == ("PASS", "FAIL")
+    assert not caplog.records
+    hidden = replace(after, forgot_by=None)
+    report = examine(fed, hidden, event, refs[1:])
+    found = {f.check: f.verdict for f in report.findings}
+    assert found["Q2 canaries"] != "FAIL", "control: another unlearner answers for it"
+    assert "planted records are forgotten by FedAvg" in caplog.text
+    named = examine(fed, hidden, event, refs[1:], unlearner=by)
+    assert {f.check: f.verdict for f in named.findings}["Q2 canaries"] == "FAIL"
+
+
+def test_who_forgot_is_not_taken_from_an_earlier_request(small):
+    fed, event, _ = small
+    one, *others = event.records.client.unique().tolist()
+    first = PurgeOnly().unlearn(fed, Withdraw(one))
+    assert isinstance(first.forgot_by, PurgeOnly)
+    assert first.run(1).forgot_by is first.forgot_by, "learning on does not change it"
+    assert first.apply(Withdraw(others[0])).forgot_by is None
+
+
 def test_a_retrain_does_not_fail_its_audit(small):
     fed, event, refs = small
     report = examine(fed, refs[0], event, refs[1:], unlearner=Retrain())

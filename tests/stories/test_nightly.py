@@ -27,7 +27,7 @@ def script(name: str) -> list[str]:
     """Return the lines of a script on the page."""
     found = re.search(rf'```bash title="{name}"\n(.*?)```', PAGE.read_text(encoding="utf-8"), re.S)
     assert found, name
-    return found[1].replace("\\\n ", "").splitlines()
+    return re.sub(r"\\\n +", "", found[1]).splitlines()
 
 
 (REQUESTS,) = (
@@ -75,7 +75,7 @@ class Shop:
         """Carry out a script of the page; return the exit code of each of its commands."""
         codes = {}
         for line in script(name):
-            if line.startswith(("rm ", "for ")):
+            if line.startswith(("rm ", "for ", "mkdir -p receipts")):
                 subprocess.run(["bash", "-e", "-c", line], cwd=self.folder, check=True)
                 continue
             command = line
@@ -172,9 +172,29 @@ def test_what_was_answered_by_hand_outlives_the_night(shop: Shop) -> None:
         assert not (by_hand / "model").exists()
         assert {one.name for one in (shop.folder / "runs").iterdir()} == {"mine", by_hand.name}
         assert not {"c1", "c2"} & {user for user, _ in shop.lists()}
-    (by_hand / "receipt.key").unlink()
+    receipts = shop.folder / "receipts"
+    assert kept["receipt.json"] not in [one.read_bytes() for one in receipts.iterdir()], "control"
+    for name in ("receipt.key", "receipt.html"):  # as the officer's page says, when it was sent
+        (by_hand / name).unlink()
     shop.follow("nightly.sh")
-    assert not by_hand.exists(), "control: what was taken out is deleted"
+    assert not by_hand.exists()
+    stays = [one for one in receipts.iterdir() if one.read_bytes() == kept["receipt.json"]]
+    assert len(stays) == 1
+    code, said = shop.rescind(f"rescind verify {stays[0]}")
+    assert code == 0, said
+
+
+def test_every_receipt_of_the_nights_stays_without_ids(shop: Shop) -> None:
+    """The names of runs come again after each night: no receipt is written over."""
+    answered = shop.folder / "in" / "requests" / "answered"
+    for night in range(NIGHTS):
+        shop.ask(f"night-{night}", json.dumps({"withdraw": f"c{night}"}))
+        shop.follow("nightly.sh")
+    kept = list((shop.folder / "receipts").iterdir())
+    given = {(answered / f"night-{night}" / "receipt.json").read_bytes() for night in range(NIGHTS)}
+    assert len(kept) == len(given) == NIGHTS
+    assert {one.read_bytes() for one in kept} == given
+    assert all(one.suffix == ".json" for one in kept), "no key, no page with exact numbers"
 
 
 def test_if_learning_fails_who_left_is_off_the_lists_all_the_same(

@@ -167,3 +167,11 @@ def test_a_sum_that_does_not_fit_its_own_run_is_not_relied_on() -> None:
     assert said.exit_code == 1
     assert "not to the stated sum" in said.output
     assert "Do not rely on anything it says." in said.output
+
+
+def test_the_page_of_a_deleted_model_goes_when_a_new_one_takes_its_place() -> None:
+    good(forget("run", "c4"))
+    page = Path("run/report.html")
+    assert "Its model, its report" in page.read_text(), "control: while the folder is empty"
+    run_cell(CELL, Path("run"))
+    assert not page.exists()

@@ -18,7 +18,7 @@ from rescind.core.executor import Executor, InProcess, Vault
 from rescind.core.history import History
 from rescind.core.holdings import Holdings
 from rescind.core.labels import Labels, Recommendation, check_list, check_one_user
-from rescind.core.method import Method, check_method
+from rescind.core.method import Method, Unlearner, check_method
 from rescind.core.named import Named
 from rescind.core.own_code import check_written, repeatable
 from rescind.core.records import (
@@ -75,6 +75,8 @@ class Federation:
     spent: Tensor | None = field(default=None, repr=False)
     """[clients] in how many sums each client's update was, ever; None: without guards. Retraining
     adds to it: what was published before stays published."""
+    forgot_by: Unlearner | None = field(default=None, repr=False, compare=False)
+    """Who answered the last event, so that an audit asks the same one; None: not by `unlearn`."""
 
     @classmethod
     def start(
@@ -162,7 +164,8 @@ class Federation:
         happened = (type(event).__name__, event.digest(self.key), state.round)
         after = RunState(state, vault, hosted)
         past = self.past and self.past.after_event(state.round, event, vault.holdings, after.point)
-        return replace(self, world=world, now=after, events=(*self.events, happened), past=past)
+        told = (*self.events, happened)
+        return replace(self, world=world, now=after, events=told, past=past, forgot_by=None)
 
     def request(self, event: Event | Named | Request, away: Sequence[str | int] = ()) -> Request:
         """Return what an Unshare, Erase or Withdraw asks this federation to forget.

@@ -90,7 +90,7 @@ class Unlearner(ABC):
                 f"missing anyway. Only additive methods (Gram) take a list of devices that are "
                 f"away. Leave it out."
             )
-        return self.forget(fed, request)
+        return replace(self.forget(fed, request), forgot_by=self)
 
     @abstractmethod
     def forget(self, fed: Federation, request: Request) -> Federation:

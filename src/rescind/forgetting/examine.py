@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -42,9 +43,11 @@ from rescind.forgetting.pipeline import unlearn_and_purge
 from rescind.storage.checkpoints import Checkpoints, resume
 from rescind.storage.provenance import version_of, versions
 
+log = logging.getLogger(__name__)
+
 Level = Literal["standard", "full"]
 By = Unlearner | Literal["nothing"] | None
-"""The unlearner under audit. None: the federation's method. "nothing": the no-op."""
+"""The unlearner under audit. None: not told. "nothing": the no-op."""
 SEQUENCE = tuple(c for c in STANDARD if c.name in ("Q1 population", "kept", "Q8 quality"))
 COMMITMENTS = "hold-out.txt"
 """One line per audit: when its hold-out attack was drawn, and the digest of the draw."""
@@ -74,8 +77,9 @@ def examine(
     references: retrained models under other seeds. Default: `count` of them are trained, or read
     from `folder`    level: "full" also plants a backdoor, trains on, and answers fifty small
     requests (minutes)    ulira: also train `pairs` x 2 shadow models for single records
-    unlearner: also run on planted records. Default: the federation's method    lot: the hold-out
-    attack (`committed`), to be drawn before the unlearner runs. Default: drawn now
+    unlearner: also run on planted records. Default: who made `after` by `unlearn`, else the
+    federation's method    lot: the hold-out attack (`committed`), to be drawn before the unlearner
+    runs. Default: drawn now
     """
     if level not in ("standard", "full"):
         raise ConfigError(f"level must be 'standard' or 'full', got '{level}'.")
@@ -83,6 +87,7 @@ def examine(
     before, after = replace(before, watch=()), replace(after, watch=())
     event = before.request(event).event
     Case.of(before, event, seed)  # fail before any training if the request cannot be audited
+    unlearner = unlearner or _answered_by(after)
     refs = list(references) or retrains(before, event, count, seed, workers, folder, progress)
     if len(refs) < FEWEST:
         raise ConfigError(
@@ -115,6 +120,18 @@ def examine_case(
         found = canary.judged(case, functools.partial(forgotten, unlearner)) if case.ranks else None
     report = judge(case, after, checks, [found] if found else [])
     return _with(report, [layout.compared(after, case.references)])
+
+
+def _answered_by(after: Federation) -> By:
+    """Return who made an answer; None and a warning if it does not tell."""
+    by = after.forgot_by
+    if by is None:
+        log.warning(
+            "The model does not tell who made it forget, so planted records are forgotten by "
+            "%s, the method of the federation. If something else made it, say so: unlearner=...",
+            type(after.method).__name__,
+        )
+    return by
 
 
 def _with(report: Report, more: Sequence[Finding]) -> Report:

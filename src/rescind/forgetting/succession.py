@@ -186,6 +186,7 @@ def _put_in_place(run: Path) -> None:
         os.replace(new / "model", run / "model")
         sync_folder(run)
     shutil.rmtree(run / "checkpoints", ignore_errors=True)
+    (run / REPORT).unlink(missing_ok=True)  # it is about the model before, or says that it is gone
     os.replace(new / LEARNT, run / "run.json")
     sync_folder(run)
     shutil.rmtree(new)
