@@ -30,7 +30,7 @@ ERASED = Path("run-forgot-1")
 """The run after everything of c3 was erased."""
 LATER = "user,item\nc3,p4\nc3,p5\nc5,p9\n"
 """Rows that come later: two of c3, one of somebody else."""
-FORGOT = "the run forgot them after an earlier request, whose receipt is about the model; "
+FORGOT = "the run has nothing of theirs since an earlier request, whose receipt is about it; "
 
 
 class Killed(BaseException):

@@ -106,7 +106,7 @@ def test_by_the_folder_before_anything_was_learnt(runs: tuple[str, ...], rows: b
     assert "same_as" not in about, "it is answered anew"
     assert "answered before, as first" not in said
     if rows:
-        assert "the run forgot them after an earlier request, whose receipt is about the" in said
+        assert "nothing of theirs since an earlier request, whose receipt is about it" in said
         assert Path("requests/answered/second/receipt-shop.json").is_file()
     assert items_of("shop", "c3") == []
     assert Blocklist.of_dataset("shop").has_withdrawn("c3")

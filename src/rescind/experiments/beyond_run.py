@@ -17,7 +17,7 @@ from rescind.experiments.read_request import NamedRecords, Source
 from rescind.storage.run_folder import read_facts
 
 NOTHING = "the run has nothing of theirs; "
-FORGOT = "the run forgot them after an earlier request, whose receipt is about the model; "
+FORGOT = "the run has nothing of theirs since an earlier request, whose receipt is about it; "
 
 
 def asked_of_run(source: Source, run: Path) -> tuple[Source | None, str]:
