@@ -394,3 +394,5 @@ def test_one_of_many_verifies_her_own_part(run, tmp_path):
     bad = CliRunner().invoke(app, [*verify, str(mine)])
     assert bad.exit_code == 1
     assert "is not part of what it is about" in bad.output
+    assert "Look for what came with this receipt: your part of its request." in bad.output
+    assert "Do not rely" not in bad.output, "the receipt is as it was signed"

@@ -142,14 +142,17 @@ def test_the_commands_of_the_page_run_for_several_nights(shop: Shop) -> None:
 
 
 def test_each_receipt_of_the_night_gets_a_new_proof_where_a_witness_signs(shop: Shop) -> None:
-    shop.ask("anna", json.dumps({"withdraw": "c1"}))
-    shop.follow("nightly.sh")
+    def given() -> list[str]:
+        return subprocess.run(
+            ["bash", "-e", "-c", told], cwd=shop.folder, capture_output=True, text=True, check=True
+        ).stdout.splitlines()
+
     off = [line.removeprefix("# ") for line in script("nightly.sh") if line.startswith("# ")][1:]
     told = "\n".join(["rescind() { echo rescind $*; }", *off])
-    done = subprocess.run(
-        ["bash", "-e", "-c", told], cwd=shop.folder, capture_output=True, text=True, check=True
-    )
-    first, *proofs = done.stdout.splitlines()
+    assert len(given()) == 1, "nothing was answered yet: no proof is asked for"
+    shop.ask("anna", json.dumps({"withdraw": "c1"}))
+    shop.follow("nightly.sh")
+    first, *proofs = given()
     assert first == "rescind log cosign URL --key witness-0.pub"
     place = "in/requests/answered/anna"
     assert sorted(proofs) == [f"rescind log prove {place}/receipt{of}.json" for of in ("-mine", "")]

@@ -207,7 +207,8 @@ def _part(path: Path | None) -> list[Callable[[Receipt], Check]]:
         if fits and not covers_names(receipt.claims):
             return Check(True, f"a part with {part} is part of what it is about{BY_NUMBERS}")
         is_ = "is part" if fits else "is not part"
-        return Check(fits, f"{part} of user '{user}' {is_} of what it is about")
+        says, its = f"{part} of user '{user}' {is_} of what it is about", "your part of its request"
+        return Check(fits, says, look_for="" if fits else its)
 
     return [check]
 

@@ -80,7 +80,7 @@ export function Extend ({ row, close }) {
     return `Request ${row.request_id.slice(0, 8)} is now due ${moment(body.expected_by)}.${body.warning ? ` Careful: ${body.warning}.` : ''}`
   }
   return html`<${Ask} title=${`More time for request ${row.request_id.slice(0, 8)}`} does="Extend" send=${send} close=${close}>
-    <p>It is due ${moment(row.expected_by)}. Its person's page says the reason, in your words. No mail is sent.</p>
+    <p>It is due ${moment(row.expected_by)}. Its person's page says the reason, in your words, in place of an earlier one. No mail is sent.</p>
     <label for="days">Days more (1 to 60)</label>
     <input id="days" name="days" type="number" min="1" max="60" value=${days} required
       onInput=${event => setDays(event.currentTarget.value)} />
