@@ -167,6 +167,37 @@ def test_a_request_is_answered_when_the_silo_that_refused_it_joins_with_the_flag
     assert verbs.count("apply") == 0, "what the silo had done before was asked for again"
 
 
+def test_who_was_answered_before_a_request_that_is_stuck_gets_the_receipt_at_once(
+    tmp_path: Path,
+) -> None:
+    """One silo that joined without the flag held back the receipts of another's users."""
+    run = Deployment(tmp_path / "run", GRAM)
+    run.run(single_updates=True)
+    asked = replace(run.asked, requests=requests_named(None, None, ["6", "7", "99"]))
+    receipts = tmp_path / "run/out/receipts"
+
+    def numbers() -> list[str]:
+        return sorted(path.name for path in receipts.glob("*.json") if "request" not in path.name)
+
+    for _ in range(2):  # the second time nothing new can be said
+        grid = run.grid(single_updates=True)
+        grid.nodes[FIRST + 1] = replace(grid.nodes[FIRST + 1], single_updates=False)
+        with pytest.raises(DataError, match="--single-updates") as stuck:
+            serve(grid, asked)
+        assert "Answered before it: receipts/1.json." in str(stuck.value)
+        assert "Refused: " in str(stuck.value)
+        assert "'99'" in str(stuck.value)
+        assert numbers() == ["1.json"], "the control: none of the one that is stuck"
+    given = (receipts / "1.json").read_bytes()
+    serve(run.grid(single_updates=True), asked)
+    assert numbers() == ["1.json", "2.json"]
+    assert (receipts / "1.json").read_bytes() == given
+    both = Deployment(tmp_path / "both", GRAM)
+    both.run(single_updates=True)
+    both.run(single_updates=True, requests=asked.requests)
+    assert same(run.model, both.model)
+
+
 def test_a_run_says_which_silos_would_refuse_a_withdrawal(tmp_path: Path) -> None:
     run = Deployment(tmp_path / "run", GRAM)
     run.run()

@@ -202,7 +202,8 @@ def answered(
             except (ConsentError, DataError) as error:
                 # Without a client it is about the run, not about somebody's records.
                 if not isinstance(error, ConsentError) or error.client is None:
-                    raise type(error)(_stuck(progress, error)) from None
+                    done = _receipts_of(progress, saved)  # those before it do not wait for it
+                    raise type(error)(_stuck(progress, error, done)) from None
                 # It would stand before all later requests for ever.
                 progress = _without_next(progress, error)
                 saved.write(progress)
@@ -246,16 +247,28 @@ def _open(forgot: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [one for one in forgot if "done" in one]
 
 
-def _stuck(progress: ForgetProgress, error: Exception) -> str:
-    """Say which request cannot go on, and how many wait behind it."""
+def _receipts_of(progress: ForgetProgress, saved: ForgetProgressFiles) -> list[str]:
+    """Write the receipts of the requests that are answered; return their names in the folder.
+
+    Silos are not asked: one that was away when its request was answered counts as away.
+    """
+    forgot = [dict(one) for one in progress.facts.get("forgot", ())]
+    write_receipts(saved.folder.parent, progress.fed, forgot, progress.answered, progress.names)
+    return [one["receipt"] for one in _open(forgot)]
+
+
+def _stuck(progress: ForgetProgress, error: Exception, done: Sequence[str]) -> str:
+    """Say which request cannot go on, how many wait behind it, and what is of the others."""
     first, *rest = progress.events
     users = {*getattr(first, "records", Records.of([], [])).client.tolist()}
     users |= {first.client} if isinstance(first, Withdraw) else set()
     whose = f" of user '{progress.names.user_id(users.pop())}'" if len(users) == 1 else ""
     wait = f"; {count_of(len(rest), 'later request')} wait{'s' * (len(rest) == 1)}" * bool(rest)
+    others = f" Answered before it: {', '.join(done)}." * bool(done)
+    others += "".join(f" Refused: {one['why']}" for one in progress.facts.get(REFUSED, ()))
     return (
         f"the request{whose} ({type(first).__name__.lower()}) is not answered yet{wait}: {error} "
-        f"When that is mended, give the same command again."
+        f"When that is mended, give the same command again.{others}"
     )
 
 
