@@ -209,6 +209,17 @@ def test_of_a_date_in_the_future_it_is_said_how_it_was_read_and_no_unit(save, ce
     assert "seconds" not in str(error.value)
 
 
+def test_many_days_in_the_future_are_one_kind_of_wrong_cell(save):
+    days = [f"1,{n},3,29{n:02d}-05-06" for n in range(10, 99)]
+    with pytest.raises(DataError) as error:
+        import_file(save(table("1,2,3,1999-05-06", *days, "1,200,3,1871-01-01")), "mine")
+    told = str(error.value)
+    future = "89 cells: the time is in the future; the first was read as 2910-05-06"
+    assert told.count("cells: the time is in the future") == told.count(future) == 1
+    assert "1 cell: the time is before 1970" in told, "control: another kind is a line of its own"
+    assert len(told.splitlines()) < 12
+
+
 def test_whatever_rating_is_imported_can_be_run(save):
     lines = [f"{u},{i},{n},4" for n, (u, i) in enumerate(product(range(5), range(6)), 52_686)]
     data = import_file(save(table("0,9,999999999,4", "1,9,-1e9,4", *lines)), "mine")

@@ -151,7 +151,7 @@ def test_settings_as_in_scikit_learn(learner):
     assert model.ridge == 8.0
     with pytest.raises(ConfigError, match="has no setting 'rigde'; did you mean 'ridge'"):
         model.set_params(rigde=1.0)
-    with pytest.raises(TypeError):
+    with pytest.raises(ConfigError, match="has no setting 'rigde'; did you mean 'ridge'"):
         learner(rigde=1.0)
 
 

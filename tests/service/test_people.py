@@ -214,6 +214,11 @@ def test_a_person_is_told_why_it_takes_longer_and_until_when(house: House) -> No
         assert (later["delay"], later["expected_by"] > due) == ("many requests", True)
     house.release(house.operator(), "a" * 32)
     assert person.get(one).json()["delay"] is None, "it is done"
+    late = officer.post(path, {"days": 5, "reason": "again"})
+    assert (late.status_code, late.json()["detail"]) == (
+        409, "this request is fulfilled: it needs no more time.",
+    )  # fmt: skip
+    assert "loans" not in late.text, "an officer has none"
 
 
 def test_a_link_ends_after_60_days(house: House) -> None:

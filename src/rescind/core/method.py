@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
@@ -28,11 +28,12 @@ from rescind.core.params import Params
 from rescind.core.records import Event, Records
 from rescind.core.request import Request
 from rescind.core.returns import hold_to_answers
+from rescind.core.settings import refuse_unknown
 from rescind.core.state import Private, ServerState
 from rescind.core.tasks import Metric, Question, Task, named
 from rescind.core.update import Rows, Sum, Update
 from rescind.core.world import World
-from rescind.errors import BoundaryError, ConfigError, DataError, did_you_mean
+from rescind.errors import BoundaryError, ConfigError, DataError
 
 if TYPE_CHECKING:
     from rescind.core.executor import Executor
@@ -68,13 +69,7 @@ class Unlearner(ABC):
 
     def __new__(cls, *_: Any, **given: Any) -> Self:
         """Refuse settings that do not exist, and name those that do."""
-        known = [field.name for field in fields(cls) if field.init]
-        for name in given.keys() - set(known):
-            has = f"Its settings are {', '.join(known)}." if known else "It has no settings."
-            meant = did_you_mean(name, known)
-            raise ConfigError(
-                f"{cls.__name__} has no setting '{name}'{f'; {meant}' if meant else '. '}{has}"
-            )
+        refuse_unknown(cls, given)
         return super().__new__(cls)
 
     def __init_subclass__(cls, **given: Any) -> None:

@@ -18,7 +18,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any, Literal, Protocol, Union, cast, get_args, get_origin, get_type_hints
 
-from rescind.errors import ConfigError, suggest
+from rescind.errors import ConfigError, did_you_mean, suggest
 
 NONE = "none"
 """None in a table, because TOML has no null."""
@@ -155,6 +155,18 @@ def fields_of(cls: type) -> dict[str, Any]:
     """Return the names and annotated types of a dataclass's fields."""
     hints = _hints(cls)
     return {field.name: hints[field.name] for field in fields(cls) if field.init}
+
+
+def refuse_unknown(cls: type, given: Iterable[str]) -> None:
+    """Refuse settings that a class does not have, and name those that it has."""
+    known = [field.name for field in fields(cls) if field.init]
+    for name in given:
+        if name not in known:
+            has = f"Its settings are {', '.join(known)}." if known else "It has no settings."
+            meant = did_you_mean(name, known)
+            raise ConfigError(
+                f"{cls.__name__} has no setting '{name}'{f'; {meant}' if meant else '. '}{has}"
+            )
 
 
 def plain(value: Any) -> Any:

@@ -36,6 +36,10 @@ _LARGEST_RATING = 10**9  # `core.records.LARGEST_RATING`; an import does not loa
 _SPLITS = {"0": 0, "train": 0, "1": 1, "valid": 1, "validation": 1, "2": 2, "test": 2}
 
 
+READ_AS = "; it was read as"
+"""Begins what of a reason differs from cell to cell."""
+
+
 class BadCell(Exception):
     """An invalid cell; `args` are its index among the given cells, and why."""
 
@@ -225,9 +229,7 @@ def _is_number(cell: str) -> bool:
 
 def _read_as(seconds: int) -> str:
     """Return how a date was read: the order of day and month, or the century, may be another."""
-    return (
-        f"; it was read as {datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds):%Y-%m-%d}"
-    )
+    return f"{READ_AS} {datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds):%Y-%m-%d}"
 
 
 def _in_another_unit(first: int, unit: str, latest: int) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from rescind.data.import_cells import BadCell
+from rescind.data.import_cells import READ_AS, BadCell
 from rescind.data.import_words import setting
 from rescind.errors import DataError
 
@@ -42,7 +42,9 @@ class Problems:
     """What row numbers count: line, or row."""
     header: Sequence[str]
     counts: Counter[tuple[int, str]] = field(default_factory=Counter)
-    """By column and reason."""
+    """By column and kind of reason: a day that was read does not make another kind."""
+    said: dict[tuple[int, str], str] = field(default_factory=dict)
+    """The whole reason of the first of each kind."""
     first: list[str] = field(default_factory=list)
     rows: array[int] = field(default_factory=lambda: array("q"))
     """The numbers of rows with at least one invalid cell, in order: eight bytes for each."""
@@ -55,8 +57,10 @@ class Problems:
         wrong: by row, column and role: the cell, and why
         """
         for (row, at, role), (cell, why) in sorted(wrong.items()):
-            self.counts[at, why] += 1
-            if len(self.first) < SHOWN and self.counts[at, why] <= OF_EACH:
+            kind = (at, why.partition(READ_AS)[0])
+            self.counts[kind] += 1
+            self.said.setdefault(kind, why)
+            if len(self.first) < SHOWN and self.counts[kind] <= OF_EACH:
                 shown = cell if len(cell) <= _LONGEST else cell[:_LONGEST] + "..."
                 self.first.append(
                     f"{self.file}, {self.unit} {lines[row]}, column {at + 1} "
@@ -70,7 +74,7 @@ class Problems:
         """Return the first cells of each kind, how many there are, and what is wrong with them."""
         total = sum(self.counts.values())
         if total == 1:
-            return f"{self.first[0]}: {next(iter(self.counts))[1]}."
+            return f"{self.first[0]}: {next(iter(self.said.values()))}."
         lines = list(self.first)
         if total > len(lines):
             lines.append(f"... and {total - len(lines):,} more")
@@ -79,7 +83,8 @@ class Problems:
     def counted(self) -> str:
         """Return how many invalid cells there are of each kind."""
         return "\n  ".join(
-            f"column '{self.header[at]}': {count:,} cell{'s' * (count > 1)}: {why}"
+            f"column '{self.header[at]}': {count:,} cell{'s' * (count > 1)}: "
+            + self.said[at, why].replace("; it was", "; the first was" if count > 1 else "; it was")
             for (at, why), count in self.counts.most_common()
         )
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from rescind.core import params
-from rescind.core.settings import checked, fields_of
-from rescind.errors import ConfigError, DataError, suggest
+from rescind.core.settings import checked, fields_of, refuse_unknown
+from rescind.errors import DataError
 from rescind.estimators.frames import Id
 
 FORMAT = 1
@@ -26,17 +26,18 @@ class Settings:
     They are checked when they are used. `sklearn.base.clone` works; scikit-learn is not needed.
     """
 
+    def __new__(cls, *_: Any, **given: Any) -> Self:
+        """Refuse settings that do not exist, and name those that do."""
+        refuse_unknown(cls, given)
+        return super().__new__(cls)
+
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the settings by name. deep: no effect, since no setting is an estimator"""
         return {name: getattr(self, name) for name in fields_of(type(self))}
 
     def set_params(self, **settings: Any) -> Self:
         """Change settings; what was learnt follows them at its next use."""
-        known = fields_of(type(self))
-        for name in settings:
-            if name not in known:
-                text = f"{type(self).__name__} has no setting '{name}'; {suggest(name, known)}"
-                raise ConfigError(text)
+        refuse_unknown(type(self), settings)
         for name, value in settings.items():
             setattr(self, name, value)
         return self

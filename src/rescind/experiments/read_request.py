@@ -253,7 +253,8 @@ def _from_file(fed: Federation, path: Path, kind: Kind, before: AskedBefore) -> 
             elif kind == "unshare" and len(whole) and not bool((whole.client == client).any()):
                 raise ConsentError(
                     f"user '{user}' lends nothing in this run, so there is nothing to unshare. "
-                    f"Look up whom the request means, or take the line out. Nothing was changed."
+                    f"If an earlier unshare answered it, send that receipt again. Otherwise look "
+                    f"up whom the request means, or take the line out. Nothing was changed."
                 )
             else:
                 people.append(client)

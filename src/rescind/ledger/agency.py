@@ -14,11 +14,10 @@ from datetime import datetime, timedelta
 from sqlalchemy import Row, insert, select, update
 
 from rescind.core.deadlines import beyond_the_law
-from rescind.errors import ConsentError
 from rescind.ledger import tables
 from rescind.ledger.accounts import spend_agent_code
 from rescind.ledger.batch import Answer, Batch
-from rescind.ledger.errors import NotThere
+from rescind.ledger.errors import Ended, NotThere
 from rescind.ledger.lending import LINK, TakeBack
 
 OPEN, IN_PROGRESS, FULFILLED = "open", "in_progress", "fulfilled"
@@ -165,9 +164,8 @@ class Revoke:
             raise NotThere("there is no such request of this agent.")
         waits = row.status == OPEN or row.reason == NEED_USER_VERIFICATION
         if row.status != REVOKED and not waits:
-            raise ConsentError(
-                "this request was carried out already, and what is erased cannot be given back. "
-                "GET its status."
+            raise Ended(
+                "this request was carried out already, and what is erased cannot be given back."
             )
         _set(batch, row.id, status=REVOKED, reason=None)
         return Answer(200, {"request_id": row.id, "status": REVOKED})
@@ -191,7 +189,7 @@ class Extend:
         if row is None:
             raise NotThere("there is no such request.")
         if row.status not in (OPEN, IN_PROGRESS):
-            raise ConsentError(f"this request is {row.status}: it needs no more time.")
+            raise Ended(f"this request is {row.status}: it needs no more time.")
         due = row.expected_by + timedelta(days=self.days)
         reason = row.reason if row.reason == NEED_USER_VERIFICATION else self.reason
         _set(batch, row.id, expected_by=due, reason=reason)

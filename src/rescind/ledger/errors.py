@@ -1,14 +1,14 @@
 """Refusals that only a running service has. The doors give each its HTTP status.
 
     NotThere 404   StillRunning 409   VersionConflict 412   KeyReused 422   DiskFull 507
-    Busy 503       Closing 503   LogRemoved 507
+    Busy 503       Closing 503   LogRemoved 507   Ended 409
 
 `OlderLedger` and `CannotStart` end a start with a sentence and exit code 2.
 """
 
 from __future__ import annotations
 
-from rescind.errors import ConfigError, DataError, RescindError
+from rescind.errors import ConfigError, ConsentError, DataError, RescindError
 
 
 class NotThere(RescindError):
@@ -24,6 +24,10 @@ class CodeNotKnown(NotThere):
 
 class StillRunning(RescindError):
     """The first request with this Idempotency-Key has not been answered yet."""
+
+
+class Ended(ConsentError):
+    """A request that has ended: nothing about it can be changed any more."""
 
 
 class VersionConflict(RescindError):

@@ -30,6 +30,7 @@ STATUS: tuple[tuple[str, int, str], ...] = (
     ("NotThere", 404, "Check the address. What is not yours is answered the same way."),
     ("VersionConflict", 412, "Read the loans again, then send the change with the new ETag."),
     ("StillRunning", 409, "Wait for the first answer, or send the same request again later."),
+    ("Ended", 409, "GET its status: it says what was done, and when."),
     ("KeyReused", 422, "Use a new Idempotency-Key for another request."),
     ("LogRemoved", 507, "The operator must stop the service and start it. " + AGAIN),
     ("DiskFull", 507, "The operator must free disk space. " + AGAIN),
@@ -40,7 +41,10 @@ STATUS: tuple[tuple[str, int, str], ...] = (
     (ConsentError.__name__, 409, "Read your loans, then ask for what is there."),
 )
 """By the name of the class, the closest ancestor first: status, and what to do next."""
-KINDS = {"StillRunning": "still-running", "ConsentError": "not-allowed", "KeyReused": "key-reused"}
+KINDS = {
+    "StillRunning": "still-running", "ConsentError": "not-allowed", "Ended": "not-allowed",
+    "KeyReused": "key-reused",
+}  # fmt: skip
 """Refusals that share a status, and that a page must tell apart."""
 WORDS = {
     "missing": "is missing",
