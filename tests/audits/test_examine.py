@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -35,6 +36,7 @@ from rescind.errors import ConfigError, DataError
 from rescind.forgetting.examine import examine, retrain, retrains, seeds_of
 from rescind.methods.additive.seq_gram import SeqGram
 from rescind.methods.baselines.fedavg import FedAvg
+from rescind.methods.unlearning.retrain import Retrain
 from rescind.models.lightgcn import LightGCN
 from worlds import randoms
 
@@ -100,6 +102,35 @@ def test_an_audit_with_too_few_retrains_is_refused(story):
         examine(before, refs[0], event, refs[:4])
     with pytest.raises(ConfigError, match="'standard' or 'full', got 'fast'"):
         examine(before, refs[0], event, refs, level="fast")
+
+
+class Own(Retrain):
+    """Somebody's own."""
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("Retrain", r"got the text 'Retrain'.*rs\.methods\.Retrain\(\)"),
+        (Retrain, r"got the class 'Retrain'.*rs\.methods\.Retrain\(\)"),
+        (Own, r"got the class 'Own'.*: Own\(\)$"),
+        (7, r"got a int.*rs\.methods\.Retrain\(\)"),
+    ],
+)
+def test_what_is_no_unlearner_is_told_before_anything_is_trained(story, given, told):
+    before, event, _ = story
+    with pytest.raises(ConfigError, match=f"^audit wants an unlearner, {told}"):
+        examine(before, before, event, unlearner=given)
+
+
+def test_the_folder_of_an_audit_may_be_given_as_text(story, tmp_path, monkeypatch):
+    before, event, refs = story
+    seen: list[Path] = []
+    monkeypatch.setattr(
+        "rescind.forgetting.examine.retrains", lambda *given, **_: seen.append(given[5]) or refs
+    )
+    examine(before, refs[0], event, folder=str(tmp_path))
+    assert seen == [tmp_path]
 
 
 def test_a_run_of_sequences_is_audited_with_its_controls():

@@ -184,12 +184,14 @@ def test_who_was_answered_before_a_request_that_is_stuck_gets_the_receipt_at_onc
         grid.nodes[FIRST + 1] = replace(grid.nodes[FIRST + 1], single_updates=False)
         with pytest.raises(DataError, match="--single-updates") as stuck:
             serve(grid, asked)
-        assert "Answered before it: receipts/1.json." in str(stuck.value)
+        assert "again, with --resume. Answered before it: receipts/1.json." in str(stuck.value)
         assert "Refused: " in str(stuck.value)
         assert "'99'" in str(stuck.value)
         assert numbers() == ["1.json"], "the control: none of the one that is stuck"
     given = (receipts / "1.json").read_bytes()
-    serve(run.grid(single_updates=True), asked)
+    serve(run.grid(single_updates=True), replace(asked, resume=True))
+    (refused,) = run.facts["refused_requests"]
+    assert "'99'" in refused["why"], "who was answered is not refused"
     assert numbers() == ["1.json", "2.json"]
     assert (receipts / "1.json").read_bytes() == given
     both = Deployment(tmp_path / "both", GRAM)

@@ -29,8 +29,9 @@ def command(
     metric: Annotated[
         list[str] | None,
         Option(
-            help="Metrics, verdict, or paths such as seconds.cpu. Default: those of the recipe, "
-            "or HR and NDCG at its lengths of lists (run.k), and the verdict of cells that forget."
+            help="A metric, verdict, or a path such as seconds.cpu; several: repeat it. Default: "
+            "those of the recipe, or HR and NDCG at its lengths of lists (run.k), "
+            "and the verdict of cells that forget."
         ),
     ] = None,
     against: Annotated[

@@ -38,8 +38,8 @@ from rescind.core.request import Request
 from rescind.core.settings import to_table
 from rescind.errors import ConfigError
 from rescind.forgetting.parallel import one_thread, spread
+from rescind.forgetting.pipeline import check_unlearner, unlearn_and_purge
 from rescind.forgetting.pipeline import retrains as trains_again
-from rescind.forgetting.pipeline import unlearn_and_purge
 from rescind.storage.checkpoints import Checkpoints, resume
 from rescind.storage.provenance import version_of, versions
 
@@ -68,7 +68,7 @@ def examine(
     workers: int = 2,
     count: int = FEWEST,
     pairs: int = PAIRS,
-    folder: Path | None = None,
+    folder: Path | str | None = None,
     progress: Progress = lambda *_: None,
     lot: HoldOut | None = None,
 ) -> Report:
@@ -83,6 +83,9 @@ def examine(
     """
     if level not in ("standard", "full"):
         raise ConfigError(f"level must be 'standard' or 'full', got '{level}'.")
+    if unlearner not in (None, "nothing"):
+        check_unlearner(unlearner, "audit")
+    folder = None if folder is None else Path(folder)
     # Audits report their own progress.
     before, after = replace(before, watch=()), replace(after, watch=())
     event = before.request(event).event

@@ -106,14 +106,25 @@ def vouched(unlearner: Unlearner) -> bool:
     return unlearner.exact and (retrains(unlearner) or subtracts(unlearner))
 
 
-def check_answers(unlearner: Unlearner) -> None:
-    """Refuse a control (`Nothing`, `PurgeOnly`) as the answer to a request, and a mere name."""
+def check_unlearner(unlearner: object, wanted_by: str) -> None:
+    """Refuse a mere name or a class, and say what to give."""
+    if isinstance(unlearner, Unlearner):
+        return
     if isinstance(unlearner, str | type):
         name = unlearner if isinstance(unlearner, str) else unlearner.__name__
-        raise ConfigError(
-            f"forget wants an unlearner, got the {'text' if name is unlearner else 'class'} "
-            f"'{name}'. Give an instance, with its settings: rs.methods.{name}()"
-        )
+        got = f"the {'text' if name is unlearner else 'class'} '{name}'"
+        own = isinstance(unlearner, type) and not unlearner.__module__.startswith("rescind.")
+        make = f"{name}()" if own else f"rs.methods.{name}()"
+    else:
+        got, make = f"a {type(unlearner).__name__}", "rs.methods.Retrain()"
+    raise ConfigError(
+        f"{wanted_by} wants an unlearner, got {got}. Give an instance, with its settings: {make}"
+    )
+
+
+def check_answers(unlearner: Unlearner) -> None:
+    """Refuse a control (`Nothing`, `PurgeOnly`) as the answer to a request, and a mere name."""
+    check_unlearner(unlearner, "forget")
     if not unlearner.answers:
         raise ConfigError(
             f"{type(unlearner).__name__} leaves the model as it was, so it cannot answer a "

@@ -268,7 +268,7 @@ def _stuck(progress: ForgetProgress, error: Exception, done: Sequence[str]) -> s
     others += "".join(f" Refused: {one['why']}" for one in progress.facts.get(REFUSED, ()))
     return (
         f"the request{whose} ({type(first).__name__.lower()}) is not answered yet{wait}: {error} "
-        f"When that is mended, give the same command again.{others}"
+        f"When that is mended, give the same command again{', with --resume' * bool(done)}.{others}"
     )
 
 

@@ -131,7 +131,7 @@ export async function openReceipt (data, operatorKey) {
   if (text.startsWith('c2sp.org/tlog-proof@')) throw new Error('This is a proof: it belongs into the second field, and the receipt (.json) into the first.')
   const signatures = [...text.matchAll(/^ "signature": "ed25519:([0-9a-f]{128})",\n/gm)]
   const keys = [...text.matchAll(/^ "public_key": "(ed25519:[0-9a-f]{64})",\n/gm)]
-  if (signatures.length !== 1 || keys.length !== 1) throw new Error('This is not a signed receipt in its one form.')
+  if (signatures.length !== 1 || keys.length !== 1) throw new Error('This file is no signed receipt in its one form. Was it receipt.json?')
   const receipt = JSON.parse(text)
   const signed = utf8.encode(text.replace(signatures[0][0], ''))
   if (!await signedBy(hexBytes(keys[0][1].slice(8)), hexBytes(signatures[0][1]), signed)) {
