@@ -149,7 +149,7 @@ def test_a_proof_in_the_place_of_the_receipt_is_called_a_proof(run) -> None:
     told = run("check.js", body.replace("given.proof", "given.other"), dict(
         VECTORS["receipt"], other="e30="
     ))  # fmt: skip
-    assert "not a signed receipt" in told, "control: JSON, but no receipt"
+    assert "no signed receipt" in told, "control: JSON, but no receipt"
 
 
 @pytest.mark.parametrize("changed", ["receipts", "log", "witness"])
