@@ -416,7 +416,9 @@ def test_a_person_whose_silo_is_away_is_not_looked_for_elsewhere(tmp_path: Path)
     assert rows_of(silos[1], "b1") == 0
 
 
-@pytest.mark.parametrize("missed", [1, 2], ids=["missed one request", "missed two"])
+@pytest.mark.parametrize(
+    "missed", [pytest.param(1, marks=pytest.mark.slow), 2], ids=["missed one request", "missed two"]
+)
 def test_a_request_that_was_refused_because_its_silo_was_away_is_answered_when_it_is_back(
     missed: int, tmp_path: Path
 ) -> None:

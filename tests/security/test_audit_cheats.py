@@ -229,7 +229,7 @@ class LooksGood(Unlearner):
         return PurgeOnly().forget(fed, request)
 
 
-@pytest.mark.parametrize("told", ["unlearn", "rs.forget"])
+@pytest.mark.parametrize("told", ["unlearn", pytest.param("rs.forget", marks=pytest.mark.slow)])
 def test_an_audit_asks_who_made_the_model_even_if_nobody_names_it(small, told, caplog):
     fed, event, refs = small
     by = LooksGood(audited=event.digest())

@@ -64,7 +64,7 @@ def listed(house: House) -> tuple[list[int], Any]:
 @pytest.mark.parametrize(
     "where",
     [
-        ACKNOWLEDGED,
+        pytest.param(ACKNOWLEDGED, marks=pytest.mark.slow),
         "release being made",
         pytest.param("release committed", marks=pytest.mark.slow),
     ],

@@ -328,7 +328,7 @@ def test_a_first_start_says_what_it_does_while_it_brings_users_in(
         pytest.param("call NoteImport 1", False, False, marks=SLOW),  # nothing is noted yet
         ("call _write_codes 1", True, False),
         pytest.param("call BringIn 1", True, True, marks=SLOW),  # nobody is in yet
-        ("call BringIn 4", True, True),
+        pytest.param("call BringIn 4", True, True, marks=SLOW),
         pytest.param("inside commit:5", True, True, marks=SLOW),
         pytest.param("release committed", True, True, marks=SLOW),
         ("call NoteImport 2", True, True),  # all but the note that it is complete
