@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -222,6 +222,8 @@ class Frame:
                     return
                 receive = _again(await request.body(), receive)
             await self.app(scope, receive, framed)
+        except ClientDisconnect:  # nobody is there any more to be told
+            return
         except Exception as error:
             if status:  # the answer has begun, so the connection can only be cut
                 problems.of(error)
