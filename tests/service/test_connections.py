@@ -62,6 +62,16 @@ def ended(link: socket.socket, seconds: float) -> bool:
     return True
 
 
+def comes_true(holds: Callable[[], object], seconds: float = 10) -> bool:
+    """Whether something comes to hold in so many seconds."""
+    end = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Callable[..., Town]]:
     """Run services with other bounds, on ports of this machine."""
@@ -127,11 +137,9 @@ def test_an_answer_that_nobody_reads_is_given_up(
     with closing(dialled(street)) as link:
         link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         link.sendall(80 * b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n")
-        for _ in range(100 if guarded else 10):
-            time.sleep(0.1)
-            if not (waiting := street.server.server_state.connections):
-                break
-        assert bool(waiting) != guarded
+        waiting = street.server.server_state.connections
+        assert comes_true(lambda: waiting)
+        assert comes_true(lambda: not waiting, 10 if guarded else 1) == guarded
 
 
 @pytest.mark.parametrize("guarded", [True, False])
@@ -151,12 +159,12 @@ def test_an_address_has_its_part_of_the_connections(
         others = [comes(f"127.0.0.{n}") for n in range(2, 9) for _ in range(2)]
         assert others == [200] * 14
         assert comes("127.0.0.9") == (503 if guarded else 200)  # 16 are all
-    for _ in range(100):  # they ended, which the service sees a moment later
+
+    def free() -> bool:
         with closing(dialled(street)) as link:
-            if answered(link) == 200:
-                return
-        time.sleep(0.1)
-    raise AssertionError("no seat was given back")
+            return answered(link) == 200
+
+    assert comes_true(free)  # a moment after they ended
 
 
 @pytest.mark.parametrize("guarded", [True, False])
@@ -175,8 +183,7 @@ def test_behind_a_proxy_an_address_has_its_part_of_the_requests(
         for n in range(2):
             link, text = link_of(f"2001:db8::{n}", 100)
             link.sendall(text)
-        while guarded and street.server.config.app.seats.open < 2:
-            time.sleep(0.01)
+        assert not guarded or comes_true(lambda: street.server.config.app.seats.open == 2)
         link, text = link_of("2001:db8::77", 2)
         assert answered(link, text + b"{}") == (429 if guarded else 200)
         link, text = link_of("2001:db8:0:1::1", 2)
