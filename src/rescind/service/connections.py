@@ -20,8 +20,8 @@ from rescind.service.settings import Settings
 
 HEAD_SECONDS = 10.0
 """From the first byte of a request, or from the connection, to the end of its head."""
-BODY_SECONDS = 60.0
-"""From there to the end of its body: 1 MiB at 140 kbit/s."""
+BODY_SECONDS = 30.0
+"""From there to the end of its body: 1 MiB at 280 kbit/s."""
 PART = 8
 """One address may have this part of all connections; an office or a mobile network is one."""
 FILES = 200
