@@ -48,10 +48,9 @@ def serve_empty(port: int) -> None:
 
 def serve(port: int, state: Path, sync: float) -> None:
     """Serve a state folder; print how long its start took, and sessions to call it with."""
-    import uvicorn
-
     from rescind.ledger.book import Ledger
     from rescind.ledger.options import Options
+    from rescind.service import connections
     from rescind.service.app import create_app
     from rescind.service.settings import Settings
 
@@ -61,8 +60,9 @@ def serve(port: int, state: Path, sync: float) -> None:
     print(json.dumps({"start": started, **_sessions(ledger)}), flush=True)
     if sync:
         slow_down(ledger, sync)
-    app = create_app(ledger, Settings(origin=f"http://localhost:{port}"))
-    uvicorn.run(app, port=port, log_level="error", access_log=False)
+    settings = Settings(origin=f"http://localhost:{port}", changes=NEVER)
+    with socket.create_server(("127.0.0.1", port)) as listening:
+        connections.server(create_app(ledger, settings), settings).run(sockets=[listening])
     ledger.close()
 
 

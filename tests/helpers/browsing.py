@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import uvicorn
 from sqlalchemy import select
 
 from rescind.ledger import tables
@@ -20,6 +19,7 @@ from rescind.ledger.book import Ledger
 from rescind.ledger.catalogue import Catalogue
 from rescind.ledger.lending import Join, Lend
 from rescind.ledger.options import Options
+from rescind.service import connections
 from rescind.service.app import create_app
 from rescind.service.running import Doorway
 from served import likes
@@ -49,6 +49,8 @@ class Town:
     clock: Clock
     origin: str
     app: Any
+    port: int
+    server: Any
 
     def release(self) -> None:
         """Make a release now, and tell everybody."""
@@ -73,10 +75,14 @@ class Town:
 
 @contextmanager
 def town(
-    state: Path, items: Catalogue | None = None, lenders: int = 40, **more: Any
+    state: Path,
+    items: Catalogue | None = None,
+    lenders: int = 40,
+    door: Doorway | None = None,
+    **more: Any,
 ) -> Iterator[Town]:
     """Run a service with some people who lend, and a release."""
-    clock, door = Clock(), Doorway(port=0)
+    clock, door = Clock(), door or Doorway(port=0)
     catalogue = items or Catalogue([f"film-{n}" for n in range(len(TITLES))], TITLES)
     ledger = Ledger.open(state, catalogue=catalogue, clock=clock, options=OPTIONS, **more)
     listening = door.listening()
@@ -86,15 +92,16 @@ def town(
             ledger.submit(Lend(person, tuple(likes(n, len(catalogue))) or (0,))).result(30)
         if lenders:
             ledger.releases.make(ledger)
-        settings = door.settings(listening.getsockname()[1], "RESCIND")
+        port = listening.getsockname()[1]
+        settings = door.settings(port, "RESCIND")
         object.__setattr__(settings, "limits", False)
         app = create_app(ledger, settings)
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on"))
+        server = connections.server(app, settings, lifespan="on")
         listening.listen(128)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:
-            yield Town(ledger, clock, settings.origin, app)
+            yield Town(ledger, clock, settings.origin, app, port, server)
         finally:
             server.should_exit = True
             thread.join(30)

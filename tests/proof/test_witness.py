@@ -208,7 +208,7 @@ def test_a_service_asks_all_its_witnesses_and_keeps_what_they_signed(
         try:
             urls = [f"http://127.0.0.1:{door.server_port}" for door in (first, second)]
             places = {urls[0]: one.key, urls[1]: two.key, "http://127.0.0.1:9": two.key}
-            cosigning = Cosigning(places, lambda: log.note, log.tree)
+            cosigning = Cosigning(places, lambda: log.note, log.tree, places)
             assert cosigning.note_with(0) is None
             problems = cosigning.ask_all()
             assert list(problems) == ["http://127.0.0.1:9"]
@@ -217,11 +217,11 @@ def test_a_service_asks_all_its_witnesses_and_keeps_what_they_signed(
             _, found = notes.opened(note, [LOG, one.key, two.key])
             assert len(found) == 3
             assert cosigning.note_with(7) is None  # not signed yet
-            wrong = Cosigning({urls[0]: two.key}, lambda: log.note, log.tree)
+            wrong = Cosigning({urls[0]: two.key}, lambda: log.note, log.tree, urls)
             assert "no signature of silo-1" in wrong.ask_all()[urls[0]]
             fork = forged(9, 8, 7, 6, 5, 4, 3, 2, 1)
             other = notes.signed(Checkpoint(NAME, 9, fork.root()), PRIVATE)
-            told = Cosigning({urls[0]: one.key}, lambda: other, fork).ask_all()
+            told = Cosigning({urls[0]: one.key}, lambda: other, fork, urls).ask_all()
             assert "second history" in told[urls[0]]
         finally:
             for door in (first, second):

@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from doors import Agent, House
 from rescind.ledger import agency, tables
+from rescind.proof import reaching
 from rescind.service import callbacks, chores
 
 REQUESTS = "/drp/v1/data-rights-request"
@@ -317,17 +318,17 @@ def test_an_agent_that_is_away_for_a_week_is_not_called_any_more(house: House) -
 def test_private_addresses_are_not_called(monkeypatch, address) -> None:
     family = ipaddress.ip_address(address).version
     monkeypatch.setattr(
-        callbacks.socket, "getaddrinfo", lambda *_, **__: [(family, 1, 6, "", (address, 443))]
+        reaching.socket, "getaddrinfo", lambda *_, **__: [(family, 1, 6, "", (address, 443))]
     )
-    assert callbacks.public_address("agent.example", 443) is None
+    assert reaching.public_address("agent.example", 443) is None
     assert callbacks.send("https://agent.example/x", {}) is False
 
 
 def test_a_public_address_is_called_and_a_plain_one_is_not(monkeypatch) -> None:
     monkeypatch.setattr(
-        callbacks.socket, "getaddrinfo", lambda *_, **__: [(2, 1, 6, "", ("93.184.215.14", 443))]
+        reaching.socket, "getaddrinfo", lambda *_, **__: [(2, 1, 6, "", ("93.184.215.14", 443))]
     )
-    assert callbacks.public_address("agent.example", 443) == "93.184.215.14"
+    assert reaching.public_address("agent.example", 443) == "93.184.215.14"
     assert callbacks.send("http://agent.example/x", {}) is False
     assert callbacks.send("https://agent.example:bad/x", {}) is False
     pauses = [callbacks.pause_after(n) for n in range(20)]

@@ -63,8 +63,7 @@ def test_a_witness_that_is_asked_signs_checkpoints_and_proofs(tmp_path: Path) ->
         operator, key = house.operator(), log_key(house)
         witness = open_witness(tmp_path / "witness", "silo-0", [key])
         with listening(witness) as url:
-            asked = {"key": str(witness.key), "url": url}
-            assert operator.post("/v1/operator/witnesses", asked).status_code == 201
+            house.service.log.witnesses.admit(witness.key, url, by_name=True)
             told = receipt_of(house)
             proof = house.caller().get(f"{told['link']}/proof")  # it asks, but does not wait
             house.service.log.witnesses.ask()
@@ -92,7 +91,7 @@ def test_a_witness_that_is_away_is_told_and_the_proof_says_how_many_signed(tmp_p
     with opened(tmp_path / "state", AT_ONCE) as house:
         operator, key = house.operator(), log_key(house)
         witness = open_witness(tmp_path / "witness", "silo-0", [key])
-        operator.post("/v1/operator/witnesses", {"key": str(witness.key), "url": NOWHERE})
+        house.service.log.witnesses.admit(witness.key, NOWHERE, by_name=True)
         told = receipt_of(house)
         house.service.log.witnesses.ask()
         proof = house.caller().get(f"{told['link']}/proof")

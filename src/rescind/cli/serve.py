@@ -81,6 +81,12 @@ def command(
     accounts_per_hour: Annotated[
         int, Option(min=1, help="New accounts from one address, such as that of an office.")
     ] = 5,
+    changes_per_day: Annotated[
+        int, Option(min=1, help="Changes of one person; taking back goes on, slowly.")
+    ] = 300,
+    connections: Annotated[
+        int, Option(min=8, help="Open at once; an eighth of them from one address.")
+    ] = 1000,
     invite_operator: Annotated[
         str | None, Option(metavar="WHO", help="Print an invitation for an operator.")
     ] = None,
@@ -122,6 +128,8 @@ def command(
         insecure,
         demo is not None,
         accounts_per_hour,
+        changes_per_day,
+        connections,
     )
     wanted = Wanted(
         demo,

@@ -131,6 +131,8 @@ class Witnesses:
         """What went wrong with each witness when it was asked last, by name."""
         self._keys: dict[str, Key] = {}
         self._urls: dict[str, str] = {}
+        self._by_name: set[str] = set()
+        """Addresses that whoever started the service named; others are public."""
         self._kept: dict[int, dict[str, str]] = {}
         self.read_again()
 
@@ -157,13 +159,32 @@ class Witnesses:
         """Return the keys of all witnesses, one line each."""
         return [str(self._keys[name]) for name in self.names]
 
-    def admit(self, key: Key, url: str | None, once: Any = None) -> Answer:
-        """Let a witness cosign from now on."""
+    def admit(self, key: Key, url: str | None, once: Any = None, by_name: bool = False) -> Answer:
+        """Let a witness cosign from now on.
+
+        by_name: whoever starts the service named it, so its address need not be public
+        """
         if url is not None and not url.startswith(("http://", "https://")):
             raise ConfigError(f"'{url}' is not the address of a witness: http:// or https://.")
+        if url is not None and by_name:
+            self._by_name.add(url)
+        elif url is not None and url not in self._by_name:
+            self._check_public(url)
         answer = self._ledger.submit(AddWitness(key, url), once).result()
         self.read_again()
         return answer
+
+    @staticmethod
+    def _check_public(url: str) -> None:
+        from rescind.proof.reaching import address_of
+
+        try:
+            address_of(url)
+        except DataError as error:
+            raise ConfigError(
+                f"{error} Give a public address, or name it at the start: "
+                f"rescind serve --witness URL=KEY."
+            ) from None
 
     def dismiss(self, key_id: str, once: Any = None) -> Answer:
         """Ask the witness whose key has this id no more."""
@@ -182,7 +203,9 @@ class Witnesses:
             if set(self._urls) <= set(self._kept.get(len(self._ledger.tree), ())):
                 return
             addresses = {self._urls[name]: self._keys[name] for name in self._urls}
-            asking = Cosigning(addresses, self._log.own_checkpoint, self._ledger.tree)
+            asking = Cosigning(
+                addresses, self._log.own_checkpoint, self._ledger.tree, self._by_name
+            )
             wrong = asking.ask_all()
             self.problems = {addresses[url].name: why for url, why in wrong.items()}
             if (note := asking.note_with(-1)) is not None:

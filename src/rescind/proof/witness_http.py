@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
 
 from rescind.errors import ConfigError, DataError, RescindError
+from rescind.proof import reaching
 from rescind.proof.log_folder import LogFolder
 from rescind.proof.notes import LARGEST, Key, opened
 from rescind.proof.tlog import Tree
@@ -63,15 +62,16 @@ def ask(url: str, witness: Key, log: LogFolder) -> int:
     return log.cosigned(cosignature(url, witness, log.note, log.tree), witness)
 
 
-def cosignature(url: str, witness: Key, note: str, tree: Tree) -> str:
+def cosignature(url: str, witness: Key, note: str, tree: Tree, anywhere: bool = True) -> str:
     """Return a witness's line under a signed checkpoint, or raise `DataError`.
 
     The first request claims that the witness saw nothing yet; it answers with what it saw.
     note: of the log whose tree this is, which may have grown since
+    anywhere: also at an address that is not public
     """
     point, _ = opened(note, ())
     note = bare(note)
-    reply = _post(url, request_body(0, [], note))
+    reply = _post(url, request_body(0, [], note), anywhere)
     if reply.status == 409 and reply.content_type == SIZE_TYPE:
         old = reply.body.strip()
         if not old.isdecimal() or int(old) > point.size:
@@ -80,7 +80,7 @@ def cosignature(url: str, witness: Key, note: str, tree: Tree) -> str:
                 f"rolled back. Restore the log from a newer copy."
             )
         path = tree.consistency(int(old), point.size)
-        reply = _post(url, request_body(int(old), path, note))
+        reply = _post(url, request_body(int(old), path, note), anywhere)
         if reply.status == 409:
             raise DataError(
                 f"the witness refused: it has signed {old} entries of another history of this log, "
@@ -107,8 +107,18 @@ class Cosigning:
     For a service: call `ask_all` from a thread of its own, every ten seconds.
     """
 
-    def __init__(self, witnesses: Mapping[str, Key], newest: Callable[[], str], tree: Tree) -> None:
-        """witnesses: their keys by address    newest: returns the log's signed checkpoint"""
+    def __init__(
+        self,
+        witnesses: Mapping[str, Key],
+        newest: Callable[[], str],
+        tree: Tree,
+        by_name: Container[str] = (),
+    ) -> None:
+        """witnesses: their keys by address    newest: returns the log's signed checkpoint
+
+        by_name: addresses that need not be public
+        """
+        self._by_name = by_name
         self._witnesses, self._newest, self._tree = dict(witnesses), newest, tree
         self._note = ""
 
@@ -118,7 +128,7 @@ class Cosigning:
         lines = ""
         for url, key in self._witnesses.items():
             try:
-                lines += cosignature(url, key, note, self._tree)
+                lines += cosignature(url, key, note, self._tree, url in self._by_name)
             except RescindError as error:
                 problems[url] = str(error)
         if lines:
@@ -131,17 +141,13 @@ class Cosigning:
         return note if note and opened(note, ())[0].size > leaf else None
 
 
-def _post(url: str, body: bytes) -> Reply:
+def _post(url: str, body: bytes, anywhere: bool) -> Reply:
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"'{url}' is not the address of a witness: expected http:// or https://.")
-    request = Request(url.rstrip("/") + ROUTE, data=body, method="POST")
     try:
-        with urlopen(request, timeout=WAIT) as answer:
-            text = answer.read(LARGEST).decode("utf-8", "replace")
-            return Reply(answer.status, text, answer.headers.get("Content-Type", ""))
-    except HTTPError as error:
-        text = error.read(LARGEST).decode("utf-8", "replace")
-        return Reply(error.code, text, error.headers.get("Content-Type", ""))
-    except (URLError, OSError, ValueError) as error:
-        why = getattr(error, "reason", None) or error
-        raise DataError(f"cannot be reached ({why}). Is rescind witness running there?") from None
+        answer = reaching.post(url.rstrip("/") + ROUTE, body, {}, WAIT, LARGEST, anywhere)
+    except reaching.NotPublic as error:
+        raise DataError(f"{error} Name it at the start: rescind serve --witness URL=KEY.") from None
+    except DataError as error:
+        raise DataError(f"{error} Is rescind witness running there?") from None
+    return Reply(answer.status, answer.body.decode("utf-8", "replace"), answer.content_type)

@@ -35,8 +35,9 @@ class Service:
     def __init__(self, ledger: Ledger, settings: Settings) -> None:
         self.ledger, self.settings = ledger, settings
         self.hosts = frozenset(settings.hosts)
-        self.limits, self.probing = Limits(settings.limits, settings.accounts), Probing()
-        self.measures, self.events = Measures(), Events()
+        self.limits = Limits(settings.limits, settings.accounts, settings.changes)
+        self.probing = Probing()
+        self.measures, self.events = Measures(), Events(settings.connections // 2)
         self._arriving: Arriving | None = None
         self.ceremonies, self.callers = Ceremonies(settings), Callers(ledger)
         self.entrances: dict[bytes, bytes] = {}

@@ -83,7 +83,7 @@ async def _body_is_json(request: Request) -> None:
     """Refuse a body that cannot be read also where nothing is asked for: it was meant to say so."""
     try:
         json.loads(await request.body() or b"{}")
-    except (ValueError, RecursionError):
+    except ValueError:
         raise of_validation([{"loc": ("body",), "msg": "JSON decode error"}]) from None
 
 

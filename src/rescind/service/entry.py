@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
+from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from rescind.ledger import accounts, credentials
@@ -20,6 +21,7 @@ from rescind.service.answers import reply, signed_in, signed_out
 from rescind.service.callers import Caller, digest_of, new_secret
 from rescind.service.context import Service
 from rescind.service.doors import Doors, TheCaller, TheService
+from rescind.service.limits import network_of
 from rescind.service.passkeys import REGISTER, SIGN_IN, Ceremony, credential_id
 from rescind.service.policy import Role
 
@@ -28,7 +30,7 @@ router = Doors()
 
 @router.at("POST /v1/account/begin", bodies.Begun)
 async def begin_account(
-    body: bodies.BeginAccount, service: TheService, caller: TheCaller
+    request: Request, body: bodies.BeginAccount, service: TheService, caller: TheCaller
 ) -> Response:
     """Begin to register a passkey: for a new account, one more for yours, or as an operator.
 
@@ -50,7 +52,9 @@ async def begin_account(
         if not caller.confirmed:
             raise problems.confirm_first()
         person = caller.id
-    name, options = service.ceremonies.begin_registration(person, invitation, code)
+    name, options = service.ceremonies.begin_registration(
+        _network(request), person, invitation, code
+    )
     return reply({"ceremony": name, "options": options})
 
 
@@ -72,6 +76,10 @@ async def finish_account(body: bodies.Ceremony, service: TheService, caller: The
     texts, codes = await asyncio.to_thread(recovery.new_codes)
     await service.submit(accounts.OpenAccount(passkey, codes, NewSession(digest, Role.PERSON)))
     return signed_in({"role": Role.PERSON, "recovery_codes": texts}, secret, 201)
+
+
+def _network(request: Request) -> str:
+    return network_of(request.client.host if request.client else "")
 
 
 async def _return(service: Service, ceremony: Ceremony, passkey: Passkey) -> Response:
@@ -121,9 +129,9 @@ async def recover(body: bodies.Recover, service: TheService) -> Response:
 
 
 @router.at("POST /v1/session/begin", bodies.Begun)
-async def begin_session(service: TheService) -> Response:
+async def begin_session(request: Request, service: TheService) -> Response:
     """Begin to sign in, or to confirm."""
-    name, options = service.ceremonies.begin_sign_in()
+    name, options = service.ceremonies.begin_sign_in(_network(request))
     return reply({"ceremony": name, "options": options})
 
 

@@ -12,9 +12,17 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from typing import Any
 
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from rescind.service import problems
+from rescind.service.limits import CONNECTIONS, Seats
+
 OPERATORS = b"operators"
 """The channel of operators; people have their own, by their 16 bytes."""
 EVERYBODY = b"everybody"
+STREAMS = 10
+"""Of one person, operator or token: a page has one in each of its tabs."""
 WAITING = 100
 """Events kept for a listener that is slow."""
 BEAT_SECONDS = 15.0
@@ -23,8 +31,8 @@ BEAT_SECONDS = 15.0
 class Events:
     """Hands events from the writer's thread to whoever listens."""
 
-    def __init__(self, beat: float = BEAT_SECONDS) -> None:
-        self.beat = beat
+    def __init__(self, most: int = CONNECTIONS // 2, beat: float = BEAT_SECONDS) -> None:
+        self.beat, self.seats = beat, Seats(most, STREAMS)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listeners: dict[bytes, set[asyncio.Queue[bytes | None]]] = {}
         self._number = 0
@@ -87,3 +95,23 @@ class Events:
     def listeners(self) -> int:
         """How many streams are open."""
         return sum(map(len, self._listeners.values()))
+
+
+class Listening(StreamingResponse):
+    """A stream of events. It holds a seat while it is open, however it ends."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: Events, channel: bytes, who: bytes) -> None:
+        super().__init__(events.stream(channel))
+        self.seats, self.who = events.seats, who
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send events until the caller goes away, or say that too many streams are open."""
+        if not self.seats.take(self.who):
+            await problems.too_much_open("streams of events").response()(scope, receive, send)
+            return
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self.seats.give_back(self.who)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -40,6 +41,12 @@ HEADERS = (
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
+HSTS = (b"strict-transport-security", b"max-age=31536000")
+"""A year. Other names below ours are not ours to decide about."""
+DEEPEST = 32
+"""Lists and objects within each other, in a body."""
+TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+BRACKET = re.compile(rb"[\[\]{}]")
 Plainly = Callable[[Request, "Service", Caller], Awaitable[Response | None]]
 PLAINLY, ADMITTED = "plainly", "caller"
 AGENTS = "/drp/"
@@ -67,6 +74,7 @@ class GuardedRoute(APIRoute):
                 rule = POLICY[lines[request.method]]
                 service: Service = request.app.state.service
                 request.state.caller = await admit(service, rule, request)
+                await check_depth(rule, request)
             return await inner(request)
 
         return guarded
@@ -104,7 +112,8 @@ async def admit(service: Service, rule: Rule, request: Request) -> Caller:
         _same_site(service, rule, headers)
         _body(rule, headers)
     address = request.client.host if request.client else ""
-    await service.limits.take(rule.limit, caller.session, address)
+    person = caller.id if caller.role is Role.PERSON else b""
+    await service.limits.take(rule.limit, caller.session, address, person)
     status = policy.verdict(rule, caller.role, caller.scopes)
     if status == 200 or (rule.scope == "metrics" and service.is_local(request)):
         return caller
@@ -160,12 +169,28 @@ def _body(rule: Rule, headers: Sent) -> None:
         raise Problem(415, f"The body is {kind or 'of no type'}.", f"Send {wanted}.")
 
 
+async def check_depth(rule: Rule, request: Request) -> None:
+    """Refuse JSON that is nested so deeply that reading it could use up the stack."""
+    if request.method in SAFE or rule.signed:
+        return
+    body = await request.body()
+    if body.count(b"[") + body.count(b"{") <= DEEPEST:
+        return
+    # Brackets within a text are none, unless each character has several bytes.
+    bare, depth = body if b"\0" in body else TEXT.sub(b"", body), 0
+    for bracket in BRACKET.findall(bare):
+        depth += 1 if bracket in b"[{" else -1
+        if depth > DEEPEST:
+            raise problems.too_deep(DEEPEST)
+
+
 class Frame:
     """The outermost layer: headers of every answer, counts, and a problem for what failed."""
 
     def __init__(self, app: ASGIApp, service: Service, hot: Sequence[GuardedRoute] = ()) -> None:
         """hot: routes that may answer here, without the layers of FastAPI; their paths are fixed"""
         self.app, self.service = app, service
+        self._headers = (*HEADERS, HSTS) if service.settings.encrypted else HEADERS
         lines = [(method, one.path_format, one) for one in hot for method in one.methods or ()]
         self._hot = {(m, path): (one, POLICY[f"{m} {path}"]) for m, path, one in lines}
 
@@ -181,7 +206,7 @@ class Frame:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 given = message["headers"]
-                message["headers"] = [*given, *HEADERS]
+                message["headers"] = [*given, *self._headers]
                 if not any(name == b"cache-control" for name, _ in given):
                     message["headers"].append((b"cache-control", b"no-store"))
                 seconds = time.perf_counter() - start
@@ -197,6 +222,8 @@ class Frame:
                     return
                 receive = _again(await request.body(), receive)
             await self.app(scope, receive, framed)
+        except ClientDisconnect:  # nobody is there any more to be told
+            return
         except Exception as error:
             if status:  # the answer has begun, so the connection can only be cut
                 problems.of(error)
@@ -207,6 +234,7 @@ class Frame:
         """Answer a request that is as it should be; None: the described route has to look."""
         request.scope["route"] = route
         request.state.caller = caller = await admit(self.service, rule, request)
+        await check_depth(rule, request)
         assert route.plainly is not None
         return await route.plainly(request, self.service, caller)
 

@@ -1,4 +1,4 @@
-"""How often somebody may call: per session, else per address.
+"""How often somebody may call: per session, else per address; how much may be open at once.
 
 A request to erase is slowed, never refused.
 """
@@ -6,8 +6,11 @@ A request to erase is slowed, never refused.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import time
+from collections import Counter
 from collections.abc import Hashable
+from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
@@ -24,6 +27,10 @@ class Rate(NamedTuple):
 
 ACCOUNTS = 5
 """New accounts an hour from one address, or as many as `serve --accounts-per-hour` says."""
+CHANGES = 300
+"""Changes a day of one person, or as many as `serve --changes-per-day` says."""
+CONNECTIONS = 1000
+"""Open at once, or as many as `serve --connections` says."""
 RATES: dict[str, Rate] = {
     "sign-in": Rate(10, 60),
     "account": Rate(ACCOUNTS, 3600),
@@ -31,12 +38,17 @@ RATES: dict[str, Rate] = {
     "change": Rate(120, 60),
     "erase": Rate(120, 60),
     "contribute": Rate(30, 60),  # a difference is up to 5,000 records, and a page sends few
+    "day": Rate(CHANGES, 24 * 3600),
 }
+CHANGING = frozenset({"change", "erase", "contribute"})
+"""What makes the ledger grow: counted by person and day, too, whatever session sends it."""
 BY_ADDRESS = frozenset({"sign-in", "account"})
 """Counted before anybody is known, so a new session does not start the count anew."""
 SLOWED_SECONDS = 1.0
 TIDY_SECONDS = 60.0
 """How often counts that have ended are thrown away."""
+TURN_SECONDS = 10.0
+"""From one request to erase to the next, of somebody whose changes of the day are spent."""
 PROBES = 20
 """Different sets of loans per person and release that get a list of their own."""
 
@@ -44,18 +56,23 @@ PROBES = 20
 class Limits:
     """Counts calls in memory. A restart forgets the counts, and an attacker cannot cause one."""
 
-    def __init__(self, on: bool = True, accounts: int = ACCOUNTS) -> None:
-        self.on, self.accounts = on, accounts
+    def __init__(self, on: bool = True, accounts: int = ACCOUNTS, changes: int = CHANGES) -> None:
+        self.on, self.most = on, {"account": accounts, "day": changes}
         self.sleep, self.clock = asyncio.sleep, time.monotonic
-        self._windows: dict[tuple[Limit, Hashable], list[float]] = {}
-        """When a count ends, and what it is."""
+        self._windows: dict[tuple[str, Hashable], list[float]] = {}
+        """When a count ends, what it is, and whose turn was given out last."""
         self._tidied = 0.0
 
-    async def take(self, limit: Limit, session: bytes, address: str) -> None:
+    async def take(self, limit: Limit, session: bytes, address: str, person: bytes = b"") -> None:
         """Count one call; raise 429 if there were too many."""
         if not self.on or limit == "none":
             return
         wait = self._hit(limit, address if limit in BY_ADDRESS or not session else session)
+        if person and limit in CHANGING and (spent := self._hit("day", person)):
+            if limit != "erase":
+                raise problems.too_many_today(self.most["day"], ceil(spent))
+            await self.sleep(self._turn(self._windows["day", person]))
+            return
         if not wait:
             return
         if limit == "erase":
@@ -63,18 +80,22 @@ class Limits:
             return
         raise problems.too_many(ceil(wait))
 
-    def _hit(self, limit: Limit, who: Hashable) -> float:
+    def _hit(self, limit: str, who: Hashable) -> float:
         """Count one call; return the seconds until the next one is allowed, 0 for this one."""
         now, rate = self.clock(), RATES[limit]
-        if limit == "account":
-            rate = rate._replace(most=self.accounts)
         window = self._windows.get((limit, who))
         if window is None or window[0] <= now:
             self._tidy(now)
-            self._windows[limit, who] = [now + rate.seconds, 1]
+            self._windows[limit, who] = [now + rate.seconds, 1, now]
             return 0.0
         window[1] += 1
-        return window[0] - now if window[1] > rate.most else 0.0
+        return window[0] - now if window[1] > self.most.get(limit, rate.most) else 0.0
+
+    def _turn(self, window: list[float]) -> float:
+        """Return the seconds until the turn of one more call: turns are apart, also in parallel."""
+        now = self.clock()
+        window[2] = max(now, window[2]) + TURN_SECONDS
+        return window[2] - now
 
     def _tidy(self, now: float) -> None:
         if now - self._tidied >= TIDY_SECONDS:
@@ -84,6 +105,44 @@ class Limits:
     def __len__(self) -> int:
         """How many counts are kept."""
         return len(self._windows)
+
+
+@lru_cache(4096)
+def network_of(address: str) -> str:
+    """Return by what an address is counted: IPv4 whole, IPv6 by its /64, which one line has."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:  # a socket of the file system, or nothing
+        return address
+    if isinstance(found, ipaddress.IPv6Address):
+        if found.ipv4_mapped is None:
+            return str(ipaddress.ip_network((found, 64), strict=False))
+        found = found.ipv4_mapped
+    return str(found)
+
+
+class Seats:
+    """Counts what is open at once: in all, and of each."""
+
+    def __init__(self, most: int, each: int) -> None:
+        self.most, self.each = most, max(1, each)
+        self.open = 0
+        self._by: Counter[Hashable] = Counter()
+
+    def take(self, who: Hashable) -> bool:
+        """Return whether one more may be open; whoever took a seat gives it back."""
+        if self.open >= self.most or self._by[who] >= self.each:
+            return False
+        self.open += 1
+        self._by[who] += 1
+        return True
+
+    def give_back(self, who: Hashable) -> None:
+        """Free a seat."""
+        self.open -= 1
+        self._by[who] -= 1
+        if not self._by[who]:
+            del self._by[who]
 
 
 class Probing:

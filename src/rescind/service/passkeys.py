@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +32,7 @@ from rescind.service.settings import Settings
 
 SECONDS = 300.0
 MOST = 10_000
-"""Ceremonies kept at once; the oldest goes first."""
+"""Ceremonies kept at once. Then the oldest goes of whichever network has most of them."""
 REGISTER, SIGN_IN = "register", "sign-in"
 NAME = "rescind"
 
@@ -43,6 +44,8 @@ class Ceremony:
     kind: str
     challenge: bytes
     until: float
+    network: str
+    """Where it was begun (`limits.network_of`)."""
     person: bytes = b""
     """Who adds a passkey to an account; empty for a new account."""
     invitation: bytes = b""
@@ -57,9 +60,12 @@ class Ceremonies:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._open: dict[str, Ceremony] = {}
+        """By id, the oldest first."""
+        self._by: Counter[str] = Counter()
+        """How many each network has."""
 
     def begin_registration(
-        self, person: bytes = b"", invitation: bytes = b"", code: bytes = b""
+        self, network: str, person: bytes = b"", invitation: bytes = b"", code: bytes = b""
     ) -> tuple[str, dict[str, Any]]:
         """Return the ceremony's id and what the browser gets to make a passkey."""
         options = generate_registration_options(
@@ -73,20 +79,20 @@ class Ceremonies:
             ),
         )
         until = time.time() + SECONDS
-        one = Ceremony(REGISTER, options.challenge, until, person, invitation, code)
+        one = Ceremony(REGISTER, options.challenge, until, network, person, invitation, code)
         return self._keep(one), options_to_json_dict(options)
 
-    def begin_sign_in(self) -> tuple[str, dict[str, Any]]:
+    def begin_sign_in(self, network: str) -> tuple[str, dict[str, Any]]:
         """Return the ceremony's id and what the browser gets to use a passkey."""
         options = generate_authentication_options(
             rp_id=self.settings.rp_id, user_verification=UserVerificationRequirement.REQUIRED
         )
-        one = Ceremony(SIGN_IN, options.challenge, time.time() + SECONDS)
+        one = Ceremony(SIGN_IN, options.challenge, time.time() + SECONDS, network)
         return self._keep(one), options_to_json_dict(options)
 
     def take(self, name: str, kind: str) -> Ceremony:
         """Return a ceremony and forget it: a challenge is answered once."""
-        one = self._open.pop(name, None)
+        one = self._drop(name) if name in self._open else None
         if one is None or one.kind != kind or one.until < time.time():
             raise Problem(
                 422,
@@ -127,11 +133,22 @@ class Ceremonies:
         return Passkey(known.id, known.public_key, found.new_sign_count, known.name)
 
     def _keep(self, one: Ceremony) -> str:
-        name = secrets.token_urlsafe(24)
+        name, now = secrets.token_urlsafe(24), time.time()
+        while self._open and (first := next(iter(self._open))) and self._open[first].until < now:
+            self._drop(first)
         if len(self._open) >= MOST:
-            del self._open[next(iter(self._open))]
+            most = max(self._by, key=self._by.__getitem__)
+            self._drop(next(name for name, old in self._open.items() if old.network == most))
         self._open[name] = one
+        self._by[one.network] += 1
         return name
+
+    def _drop(self, name: str) -> Ceremony:
+        one = self._open.pop(name)
+        self._by[one.network] -= 1
+        if not self._by[one.network]:
+            del self._by[one.network]
+        return one
 
 
 def credential_id(credential: Mapping[str, Any]) -> bytes:

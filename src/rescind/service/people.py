@@ -5,14 +5,13 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
 from fastapi import Query
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from rescind.ledger import accounts, agency, lending
 from rescind.ledger.batch import Items
@@ -32,7 +31,7 @@ from rescind.service.answers import moment, reply, told
 from rescind.service.callers import Caller, new_secret
 from rescind.service.context import Service
 from rescind.service.doors import Doors, TheCaller, TheService, once, place
-from rescind.service.events import OPERATORS
+from rescind.service.events import OPERATORS, Listening
 from rescind.service.plainly import Change
 from rescind.service.policy import Role
 from rescind.service.problems import Problem
@@ -358,12 +357,7 @@ def release_file(digest: str, service: TheService) -> Response:
 async def events(service: TheService, caller: TheCaller) -> Response:
     """Stream changes of state: your requests; for operators requests, releases and rounds."""
     channel = caller.id if caller.role is Role.PERSON else OPERATORS
-
-    async def stream() -> AsyncIterator[bytes]:
-        async for text in service.events.stream(channel):
-            yield text
-
-    return StreamingResponse(stream(), media_type="text/event-stream")
+    return Listening(service.events, channel, caller.id or caller.session)
 
 
 # ------------------------------------------------------------------ the link, without an account

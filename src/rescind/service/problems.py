@@ -13,6 +13,7 @@ import secrets
 import traceback
 from collections.abc import Collection, Mapping, Sequence
 from http import HTTPStatus
+from math import ceil
 from typing import Any
 
 from starlette.responses import Response
@@ -195,6 +196,36 @@ def too_many(seconds: int) -> Problem:
         "Too many requests from here.",
         f"Wait {seconds} s, then send it again.",
         headers={"Retry-After": str(max(1, seconds))},
+    )
+
+
+def too_many_today(most: int, seconds: int) -> Problem:
+    """The changes that one person may make in a day are spent."""
+    return Problem(
+        429,
+        f"You made {most} changes since yesterday, which is the limit of a day.",
+        f"Wait {ceil(seconds / 3600)} h. Taking back still works, slowly: take back all at once.",
+        kind="day-spent",
+        headers={"Retry-After": str(seconds)},
+    )
+
+
+def too_much_open(what: str) -> Problem:
+    """Somebody holds as much open at once as they may."""
+    return Problem(
+        429,
+        f"Too many {what} are open from here.",
+        "End some of them, or wait until they have ended.",
+        headers={"Retry-After": "10"},
+    )
+
+
+def too_deep(most: int) -> Problem:
+    """JSON of lists within lists: reading it would use up the stack."""
+    return Problem(
+        422,
+        f"The body is nested deeper than {most} levels.",
+        "Send it flat; GET /openapi.json describes it.",
     )
 
 

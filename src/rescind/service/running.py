@@ -29,7 +29,7 @@ from rescind.proof.notes import WITNESS, Key
 from rescind.service import bringing, demonstration, entrances
 from rescind.service.app import create_app
 from rescind.service.callers import new_secret
-from rescind.service.limits import ACCOUNTS
+from rescind.service.limits import ACCOUNTS, CHANGES, CONNECTIONS
 from rescind.service.policy import Role
 from rescind.service.settings import Settings
 
@@ -63,6 +63,8 @@ class Doorway:
     insecure: bool = False
     demo: bool = False
     accounts: int = ACCOUNTS
+    changes: int = CHANGES
+    connections: int = CONNECTIONS
 
     def __post_init__(self) -> None:
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -125,6 +127,8 @@ class Doorway:
             behind_proxy=bool(self.behind_proxy),
             business=business,
             accounts=self.accounts,
+            changes=self.changes,
+            connections=self.connections,
         )
 
 
@@ -318,23 +322,17 @@ def _serve(
     listening: socket.socket,
     say: Say,
 ) -> None:
-    import uvicorn
+    from rescind.service import connections  # with uvicorn: nothing else waits for it
 
     app = create_app(ledger, settings)
     for url, key in wanted.witnesses_found():
-        app.state.service.log.witnesses.admit(key, url)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            log_level="warning",
-            access_log=False,  # addresses of requests hold ids
-            server_header=False,
-            date_header=True,
-            proxy_headers=bool(door.behind_proxy),
-            ssl_certfile=door.tls_cert,
-            ssl_keyfile=door.tls_key,
-            timeout_graceful_shutdown=STOP_SECONDS,
-        )
+        app.state.service.log.witnesses.admit(key, url, by_name=True)
+    server = connections.server(
+        app,
+        settings,
+        ssl_certfile=door.tls_cert,
+        ssl_keyfile=door.tls_key,
+        timeout_graceful_shutdown=STOP_SECONDS,
     )
     if note := name_differs(app.state.service.log.name, settings):
         say(note)

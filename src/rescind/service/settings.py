@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rescind.service.limits import ACCOUNTS
+from rescind.service.limits import ACCOUNTS, CHANGES, CONNECTIONS
 
 INSECURE = "This service is reached without encryption: others on the way can read everything."
 
@@ -24,6 +24,8 @@ class Settings:
     limits: bool = True
     """Off for measurements and for tests that call every route."""
     accounts: int = ACCOUNTS
+    changes: int = CHANGES
+    connections: int = CONNECTIONS
     business: str = "RESCIND"
     """What agents call us (`business-id` of the Data Rights Protocol)."""
 
@@ -31,6 +33,11 @@ class Settings:
     def rp_id(self) -> str:
         """The name that passkeys are bound to: the host without scheme and port."""
         return self.origin.partition("://")[2].partition(":")[0]
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether browsers may insist on https from now on. The name localhost has other ports."""
+        return self.origin.startswith("https://") and self.rp_id != "localhost"
 
     @property
     def warnings(self) -> list[str]:
