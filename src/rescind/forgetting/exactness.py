@@ -115,8 +115,10 @@ def checked(
     Returns the platform's retraining, in the unlearner's name if its own result is equal in
     everything, and what differed.
     """
+    ours = unlearn_and_purge(
+        fed, replace(request, away=()), Retrain()
+    )  # before theirs can touch it
     mine = unlearn_and_purge(fed, request, unlearner, exact=True)
-    ours = unlearn_and_purge(fed, replace(request, away=()), Retrain())
     wrong = list(differences(mine.fed, ours.fed))
     ours.cost.add(mine.cost)
     known = exactness(ours)
