@@ -78,8 +78,8 @@ def exactness(done: Forgotten) -> Exactness:
     if not vouched(by):
         return Exactness(False, f"{type(by).__name__} counts as exact (exact = True), not checked.")
     if code := claimed_by(by, done.fed.method, done.fed.executor):
-        says = f"Claimed by code {code}: the platform ran it again, and cannot tell what it brought"
-        return Exactness(False, f"{says} from an earlier run.", code)
+        says = f"Claimed by code {code}, not shown: it can bring back what an earlier run learnt."
+        return Exactness(False, says, code)
     return Exactness(True, _repeated(done)) if retrains(by) else _added_up(done)
 
 
