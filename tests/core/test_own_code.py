@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import random  # noqa: TID251 - what is refused here
 from dataclasses import dataclass, replace
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from rescind.core import kept_values, own_code
+from rescind.core import own_code
 from rescind.core.executor import InProcess
 from rescind.core.federation import Federation
 from rescind.core.guards import Clip
@@ -256,138 +255,7 @@ def test_ranges_of_rows_are_not_read_for_methods_of_rescind(monkeypatch):
     assert read
 
 
-# -- values that are kept between calls -----------------------------------------------------------
-
-CACHE, SEEN, CALLS, SUMS, RATES = {}, [], 0, [], [1.0, 0.5]
-
-
-class Caches(Popularity):
-    def server_step(self, state, sums, world, clock):
-        total = CACHE.setdefault("item", sums["train"].totals["item"])
-        return state.next({"item": total})
-
-
-class Rebinds(Popularity):
-    LAST = None
-
-    def server_step(self, *given):
-        type(self).LAST = super().server_step(*given)
-        return type(self).LAST
-
-
-class Hides(Popularity):
-    """In the class a value of the same name does not change."""
-
-    CACHE = ()
-    server_step = Caches.server_step
-
-
-class Numbers(FedAvg):
-    def client_loss(self, *given):
-        global CALLS  # noqa: PLW0603 - as authors do
-        CALLS += 1
-        return super().client_loss(*given)
-
-
-class InAList(Popularity):
-    def server_step(self, state, sums, world, clock):
-        if not SUMS:
-            SUMS.append(sums["train"].totals["item"])
-        return state.next({"item": SUMS[0]})
-
-
-class ByDefault(Popularity):
-    def server_step(self, state, sums, world, clock, memo={}):  # noqa: B006 - as authors do
-        return state.next({"item": memo.setdefault("item", sums["train"].totals["item"])})
-
-
-class OnItself(Popularity):
-    def server_step(self, state, sums, world, clock):
-        if not hasattr(self, "total"):
-            object.__setattr__(self, "total", sums["train"].totals["item"])
-        return state.next({"item": self.total})
-
-
-class OnAFunction(Popularity):
-    def server_step(self, *given):
-        helped.last = super().server_step(*given)
-        return helped.last
-
-
-def helped():
-    """Nothing: a place for values."""
-
-
-class Collects(Popularity):
-    """The control: a list to look at later."""
-
-    def server_step(self, state, *given):
-        SEEN.append(state.round * RATES[0])
-        return super().server_step(state, *given)
-
-
-@pytest.mark.parametrize(
-    ("made", "what"),
-    [
-        (Caches, r"Caches\.server_step keeps values between calls \(CACHE\)"),
-        (Hides, r"Hides\.server_step keeps values between calls \(CACHE\)"),
-        (ByDefault, r"ByDefault\.server_step keeps values between calls \(memo\)"),
-        (OnItself, r"OnItself\.server_step keeps values between calls \(total\)"),
-        (OnAFunction, r"OnAFunction\.server_step keeps values .* \(helped\.last\)"),
-        (Rebinds, r"Rebinds\.server_step keeps values between calls \(LAST\)"),
-        (lambda: Numbers(model=MF(dim=2)), r"Numbers\.client_train keeps values .*\(CALLS\)"),
-    ],
-)
-def test_a_value_that_goes_from_one_run_to_the_next_is_refused(made, what):
-    CACHE.clear()
-    with pytest.raises(ConfigError, match=what):
-        learn(made(), rounds=1)
-
-
-def test_a_list_may_collect_what_somebody_wants_to_look_at():
-    learn(Collects(), rounds=2)
-    assert SEEN == [0, 1], "once a round, also where it is asked twice"
-    assert RATES == [1.0, 0.5], "a list of settings stays"
-
-
-def test_a_list_that_is_read_takes_nothing_into_the_next_run():
-    learn(InAList(), rounds=2)  # the first run is what it would be without
-    with pytest.raises(ConfigError, match=r"a list that calls have filled \(.*SUMS\)"):
-        learn(InAList(), rounds=1, clients=11)
-
-
-class Scaled(Popularity):
-    def server_step(self, state, sums, world, clock):
-        SCALES.append(0.0)
-        total = sums["train"].totals["item"] * SCALES[0]
-        return state.next({"item": total})
-
-
-SCALES = [1.0]
-
-
-def test_a_list_that_its_author_changes_between_runs_is_a_setting():
-    one = learn(Scaled(), rounds=1)
-    SCALES[0] = 2.0
-    two = learn(Scaled(), rounds=1)
-    assert torch.equal(two.now.state.public["item"], 2 * one.now.state.public["item"])
-    SCALES.clear()
-    SCALES.append(3.0)
-    learn(Scaled(), rounds=1)
-    assert SCALES == [3.0, 0.0]
-
-
-def test_a_list_of_data_beside_a_method_is_neither_copied_nor_kept():
-    method, rows = Scaled(), [0.0] * (kept_values.DATA + 1)
-    globals()["ROWS"] = rows
-    try:
-        with kept_values.diaries(method) as lists:
-            assert {name for name, *_ in lists} >= {"SCALES"}
-            assert "ROWS" not in {name for name, *_ in lists}
-            rows.append(1.0)
-        assert not any(kept is rows for kept, *_ in kept_values._LEFT.values())
-    finally:
-        del globals()["ROWS"]
+# -- what a method may use ------------------------------------------------------------------------
 
 
 class Inferring(Popularity):
@@ -403,30 +271,8 @@ class Inferring(Popularity):
 
 
 def test_a_method_may_use_inference_mode():
-    with torch.inference_mode():
-        globals()["KEPT"] = torch.zeros(2)
-    try:
-        fed, same = learn(Inferring(), rounds=3), learn(Popularity(), rounds=3)
-    finally:
-        del globals()["KEPT"]
+    fed, same = learn(Inferring(), rounds=3), learn(Popularity(), rounds=3)
     assert torch.equal(fed.now.state.public["item"], same.now.state.public["item"])
-
-
-@pytest.mark.parametrize(
-    "made",
-    [
-        lambda: torch.func.vmap(torch.dot),
-        lambda: torch.func.grad(torch.sum),
-        lambda: functools.wraps(functools.partial(np.add, 1))(lambda x: x),
-    ],
-)
-def test_a_function_around_a_built_in_one_may_stand_in_the_file(made):
-    globals()["HELPER"] = made()
-    try:
-        fed = learn(Collects(), rounds=1)
-    finally:
-        del globals()["HELPER"]
-    assert fed.now.state.round == 1
 
 
 @pytest.mark.parametrize("seed", ["0", None, 1.5, -1])

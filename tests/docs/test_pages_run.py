@@ -104,13 +104,13 @@ def test_own_method(tmp_path, patch, capsys):
 @pytest.mark.slow
 def test_add_a_method(tmp_path, patch, capsys):
     played = play(["docs/methods.md"], tmp_path, patch)
-    assert played.names["evidence"].receipt.done.level == "L3", "a method of one's own forgets"
+    assert played.names["evidence"].receipt.done.level == "L1", "a method of one's own claims"
     table = played.of("rescind table")
     for name in ("FedAvg", "Anchored", "Damped"):
         assert f"\n{name} " in table
     assert "Differences to 'FedAvg', paired by seed" in table
     assert "not shown, by" not in table, "the page runs enough seeds"
-    assert "level L3" in played.of("rescind forget")
+    assert "Claimed by code anchored.py sha256:" in played.of("rescind forget")
     assert (tmp_path / "runs" / "before" / "model").is_dir(), "the copy from before"
 
 
@@ -133,7 +133,8 @@ def test_the_classes_of_the_page_about_methods_learn_and_forget(tmp_path, patch,
     for method in (damped(), anchored(model=rs.models.MF(dim=2))):
         before = rs.Federation.start(tiny, method, seed=0).run(1)
         after, evidence = rs.forget(before, rs.Withdraw(3), audits="none")
-        assert evidence.receipt.done.level == "L3"
+        assert evidence.receipt.done.level == "L1"
+        assert "sha256:" in evidence.receipt.claims["claimed by code"]
         assert not bool((after.now.vault.holdings.records.client == 3).any())
 
 

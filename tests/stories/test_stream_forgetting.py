@@ -127,7 +127,7 @@ class KeepsTheTeacher(F3CRec):
         return super().server_turn(state, world, clock)
 
 
-# As if it were part of the package: a class from outside that keeps values is refused.
+# As if it were part of the package: of a class from outside, halves of a cohort are asked again.
 KeepsTheTeacher.__module__ = "rescind.methods"
 
 

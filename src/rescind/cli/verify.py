@@ -290,7 +290,7 @@ def _print(
     typer.echo(
         f"It says, on {receipt.time}: {shown(asked.kind)} of {shown(what)} of "
         f"{shown(people_of(asked.people))}, by {shown(done.unlearning)}.\n"
-        f"  level    {done.level}: {words.level_says(receipt)}\n"
+        f"  level    {done.level}: {shown(words.level_says(receipt))}\n"
         f"  verdict  {receipt.verdict}: {words.verdict_says(receipt)}"
     )
     if secret is not None and only_the_loan(receipt) and same_model(receipt, secret):

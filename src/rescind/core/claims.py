@@ -24,6 +24,8 @@ CONFIRMED, WAITED_FOR = "silos that confirmed", "silos waited for"
 """Over silos: who removed the records, and who has not yet."""
 COMPLETES = "completes"
 """Over silos: the digest of the receipt that waited for silos, when the last one has confirmed."""
+CLAIMED = "claimed by code"
+"""Code from outside rescind that alone claims exactness: its files, each with its digest."""
 _LONGEST = 250
 
 

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import inspect
 import random  # noqa: TID251 - to see whether others draw from it
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
+from functools import partial
+from operator import attrgetter
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -19,7 +23,6 @@ from torch import Tensor
 
 from rescind.core.cohort import Cohort
 from rescind.core.in_place import Unchanged
-from rescind.core.kept_values import Diaries, Kept, diaries, kept_by, without_calls
 from rescind.core.params import Params
 from rescind.core.returns import ANSWERS, ours
 from rescind.core.update import Rows, Sum, Update
@@ -30,6 +33,9 @@ T = TypeVar("T")
 ROUNDING = 1e-3
 """Of the largest value: two sums on a GPU differ by less, because it adds in any order."""
 
+_KNOWN = {"rescind", "torch", "numpy", *sys.stdlib_module_names}
+_MADE = 1 << 9
+"""Of the flags of a type: Python code made it."""
 _ASKED = {"checked_sum": "client_train"}
 """What an author has written of a function that is asked with checks."""
 
@@ -38,6 +44,48 @@ def outside(method: object) -> bool:
     """Return whether a method, or its model, is defined outside rescind."""
     parts = (method, getattr(method, "model", method))
     return any(not ours(type(part)) for part in parts)
+
+
+def foreign(*parts: object) -> list[type | FunctionType]:
+    """Return the classes and functions of others that parts are made of or configured with."""
+    found: list[type | FunctionType] = []
+    todo, seen = [*parts], dict[int, object]()
+    while todo:
+        part = todo.pop()
+        if id(part) in seen or isinstance(part, ModuleType):
+            continue
+        seen[id(part)] = part  # also holds it: another object may not get its identity
+        written = part if isinstance(part, type | FunctionType) else type(part)
+        classes = written.__mro__ if isinstance(written, type) else (written,)
+        found += [one for one in classes if not (_known(one) or one in found)]
+        if not isinstance(part, type):
+            todo += _within(part)
+    return found
+
+
+def _within(part: Any) -> list[Any]:
+    """Return the objects that an object holds."""
+    if isinstance(part, partial):
+        return [part.func, *part.args, *part.keywords.values()]
+    if isinstance(part, MethodType):
+        return [part.__func__, part.__self__]
+    held = [*getattr(part, "__dict__", {}).values()]
+    if isinstance(part, Mapping):
+        return [*held, *part.values()]
+    return [*held, *part] if isinstance(part, tuple | list | set | frozenset) else held
+
+
+def _known(part: type | FunctionType) -> bool:
+    """Return whether rescind or what it stands on has this. Anybody can write a `__module__`."""
+    if isinstance(part, type) and part.__module__ == "builtins":
+        return not part.__flags__ & _MADE
+    module = sys.modules.get(part.__module__)
+    if module is None or part.__module__.partition(".")[0] not in _KNOWN:
+        return False
+    try:
+        return attrgetter(part.__qualname__)(module) is part
+    except AttributeError:
+        return False
 
 
 def check_written(cls: type) -> None:
@@ -120,35 +168,20 @@ def repeatable(method: object, function: Callable[P, T], twice: bool) -> Callabl
     name = _ASKED.get(function.__name__, function.__name__)
 
     def asked(*given: P.args, **named: P.kwargs) -> T:
-        before, kept, given_to = _generators(), kept_by(method), written.bind(*given, **named)
+        before, given_to = _generators(), written.bind(*given, **named)
         unchanged = Unchanged(given_to.arguments, copy=False)
-        with diaries(method) as lists:
-            first = function(*given, **named)
-            unchanged.check(f"{type(method).__name__}.{name}")  # in code of a model, too
-            if kept_by(method) != kept:
-                _refuse_keeping(method, function, kept)
-            if not (twice or _generators() != before):
-                return first
-            with without_calls(lists):
-                second = function(*given, **named)
-            if not alike(first, second):
-                raise ConfigError(
-                    f"two calls of {type(method).__name__}.{name} with the same arguments differ, "
-                    f"so nobody could repeat this run, and forgetting would not be exact. Draw "
-                    f"random numbers from the clock (clock.uniform, clock.normal, clock.integers), "
-                    f"not from torch.rand, numpy or random{_filled(lists)}."
-                )
+        first = function(*given, **named)
+        unchanged.check(f"{type(method).__name__}.{name}")  # in code of a model, too
+        if (twice or _generators() != before) and not alike(first, function(*given, **named)):
+            raise ConfigError(
+                f"two calls of {type(method).__name__}.{name} with the same arguments differ, so "
+                f"nobody could repeat this run, and forgetting would not be exact. Draw random "
+                f"numbers from the clock (clock.uniform, clock.normal, clock.integers), not from "
+                f"torch.rand, numpy or random, and keep nothing between calls."
+            )
         return first
 
     return asked
-
-
-def _filled(lists: Diaries) -> str:
-    """Return words about the lists that a function may have read and calls have filled."""
-    names = sorted({name for name, kept, first in lists if len(kept) != len(first)})
-    return f", and read nothing from a list that calls have filled ({', '.join(names)})" * any(
-        names
-    )
 
 
 def _generators() -> tuple[Any, ...]:
@@ -156,20 +189,6 @@ def _generators() -> tuple[Any, ...]:
     _, key, place, *kept = np.random.get_state(legacy=True)  # noqa: TID251 - as above
     shared = torch.get_rng_state().numpy().tobytes()
     return shared, np.asarray(key).tobytes(), place, kept, random.getstate()
-
-
-# -- values that are kept between calls -----------------------------------------------------------
-
-
-def _refuse_keeping(method: object, function: Callable[..., Any], before: Kept) -> None:
-    now, name = kept_by(method), _ASKED.get(function.__name__, function.__name__)
-    changed = sorted({one[1] for one, value in now.items() if before.get(one) != value})
-    raise ConfigError(
-        f"{type(method).__name__}.{name} keeps values between calls ({', '.join(changed)}): "
-        f"another seed, and a model that is trained again without somebody, would get them, too. "
-        f"Keep what the server needs later in state.own (state.next(public, own)), what devices "
-        f"need in their private values, and what depends on arguments alone with functools.cache."
-    )
 
 
 def alike(one: Any, two: Any) -> bool:

@@ -10,6 +10,11 @@ it has checked the result:
   from zero, must be the sum it holds.
 - Any other claim is checked by making the rounds again: models, states and devices must be equal
   bit for bit, so that nothing else is kept either.
+
+Code from outside that trains is vouched for in none of these ways: what it reads, it may have
+written in an earlier run. A fresh process without files and network would not change that: the
+first run is not in it, and can leave the old model in the data, in installed packages or in what
+compares and signs.
 """
 
 from __future__ import annotations
@@ -22,13 +27,19 @@ from torch import Tensor
 from rescind.audits.finding import Finding
 from rescind.audits.layout import surplus
 from rescind.core import params
-from rescind.core.claims import AFTER
+from rescind.core.claims import AFTER, CLAIMED
 from rescind.core.federation import Federation
 from rescind.core.method import Unlearner
 from rescind.core.request import Request
 from rescind.core.settings import to_table
 from rescind.errors import DataError
-from rescind.forgetting.pipeline import Forgotten, retrains, subtracts, unlearn_and_purge
+from rescind.forgetting.pipeline import (
+    Forgotten,
+    claimed_by,
+    retrains,
+    unlearn_and_purge,
+    vouched,
+)
 from rescind.methods.unlearning.retrain import Retrain
 
 AGAIN = "The platform trained the rounds again without the records."
@@ -45,11 +56,18 @@ class Exactness:
 
     shown: bool
     says: str
+    code: str = ""
+    """Files and digests of the code from outside that alone claims it."""
 
     @property
     def finding(self) -> Finding:
         """Return the line of the receipt."""
         return Finding("exactness", "SHOWN", note=self.says)
+
+    @property
+    def claims(self) -> dict[str, str]:
+        """Return the claim of the receipt that names this code."""
+        return {CLAIMED: self.code} if self.code else {}
 
 
 def exactness(done: Forgotten) -> Exactness:
@@ -57,11 +75,12 @@ def exactness(done: Forgotten) -> Exactness:
     by = done.unlearner
     if not by.exact:
         return Exactness(False, f"{type(by).__name__} is approximate.")
-    if retrains(by):
-        return Exactness(True, _repeated(done))
-    if subtracts(by):
-        return _added_up(done)
-    return Exactness(False, f"{type(by).__name__} counts as exact (exact = True), not checked.")
+    if not vouched(by):
+        return Exactness(False, f"{type(by).__name__} counts as exact (exact = True), not checked.")
+    if code := claimed_by(by, done.fed.method, done.fed.executor):
+        says = f"Claimed by code {code}, not shown: it can bring back what an earlier run learnt."
+        return Exactness(False, says, code)
+    return Exactness(True, _repeated(done)) if retrains(by) else _added_up(done)
 
 
 def _repeated(done: Forgotten) -> str:
@@ -93,17 +112,23 @@ def checked(
 ) -> tuple[Forgotten, Exactness, list[str]]:
     """Answer a request with an unlearner that claims to be exact, and make the rounds again.
 
-    Returns the unlearner's own result if it is equal in everything, else the platform's retraining,
-    and what differed.
+    Returns the platform's retraining, in the unlearner's name if its own result is equal in
+    everything, and what differed.
     """
+    ours = unlearn_and_purge(
+        fed, replace(request, away=()), Retrain()
+    )  # before theirs can touch it
     mine = unlearn_and_purge(fed, request, unlearner, exact=True)
-    ours = unlearn_and_purge(fed, replace(request, away=()), Retrain())
     wrong = list(differences(mine.fed, ours.fed))
     ours.cost.add(mine.cost)
+    known = exactness(ours)
     if wrong:
-        return ours, Exactness(True, _repeated(ours)), wrong
-    says = f"The platform made the rounds again: {type(unlearner).__name__} gave the same bits."
-    return replace(mine, cost=ours.cost), Exactness(True, says), []
+        return ours, known, wrong
+    if known.shown:
+        says = f"The platform made the rounds again: {type(unlearner).__name__} gave the same bits."
+        known = Exactness(True, says)
+    fed = replace(ours.fed, forgot_by=unlearner)
+    return replace(ours, fed=fed, unlearner=unlearner), known, []
 
 
 def differences(mine: Federation, ours: Federation) -> Iterator[str]:

@@ -190,7 +190,7 @@ def forget(
             findings(known),
             records=request.count,
             not_covered=[*_limits(fed, request), *claims.not_covered, *not_covered],
-            claims={**claims.plain, **about_signer()},
+            claims={**claims.plain, **known.claims, **about_signer()},
             bound_claims={**claims.bound, **numbered, **_items(fed, request)},
             sealed_claims=claims.sealed,
             previous=previous,

@@ -2,6 +2,7 @@
 
 `exact = True` in a class is a claim of its author. `vouched` says where the platform's own code
 does the work; other claims count as approximate until `rescind.forgetting.exactness` checks them.
+Where code from outside trains, its rounds show nothing, whoever runs them (`claimed_by`).
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from typing import Any
 
 from rescind.core.federation import Federation
 from rescind.core.method import Method, Unlearner
+from rescind.core.own_code import foreign
 from rescind.core.request import Request
 from rescind.core.run_state import RoundResult
 from rescind.errors import BoundaryError, ConfigError
 from rescind.forgetting.purge import purge, traces
+from rescind.methods._own_file import source_of
 from rescind.methods.unlearning.retrain import Retrain
 
 ADDITIVE = "rescind.methods.additive."
@@ -104,6 +107,16 @@ def subtracts(unlearner: Unlearner) -> bool:
 def vouched(unlearner: Unlearner) -> bool:
     """Return whether the platform's own code makes an exact result."""
     return unlearner.exact and (retrains(unlearner) or subtracts(unlearner))
+
+
+def claimed_by(*parts: object) -> str:
+    """Return the files and digests of all code from outside rescind in these parts; "" for none.
+
+    Such code may bring back what an earlier run learnt, from a file, the environment, another
+    module, thread or process. So rounds that are run again with it show nothing.
+    """
+    found = {source_of(part) or f"{part.__name__} (in no file)" for part in foreign(*parts)}
+    return ", ".join(sorted(found))
 
 
 def check_unlearner(unlearner: object, wanted_by: str) -> None:

@@ -6,6 +6,8 @@ import re
 
 TERMS = {
     "level": "What the operator states about forgetting, from L0 (hidden) to L3 (removed exactly).",
+    "claimed by code": "Code from outside this program made the model again and says that nothing "
+    "is left. Nobody vouches for it: it could keep the old model in a file.",
     "verdict": "What was measured. UNAUDITED: nothing was.",
     "retrained": "Models that were trained again without the records: what forgetting must reach.",
     "no-op": "A model that forgot nothing. A check that does not notice it shows nothing.",

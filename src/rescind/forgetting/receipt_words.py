@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from rescind.audits.finding import JUDGING, UNCHANGED, VERDICTS, Finding
-from rescind.core.claims import CASE, CONFIRMED, ITEMS, NEXT, OPERATOR, RELEASE
+from rescind.core.claims import CASE, CLAIMED, CONFIRMED, ITEMS, NEXT, OPERATOR, RELEASE
 from rescind.forgetting import loan_words
 from rescind.forgetting.loan_words import NO_REPEAT, of_the_loan, only_the_loan
 from rescind.forgetting.receipt import LEVELS, TIME_FORMAT, Asked, Count, Receipt
@@ -104,7 +104,8 @@ def _short(receipt: Receipt) -> str:
     if about_rows(receipt):
         return "stored rows, no model"
     said = SHORT[receipt.done.level]
-    return f"{said} for the lent copy" if only_the_loan(receipt) else said
+    said = f"{said} for the lent copy" if only_the_loan(receipt) else said
+    return f"{said}, {CLAIMED}" if CLAIMED in receipt.claims else said
 
 
 def level_says(receipt: Receipt) -> str:
@@ -112,7 +113,9 @@ def level_says(receipt: Receipt) -> str:
     level = receipt.done.level
     if about_rows(receipt):
         return "the rows are erased; this receipt is about stored rows, and about no model"
-    return loan_words.LEVELS[level] if only_the_loan(receipt) else LEVELS[level]
+    said = loan_words.LEVELS[level] if only_the_loan(receipt) else LEVELS[level]
+    code = receipt.claims.get(CLAIMED)
+    return f"{said}. That it is removed exactly is {CLAIMED} {code}" if code else said
 
 
 def verdict_says(receipt: Receipt) -> str:
@@ -208,7 +211,7 @@ def _done(receipt: Receipt) -> str:
     if only_the_loan(receipt):
         return _loan_done(receipt, name)
     what = DONE.get(name, f"{name} changed the model to take out their influence")
-    what = what.replace("{they}", _they(receipt.asked))
+    what = what.replace("{they}", _they(receipt.asked)) + _as_claimed(receipt)
     if name == "Retrain" and done.level == "L2":
         what = f"{ALL_THAT_CAN} without them"
     if release is not None and release.isdecimal():
@@ -223,8 +226,13 @@ def _loan_done(receipt: Receipt, name: str) -> str:
     if name == "Retrain" and level == "L2":
         what = f"{ALL_THAT_CAN} as if they had never been lent"
     copy = "is no longer used" if level == "L0" else "was deleted"
+    what += _as_claimed(receipt)
     said = f"on {day(receipt.time)} the copy that they had lent {copy}, and {what}"
     return f"The operator states: {said}. {loan_words.STILL}"
+
+
+def _as_claimed(receipt: Receipt) -> str:
+    return ", as code from outside this program claims" if CLAIMED in receipt.claims else ""
 
 
 def _they(asked: Asked) -> str:

@@ -10,7 +10,7 @@ from dataclasses import is_dataclass
 from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, get_origin
 
 from rescind.core.settings import classes_in, in_package
@@ -26,6 +26,8 @@ LOADED: dict[Path, str] = {}
 """Files that were loaded, and the names of their modules; the one that was named last is last."""
 _CODE: dict[str, str] = {}
 """By module, the file and digest of what was run: a file may be edited while its code is used."""
+_CUT = 12 - 64
+"""Leaves 12 of the 64 digits of a digest."""
 OWN = "rescind_own_"
 """Modules of files that were run here begin with it."""
 
@@ -34,7 +36,7 @@ def load_file(path: Path) -> ModuleType:
     """Run a Python file and return its module; run it again only if its text has changed."""
     path = path.expanduser().resolve()
     known = LOADED.get(path)
-    if known is None or (known in _CODE and path.is_file() and _CODE[known] != code_in(path)):
+    if known is None or (known in _CODE and path.is_file() and _CODE[known] != _source(path)):
         if not path.is_file():
             raise ConfigError(f"there is no file {path}. Give the file that defines your method.")
         module = _there(path) or _run(path)
@@ -79,14 +81,18 @@ def run_text(path: Path, text: bytes, module: ModuleType) -> None:
 
     Python's own loader may run compiled code of an earlier text: it compares sizes and seconds.
     """
-    _CODE[module.__name__] = code_in(path, text)
+    _CODE[module.__name__] = _source(path, text)
     exec(compile(text, str(path), "exec"), vars(module))
 
 
-def code_in(path: Path, text: bytes | None = None) -> str:
-    """Return the name of a file and its digest, as results and receipts state them."""
+def code_in(path: Path) -> str:
+    """Return the name of a file and the begin of its digest, as results and receipts state it."""
+    return _source(path)[:_CUT]
+
+
+def _source(path: Path, text: bytes | None = None) -> str:
     text = path.read_bytes() if text is None else text
-    return f"{path.name} sha256:{sha256(text).hexdigest()[:12]}"
+    return f"{path.name} sha256:{sha256(text).hexdigest()}"
 
 
 def _cause(error: Exception, path: Path) -> str:
@@ -188,11 +194,16 @@ def why_none(module: ModuleType) -> str:
 
 
 def code_of(cls: type) -> str:
-    """Return the file of a class outside rescind, and the digest of its text; "" if it has none."""
-    if known := _CODE.get(cls.__module__):
+    """Return the file of a class outside rescind, and the begin of its digest; "" without one."""
+    return source_of(cls)[:_CUT]
+
+
+def source_of(part: type | FunctionType) -> str:
+    """Return the same with the whole digest: an author can make two texts that begin alike."""
+    if known := _CODE.get(part.__module__):
         return known
-    path = file_of(cls)
-    return "" if path is None else code_in(path)
+    path = file_of(part)
+    return "" if path is None else _source(path)
 
 
 def files_of(method: Unlearner) -> tuple[Path, ...]:
@@ -201,8 +212,8 @@ def files_of(method: Unlearner) -> tuple[Path, ...]:
     return tuple(dict.fromkeys([*LOADED, *([mine] if mine else [])]))
 
 
-def file_of(cls: type) -> Path | None:
-    """Return the file of a class outside rescind, None for those of rescind."""
+def file_of(cls: type | FunctionType) -> Path | None:
+    """Return the file of a class or function outside rescind, None for those of rescind."""
     if cls.__module__.startswith("rescind."):
         return None
     module = sys.modules.get(cls.__module__)

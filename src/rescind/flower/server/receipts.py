@@ -21,7 +21,7 @@ from typing import Any
 
 from rescind.audits.finding import Finding
 from rescind.core import params
-from rescind.core.claims import COMPLETES, CONFIRMED, WAITED_FOR
+from rescind.core.claims import CLAIMED, COMPLETES, CONFIRMED, WAITED_FOR
 from rescind.core.federation import Federation
 from rescind.core.files import write_atomically
 from rescind.core.labels import Labels
@@ -34,7 +34,7 @@ from rescind.flower.run_request import silo_names
 from rescind.flower.server.asked_names import AskedNames
 from rescind.forgetting import receipt
 from rescind.forgetting.completion import waits
-from rescind.forgetting.pipeline import Forgotten, vouched
+from rescind.forgetting.pipeline import Forgotten, claimed_by, vouched
 from rescind.forgetting.purge import inventory
 from rescind.forgetting.receipt import Done
 from rescind.forgetting.receipt_check import REQUEST
@@ -79,9 +79,12 @@ def rows_left(name: str, event: Event, silos: int) -> dict[str, Any]:
 def facts_of(before: Federation, request: Request, done: Forgotten) -> dict[str, Any]:
     """Return what a receipt will state about a request, as plain values for the server's disk."""
     exact = vouched(done.unlearner) and before.past is not None and before.past.base is None
+    code = claimed_by(before.method, done.unlearner)
     return {
         "records": len(request.records),
-        "level": "L3" if exact else "L1",  # nothing is audited here, so nothing else is shown
+        # Nothing is audited here, so nothing else is shown.
+        "level": "L3" if exact and not code else "L1",
+        CLAIMED: code if exact else "",
         "world_before": before.world.digest(),
         "world_after": done.fed.world.digest(),
         "model_before": params.digest(before.now.state.public),
@@ -188,6 +191,7 @@ def _issued(
     """Sign a receipt. completed: the one of this request that waited for silos; empty if none"""
     facts, waiting = dict(one["done"]), [str(silo) for silo in one["waiting"]]
     records, level = int(facts.pop("records")), str(facts.pop("level"))
+    code = str(facts.pop(CLAIMED, ""))  # a server of an earlier version has noted none
     level = "L0" if waiting else level  # the bytes are still on a silo
     done = Done(
         method=to_table(fed.method), unlearning=str(one["by"]), level=level,
@@ -205,6 +209,7 @@ def _issued(
         records=records, not_covered=limits, previous=previous or None,
         claims={
             **about_signer(),
+            **({CLAIMED: code} if code else {}),
             CONFIRMED: ", ".join(sorted(silos, key=int)) or "none",
             WAITED_FOR: ", ".join(waiting) or "none",
             **({COMPLETES: receipt.digest(completed)} if completed else {}),
