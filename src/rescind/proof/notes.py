@@ -121,7 +121,13 @@ Opened = tuple[Checkpoint, dict[Key, int]]
 
 
 def opened(note: str, trusted: Collection[Key]) -> Opened:
-    """Return the checkpoint in a note, and which trusted keys signed it (when; a log: 0).
+    """Return the checkpoint in a note, and which trusted keys signed it (when; a log: 0)."""
+    text, found = signers(note, trusted)
+    return Checkpoint.parse(text), found
+
+
+def signers(note: str, trusted: Collection[Key]) -> tuple[str, dict[Key, int]]:
+    """Return the text of a note, and which trusted keys signed it.
 
     Lines of other keys are ignored. A wrong signature of a trusted key is an error.
     """
@@ -135,9 +141,9 @@ def opened(note: str, trusted: Collection[Key]) -> Opened:
             at = int.from_bytes(signature[4:skip])
             good = key.holds(signature[skip:], _message(given[1], key.kind, at))
             if key in found or not good or in_base64(signature) != text:
-                raise DataError(f"the signature of {name} does not fit the checkpoint.")
+                raise DataError(f"the signature of {name} does not fit what it signed.")
             found[key] = at
-    return Checkpoint.parse(given[1]), found
+    return given[1], found
 
 
 def vouched(note: str, log: Key, witnesses: Collection[Key] = ()) -> Opened:
