@@ -44,7 +44,10 @@ EXPECTED: list[tuple[str, dict[str, int]]] = [
     (r".* /v1/events", {"anonymous": 401, "agent": 404}),
     (r"POST /drp/v1/agent/", {}),
     (r".* /drp/", {"anonymous": 401, "person": 403, "officer": 403, "operator": 403}),
-    (r".* /v1/operator/(tokens|sum)", {"anonymous": 401, "person": 404, "agent": 404, "officer": 404}),
+    (
+        r".* /v1/operator/(tokens|sum)",
+        {"anonymous": 401, "person": 404, "agent": 404, "officer": 404},
+    ),
     (r"GET (/v1/operator/|/metrics)", {"anonymous": 401, "person": 404, "agent": 404}),
     (r".* /v1/operator/.*/extend", {"anonymous": 401, "person": 404, "agent": 404}),
     (r".* /v1/operator/", {"anonymous": 401, "person": 404, "agent": 404, "officer": 404}),

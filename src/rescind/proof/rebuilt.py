@@ -31,7 +31,7 @@ class Rebuilt:
     weights: str
     settings: Mapping[str, Any]
     agrees: str
-    """How far: every byte, or all but so many weights at an edge of rounding."""
+    """How far: to the byte, or to so many digits."""
 
     def __str__(self) -> str:
         return f"{HEAD}\n{json.dumps(asdict(self), sort_keys=True, separators=(',', ':'))}\n"
