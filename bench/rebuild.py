@@ -34,8 +34,6 @@ VARIANTS: dict[str, dict[str, str]] = {
     "as it is, 1 thread": {},
     "2 threads": {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"},
     "OpenBLAS for Haswell (AVX2)": {"OPENBLAS_CORETYPE": "Haswell"},
-    "OpenBLAS for SkylakeX (AVX-512)": {"OPENBLAS_CORETYPE": "SkylakeX"},
-    "OpenBLAS for Zen": {"OPENBLAS_CORETYPE": "Zen"},
     "OpenBLAS for Nehalem (SSE4.2)": {"OPENBLAS_CORETYPE": "Nehalem"},
     "OpenBLAS for Prescott (SSE3)": {"OPENBLAS_CORETYPE": "Prescott"},
     "NumPy without AVX-512 and AVX2": {"NPY_DISABLE_CPU_FEATURES": "X86_V3 X86_V4 AVX512_ICL"},

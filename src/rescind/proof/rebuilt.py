@@ -13,7 +13,7 @@ from typing import Any
 
 from rescind.errors import DataError
 from rescind.proof.log_folder import saw
-from rescind.proof.notes import Key, signers
+from rescind.proof.notes import Key, opened
 from rescind.proof.roster import Stated
 
 FILE = "rebuilt.json"
@@ -55,8 +55,8 @@ class Rebuilt:
 
 def read(note: str, trusted: Collection[Key]) -> tuple[Rebuilt, dict[Key, int]]:
     """Return what a note says, and which of these keys signed it when."""
-    text, found = signers(note, trusted)
-    return Rebuilt.parse(text), found
+    about: tuple[Any, dict[Key, int]] = opened(note, trusted, Rebuilt.parse)
+    return about
 
 
 def told(data: bytes, log: str, stated: Stated, witnesses: Collection[Key]) -> list[str]:
