@@ -175,8 +175,8 @@ def _fakes(fed: rs.Federation, public: Public, seeds: Seeds) -> list[tuple[str, 
         )
     models = sum(_other_model(fed, public, seeds, n) for n in range(5))
     return [
-        ("person kept in the sum", "a stranger", kept, TRIALS),
-        ("record kept in the sum", "a stranger", record, TRIALS),
+        ("person kept in the sum, without a line", "a stranger", kept, TRIALS),
+        ("record kept in the sum, without a line", "a stranger", record, TRIALS),
         ("one entry of the sum off by one", "a stranger", entry, TRIALS),
         ("roster edited", "a stranger", edited, TRIALS),
         ("model from another sum", "whoever may rebuild", models, 5),

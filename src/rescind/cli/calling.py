@@ -22,6 +22,19 @@ def check_id(given: str, listing: str) -> None:
         )
 
 
+def token_for(scope: str) -> str:
+    """Return the token in the environment. scope: what it must allow, to say so if there is none"""
+    from rescind.errors import ConfigError
+
+    token = os.environ.get(TOKEN)
+    if not token:
+        raise ConfigError(
+            f"{TOKEN} is not set. This needs a token with the scope {scope}. Make one while the "
+            f"service is stopped: rescind tokens make {scope}. Or on the operator's page."
+        )
+    return token
+
+
 def call(url: str, method: str, path: str, scope: str, body: dict[str, Any] | None = None) -> Any:
     """Send one request and return what it answers; raise `ConfigError` with its own words.
 
@@ -33,12 +46,7 @@ def call(url: str, method: str, path: str, scope: str, body: dict[str, Any] | No
 
     from rescind.errors import ConfigError
 
-    token = os.environ.get(TOKEN)
-    if not token:
-        raise ConfigError(
-            f"{TOKEN} is not set. This needs a token with the scope {scope}. Make one while the "
-            f"service is stopped: rescind tokens make {scope}. Or on the operator's page."
-        )
+    token = token_for(scope)
     sent = None if body is None else json.dumps(body).encode()
     headers = {
         "Authorization": f"Bearer {token}",

@@ -112,7 +112,7 @@ def check(
     trusted = key_given(log_key, LOG) if log_key else None
     witnesses = [key_given(one, WITNESS) for one in witness or []]
     before = checkpoint_given(since)
-    lines = _lines_in(mine) if mine else []
+    lines = lines_in(mine) if mine else []
     signers = read_text(silos, "Give the file silos.pub of a silo") if silos else None
     earliest = _time_of(after, signers) if after else None
     if run:
@@ -121,6 +121,8 @@ def check(
         public = roster.Public.read(folder)
         trusted = trusted or own_key_under(public.log.note)
         told = roster.check(public, trusted, witnesses, before)
+        rebuilt = _rebuilt(folder, public, witnesses)
+        told += rebuilt
         told += [f"the log begins with what {since} signed"] if since else []
         told += _mine(public, lines) if lines else []
         told += _signed(folder, public, signers, earliest) if signers is not None else []
@@ -133,9 +135,12 @@ def check(
     for sentence in told:
         typer.echo(f"  {sentence}")
     if run is None and state is None:
+        weights = "which sum is in use; whether the weights in use were solved from it; "
         typer.echo(
-            "Not covered: which sum is in use; whether the weights in use were solved from it; "
-            "whose line is whose" + ("; whether the names of the items are true." if mine else ".")
+            "Not covered: "
+            + (weights if not rebuilt else "")
+            + "whose line is whose"
+            + ("; whether the names of the items are true." if mine else ".")
         )
 
 
@@ -213,7 +218,7 @@ def _refuse_another(out: Path, text: bytes) -> None:
         )
 
 
-def _lines_in(mine):
+def lines_in(mine):
     """Return the lines in a person's file. One without any is their own mistake, not a finding."""
     from rescind.errors import ConfigError
 
@@ -233,6 +238,17 @@ def _lines_in(mine):
     if not lines:
         raise ConfigError(NO_LINE.format(file=mine))
     return lines
+
+
+def _rebuilt(folder, public, witnesses):
+    """Say which of the given witnesses rebuilt the release, if a service published it."""
+    from rescind.proof import rebuilt
+    from rescind.proof.roster import Stated
+
+    if not witnesses or not (folder / rebuilt.FILE).exists():
+        return []
+    data, stated = (folder / rebuilt.FILE).read_bytes(), Stated.parse(public.stated)
+    return rebuilt.told(data, public.log.checkpoint.origin, stated, witnesses)
 
 
 def _mine(public, lines):

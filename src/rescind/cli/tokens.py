@@ -33,7 +33,8 @@ def make(
 ) -> None:
     """Print a new token. Stop the service first, or make it on the operator's page.
 
-    Scopes: read, extend, metrics, release, jobs, people, scan, agents, tokens, witnesses.
+    Scopes: read, extend, metrics, release, jobs, people, scan, agents, tokens, witnesses,
+    rebuild.
 
     Example: rescind tokens make read,extend --name cron --state runs/service-demo
     """

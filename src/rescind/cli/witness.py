@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
@@ -13,6 +13,7 @@ import typer
 from typer import Argument, Option
 
 from rescind.cli.given import key_given
+from rescind.errors import ConfigError
 
 if TYPE_CHECKING:
     from rescind.proof.notes import Key
@@ -34,17 +35,30 @@ def command(
         Option(metavar="URL", help="Do not listen: read the log of this service, and sign it."),
     ] = None,
     every: Annotated[float, Option(min=0.1, help="With --log: seconds between two looks.")] = 10.0,
+    rebuild: Annotated[
+        bool,
+        Option("--rebuild", help="With --log: solve each release again from its sum, sign that."),
+    ] = False,
+    leaver: Annotated[
+        list[Path] | None,
+        Option(help="With --rebuild: lines kept from before leaving: are they out? Repeatable."),
+    ] = None,
 ) -> None:
     """Sign checkpoints of a log as long as it only grows; refuse a second history for ever.
 
     Run it on another machine than the log. Ask it with: rescind log cosign URL --key KEY.
 
+    --rebuild needs a token with the scope rebuild, in RESCIND_TOKEN. Exit code 1 if what is
+    released is not what the published sum gives.
+
     Examples: rescind witness witness-0 --name silo-0 --key log.pub;
     rescind witness witness-1 --name silo-1 --key log.pub --log https://lend.example.org
     """
     if log is not None:
-        pull(state, name, key, log, every)
+        pull(state, name, key, log, every, rebuild=rebuild, leavers=leaver or ())
         return
+    if rebuild:
+        raise ConfigError("--rebuild reads a service, so it needs --log URL, its address.")
     with witnessing(state, name, key, host, port) as thread:
         try:
             thread.join()
@@ -53,11 +67,17 @@ def command(
 
 
 def pull(
-    state: Path, name: str, given: Sequence[str], url: str, every: float, looks: int | None = None
+    state: Path,
+    name: str,
+    given: Sequence[str],
+    url: str,
+    every: float,
+    looks: int | None = None,
+    rebuild: bool = False,
+    leavers: Sequence[Path] = (),
 ) -> None:
     """Read a service's log again and again and sign it. looks: how often; None: until Ctrl-C"""
     from rescind.core.files import locked
-    from rescind.errors import ConfigError
     from rescind.proof.notes import LOG
     from rescind.proof.pulling import Away, Pulling
 
@@ -65,6 +85,7 @@ def pull(
         raise ConfigError(f"--log reads one log, so it needs one --key; got {len(given)}.")
     log = key_given(given[0], LOG)
     witness = open_witness(state, name, [log])
+    build = rebuilder(url, log, witness, state, leavers) if rebuild else lambda: None
     with locked(state):
         typer.echo(f"witness {witness.key}")
         pulling, last = Pulling(url, log, witness, state), -1
@@ -73,6 +94,7 @@ def pull(
                 looks = None if looks is None else looks - 1
                 try:
                     size = pulling.once().size
+                    build()
                 except Away as error:
                     typer.echo(f"waiting: {error}", err=True)
                 else:
@@ -82,6 +104,37 @@ def pull(
                 time.sleep(every)
         except KeyboardInterrupt:
             typer.echo("stopped")
+
+
+def rebuilder(
+    url: str, log: Key, witness: Witness, state: Path, leavers: Sequence[Path]
+) -> Callable[[], None]:
+    """Return what rebuilds the newest release, once, and says what it found."""
+    from rescind.cli.calling import token_for
+    from rescind.cli.roster import lines_in
+    from rescind.errors import DataError
+    from rescind.ledger.rebuilding import Rebuilding
+    from rescind.proof.pulling import Away
+    from rescind.proof.roster import own_line
+
+    lines = {str(path): lines_in(path) for path in leavers}
+    if wrong := [
+        name for name, own in lines.items() for one in own if own_line(one) != one["line"]
+    ]:
+        raise ConfigError(f"{wrong[0]}: a line is not made of its items. Give the file as it was.")
+    rebuilding = Rebuilding(url, log, witness, state, token_for("rebuild"))
+
+    def build() -> None:
+        try:
+            for sentence in rebuilding.once(lines):
+                typer.echo(sentence)
+        except Away:
+            raise
+        except DataError as error:
+            typer.echo(f"NOT VALID, not signed: {error}", err=True)
+            raise typer.Exit(1) from None
+
+    return build
 
 
 @contextmanager
@@ -115,7 +168,6 @@ def _tell_refusal(text: str) -> None:
 def open_witness(state: Path, name: str, logs: Sequence[Key]) -> Witness:
     """Open a witness, made on first use: its state first, so that a key never stands alone."""
     from rescind.core.files import make_folder
-    from rescind.errors import ConfigError
     from rescind.privacy.keys import key_at
     from rescind.proof.notes import is_name
     from rescind.proof.witness import Witness

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
@@ -13,7 +15,9 @@ from rescind.errors import ConfigError, DataError
 from rescind.ledger import tables
 from rescind.ledger.batch import Answer, Batch
 from rescind.ledger.errors import NotThere
+from rescind.proof import rebuilt
 from rescind.proof.notes import WITNESS, Checkpoint, Key, opened
+from rescind.proof.roster import Stated
 from rescind.proof.witness import bare
 
 if TYPE_CHECKING:
@@ -23,6 +27,14 @@ REMEMBERED = 100
 """Cosigned checkpoints in memory, the newest ones: a proof takes one that covers its leaf."""
 PAUSE = 1.0
 """Seconds between two rounds of questions to all witnesses, however many proofs wait for one."""
+
+
+NOBODY = (
+    "no witness that this log knows signed it. The operator admits a witness by its key: "
+    "POST /v1/operator/witnesses."
+)
+REBUILT = "rebuilt"
+"""The setting that keeps notes about the last release that was rebuilt, by name of the witness."""
 
 
 class SigningLog(Protocol):
@@ -107,6 +119,18 @@ class KeepCosigned:
 
 
 @dataclass(frozen=True)
+class KeepRebuilt:
+    """Keep what a witness signed who rebuilt the last release, beside what others signed of it."""
+
+    notes: Mapping[str, str]
+    person: bytes | None = None
+
+    def carry_out(self, batch: Batch) -> Answer:
+        batch.keep(REBUILT, json.dumps(self.notes))
+        return Answer(200)
+
+
+@dataclass(frozen=True)
 class Covering:
     """A checkpoint that covers a leaf, and how many of the witnesses signed it."""
 
@@ -133,6 +157,7 @@ class Witnesses:
         self._urls: dict[str, str] = {}
         self._by_name: set[str] = set()
         """Addresses that whoever started the service named; others are public."""
+        self._rebuilt: dict[str, str] = {}
         self._kept: dict[int, dict[str, str]] = {}
         self.read_again()
 
@@ -145,6 +170,7 @@ class Witnesses:
             points = tx.execute(newest.limit(REMEMBERED)).all()
         self._keys = {row.name: Key.parse(row.key, WITNESS) for row in rows}
         self._urls = {row.name: row.url for row in rows if row.url}
+        self._rebuilt = json.loads(self._ledger.reading.setting(REBUILT) or "{}")
         self._kept = {
             row.size: {_name(line): line for line in row.cosignatures.splitlines(True)}
             for row in points
@@ -224,16 +250,34 @@ class Witnesses:
             raise DataError("this checkpoint is not one of this log. Read /log/checkpoint.")
         names = [key.name for key in found if key.kind == WITNESS]
         if not names:
-            raise DataError(
-                "no witness that this log knows signed it. The operator admits a witness by its "
-                "key: POST /v1/operator/witnesses."
-            )
+            raise DataError(NOBODY)
         below = note.rpartition("\n\n")[2].splitlines(True)
         lines = {_name(line): line for line in below if _name(line) in names}
         self._ledger.submit(KeepCosigned(point, bare(note), tuple(lines.values()))).result()
         kept = {**self._kept, point.size: {**self._kept.get(point.size, {}), **lines}}
         self._kept = {size: kept[size] for size in sorted(kept)[-REMEMBERED:]}
         return names
+
+    def keep_rebuilt(self, note: str) -> str:
+        """Check and keep a note of a witness who rebuilt the release of the last roster."""
+        about, found = rebuilt.read(note, list(self._keys.values()))
+        stated = self._ledger.roster.stated
+        if len(found) != 1:
+            raise DataError(NOBODY)
+        if stated is None or not about.is_of(self._log.name, Stated.parse(stated)):
+            raise DataError("this note is not about the roster that is published now.")
+        (name,) = (key.name for key in found)
+        self._rebuilt = {**self.rebuilt(about.weights), name: note}
+        self._ledger.submit(KeepRebuilt(self._rebuilt)).result()
+        return name
+
+    def rebuilt(self, weights: str | None = None) -> dict[str, str]:
+        """Return who rebuilt the release with this digest, with what they signed; None: the last"""
+        return {
+            name: note
+            for name, note in self._rebuilt.items()
+            if weights in (None, rebuilt.read(note, ())[0].weights)
+        }
 
     def lines_of(self, size: int) -> str:
         """Return the cosignatures of a checkpoint of this size."""

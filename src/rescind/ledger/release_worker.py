@@ -26,7 +26,6 @@ from rescind.ledger.release_audit import audited
 from rescind.methods.additive._live_release import Form, Weights, read, release_of
 from rescind.methods.additive._live_sum import NOBODY, Items, Totals, added_up
 from rescind.methods.additive._noised_release import Noise, noised_release
-from rescind.methods.additive._solving import Solving
 
 HERE = 1000
 """Items up to which a release is made in this process: 20 ms of a core."""
@@ -153,15 +152,13 @@ def main() -> int:
     """Read a copy, write the release."""
     os.nice(NICE)
     settings, arrays = piping.read(sys.stdin.buffer.read())
-    form = dict(settings["form"])
     kept = piping.parts_of(arrays, "kept")
     sums = Totals(arrays["total"], arrays["owners"], len(kept), len(arrays["kept_item"]))
     gone, left_out = piping.parts_of(arrays, "gone"), tuple(settings["left_out"])
     copy = Copy(sums, kept, gone, left_out, settings["lost"])
     noise = Noise(**settings["noise"]) if settings["noise"] else None
-    chosen = Form(Solving(**form.pop("solving")), **form)
     try:
-        made = make_here(copy, settings["ids"], chosen, noise)
+        made = make_here(copy, settings["ids"], Form.of(settings["form"]), noise)
     except RescindError as error:
         sys.stderr.write(f"{error}\n")
         return 2

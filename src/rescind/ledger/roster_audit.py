@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rescind.errors import DataError
-from rescind.ledger.roster_worker import LENT
-from rescind.methods.additive._live_release import file_digest, release_of
+from rescind.ledger.open_sum import OpenSum
+from rescind.methods.additive._live_release import unpacked
 from rescind.proof.roster import Public, Stated
-from rescind.proof.sum_hash import LENGTH, OWNERS, blinding, opens
+from rescind.proof.sum_hash import LENGTH, blinding
 
 if TYPE_CHECKING:
     from rescind.ledger.book import Ledger
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def audit(ledger: Ledger, public: Public) -> list[str]:
     """Return what holds; raise `DataError` with the first thing that does not."""
-    stated, sums = Stated.parse(public.stated), ledger.live.copy()
+    stated = Stated.parse(public.stated)
     if stated.items != len(ledger.catalogue):
         raise DataError(
             f"the roster is of {stated.items} items, and the catalogue has {len(ledger.catalogue)} "
@@ -32,16 +32,9 @@ def audit(ledger: Ledger, public: Public) -> list[str]:
             f"{stated.lines - len(seeds)} of {stated.lines} lines cannot be opened: people changed "
             f"what they lend since this roster was made. Make a release, then check its roster."
         )
-    small = np.zeros((3, LENGTH), np.int64)
+    releases, small = ledger.releases, np.zeros((3, LENGTH), np.int64)
     for seed in seeds:
         small += blinding(seed)
-    halves = {LENT: sums.total.astype(np.int64, copy=False)}
-    if ledger.options.min_count:
-        halves[OWNERS] = sums.owners
-    total = np.frombuffer(public.total, "<u8").astype(np.uint64)
-    if wrong := opens(total, halves, small, stated.lines, stated.items):
-        raise DataError(f"the ledger's sum is not the published one: {wrong}.")
-    file = release_of(sums, ledger.releases.form).to_bytes(ledger.catalogue.ids)
-    if file_digest(file) != stated.weights:
-        raise DataError("the weights that are served were not solved from the published sum.")
+    own = OpenSum(stated.number, releases.form, ledger.live.copy(), small)
+    own.check(public, unpacked(releases.file()))
     return ["the sum over the ledger is the published one", "the weights served follow from it"]

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from sqlalchemy import Row, delete, insert, select
 
 from rescind.core.files import write_atomically
@@ -32,13 +33,14 @@ from rescind.ledger.batch import Answer, Batch, Items, Operation
 from rescind.ledger.failpoints import reach
 from rescind.ledger.kept_part import DEVICE_BYTES, PERSON_BYTES, is_kept, name_of
 from rescind.ledger.keyslots import about
+from rescind.ledger.open_sum import OpenSum
 from rescind.ledger.parts import Parts
 from rescind.ledger.release_steps import Unlisted
 from rescind.ledger.roster_worker import LENT, Asked, Worker
 from rescind.methods.additive._live_sum import weight_of
 from rescind.proof.log_folder import LINE, REVOKED, ROSTER, entry_of
 from rescind.proof.roster import PER_ITEM, Stated, digest, split, to_bytes
-from rescind.proof.sum_hash import blinding, hidden
+from rescind.proof.sum_hash import Hash, blinding, hidden
 
 if TYPE_CHECKING:
     from rescind.ledger.releasing import Releasing
@@ -69,6 +71,8 @@ LOANS = Sealed("lent", "loans_key", "box", 0)
 KEPT = Sealed("kept", "kept_key", "kept_box", DEVICE_BYTES)
 PARTS = {part.name: part for part in (LOANS, KEPT)}
 SEED_BYTES = 32
+REBUILD = "rebuild"
+"""The scope of a token that opens the sum of a roster."""
 AT_ONCE = 500
 """Values in one statement of SQL."""
 
@@ -167,6 +171,8 @@ class Rostering:
         self._parts, self._submit, self._releases = parts, submit, releases
         self._making, self._worker = threading.Lock(), Worker()
         self._row: Row | None = None
+        self.open_sum: OpenSum | None = None
+        """Of the last roster, in memory until the next one, while a token may read it."""
 
     def begin(self) -> None:
         """Read the last roster, and remove files that a crash left. Makes no roster."""
@@ -194,7 +200,8 @@ class Rostering:
             if of is None:
                 return None
             kept = self._kept(of.loans)
-            fresh, total = self._made(of, kept)
+            fresh, made, small = self._made(of, kept)
+            total = to_bytes(made + hidden(small))
             lines = sorted([*(one.data for one in kept), *(one.data for one in fresh)], key=digest)
             with self._parts.store.reading() as tx:
                 number = next_number(tx)
@@ -204,6 +211,8 @@ class Rostering:
             self._submit(RosterMade(of, items, fresh, names, total)).result()
             old, self._row = self._row, self._last()
             self._releases.listed(of)
+            form, may = self._releases.form, self._may_be_opened()
+            self.open_sum = OpenSum(number, form, of.sums, small) if may else None
             if old is not None:
                 self._path(old.number).unlink(missing_ok=True)
             return number
@@ -235,8 +244,17 @@ class Rostering:
         except (OSError, DataError):  # a restored ledger: all lines are made anew
             return []
 
-    def _made(self, of: Unlisted, kept: list[Line]) -> tuple[tuple[Line, ...], bytes]:
-        """Return lines for everybody else, and what all lines must add up to."""
+    def _may_be_opened(self) -> bool:
+        """Return whether a token lets a second party rebuild what is released."""
+        alive = tables.token.c.expires > self._parts.clock()
+        with self._parts.store.reading() as tx:
+            scopes = tx.scalars(select(tables.token.c.scope).where(alive)).all()
+        return any(REBUILD in scope.split() for scope in scopes)
+
+    def _made(
+        self, of: Unlisted, kept: list[Line]
+    ) -> tuple[tuple[Line, ...], Hash, NDArray[np.int64]]:
+        """Return lines for everybody else, the hash of the sum, and what hides it."""
         have = {one.part for one in kept}
         names = [name for name in sorted(of.loans) if name not in have]
         seeds = tuple(self._parts.entropy(SEED_BYTES) for _ in names)
@@ -249,7 +267,7 @@ class Rostering:
         small = np.zeros((3, 1024), np.int64)
         for one in (*kept, *fresh):
             small += blinding(one.seed)
-        return fresh, to_bytes(made.sum + hidden(small))
+        return fresh, made.sum, small
 
     def stop(self) -> None:
         """End what is being made; the roster before it stays."""

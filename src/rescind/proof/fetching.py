@@ -7,6 +7,7 @@ from urllib.request import Request
 
 from rescind.core.files import make_folder, write_atomically
 from rescind.errors import ConfigError, DataError
+from rescind.proof import rebuilt
 from rescind.proof.log_folder import CHECKPOINT, ENTRIES
 from rescind.proof.notes import LARGEST, Checkpoint, opened
 from rescind.proof.pulling import sent
@@ -30,12 +31,13 @@ def fetch(url: str, folder: Path) -> Stated:
         lines = _get(f"{base}/log/roster/{LINES}", BYTES * stated.lines)
         note = _get(f"{base}/log/{CHECKPOINT}", LARGEST)
         entries = _entries(f"{base}/log", opened(note.decode("utf-8", "replace"), ())[0])
+        notes = _get(f"{base}/log/roster/{rebuilt.FILE}", LARGEST)
         if _get(f"{base}/log/roster/{STATED}", LARGEST) == said:
             break
     else:
         raise DataError(f"{base} made a new roster each time it was read. Try again later.")
     make_folder(folder / LOG)
-    for name, data in ((LINES, lines), (SUM, total), (STATED, said)):
+    for name, data in ((LINES, lines), (SUM, total), (STATED, said), (rebuilt.FILE, notes)):
         write_atomically(folder / name, data)
     for name, data in ((ENTRIES, entries), (CHECKPOINT, note)):
         write_atomically(folder / LOG / name, data)

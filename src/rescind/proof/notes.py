@@ -12,7 +12,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Collection
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey as Private
@@ -120,10 +120,11 @@ Opened = tuple[Checkpoint, dict[Key, int]]
 """What a note says, and who of those that one trusts signed it when."""
 
 
-def opened(note: str, trusted: Collection[Key]) -> Opened:
+def opened(note: str, trusted: Collection[Key], read: Any = Checkpoint.parse) -> Opened:
     """Return the checkpoint in a note, and which trusted keys signed it (when; a log: 0).
 
     Lines of other keys are ignored. A wrong signature of a trusted key is an error.
+    read: for another text than a checkpoint
     """
     if len(note) > LARGEST or not (given := _NOTE.fullmatch(note)):
         raise DataError("it is not a signed note: expected text, an empty line and signatures.")
@@ -135,9 +136,9 @@ def opened(note: str, trusted: Collection[Key]) -> Opened:
             at = int.from_bytes(signature[4:skip])
             good = key.holds(signature[skip:], _message(given[1], key.kind, at))
             if key in found or not good or in_base64(signature) != text:
-                raise DataError(f"the signature of {name} does not fit the checkpoint.")
+                raise DataError(f"the signature of {name} does not fit what it signed.")
             found[key] = at
-    return Checkpoint.parse(given[1]), found
+    return read(given[1]), found
 
 
 def vouched(note: str, log: Key, witnesses: Collection[Key] = ()) -> Opened:

@@ -105,7 +105,7 @@ class Witness:
                 raise Refused(400, f"the old size {old} is above the new one, {point.size}\n")
             with self._lock:  # checked and written as one step
                 self._remember(point, old, path)
-            return Reply(200, self._line(point))
+            return Reply(200, self._line(str(point)))
         except Refused as refused:
             return refused.reply
         except (DataError, UnicodeDecodeError) as error:
@@ -129,9 +129,13 @@ class Witness:
         write_atomically(self._file, f"{json.dumps(table, indent=1)}\n".encode())
         self._seen = now
 
-    def _line(self, point: Checkpoint) -> str:
+    def signed(self, text: str) -> str:
+        """Return a note with this text. Never a checkpoint's: those are checked first."""
+        return f"{text}\n{self._line(text)}"
+
+    def _line(self, text: str) -> str:
         at = int(self._clock())
-        return signature_line(str(point), self.key.name, self._private, WITNESS, at)
+        return signature_line(text, self.key.name, self._private, WITNESS, at)
 
 
 def bare(note: str) -> str:

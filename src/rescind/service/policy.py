@@ -25,7 +25,7 @@ SCOPES: dict[Role, frozenset[str]] = {
     Role.OPERATOR: frozenset(
         {
             *("read", "extend", "metrics", "release", "jobs", "people", "scan", "agents"),
-            *("tokens", "witnesses"),
+            *("tokens", "witnesses", "rebuild"),
         }
     ),
 }
@@ -119,6 +119,7 @@ POLICY: dict[str, Rule] = {
     "GET /v1/operator/audits": _rule(_F, _O, scope="read"),
     "GET /v1/operator/storage": _rule(_F, _O, scope="read"),
     "GET /v1/operator/witnesses": _rule(_F, _O, scope="read"),
+    "GET /v1/operator/sum": _rule(_O, scope="rebuild"),
     "GET /v1/operator/tokens": _rule(_F, _O, scope="tokens"),
     "POST /v1/operator/requests/{id}/extend": _rule(
         _F, _O, limit="change", scope="extend", once=True
@@ -142,6 +143,7 @@ POLICY: dict[str, Rule] = {
     "GET /log/tile/{path}": _rule(*EVERYBODY, limit="none"),
     "GET /log/roster/{name}": _rule(*EVERYBODY),
     "POST /log/cosignatures": _rule(*EVERYBODY, limit="change", signed=True),
+    "POST /log/rebuilt": _rule(*EVERYBODY, limit="change", signed=True),
 }
 
 

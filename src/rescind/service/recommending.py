@@ -122,6 +122,7 @@ def release_facts(service: Service) -> dict[str, Any]:
             "made_at": moment(release.at),
             "people": release.people,
             "digest": release.digest,
+            "rebuilt": list(service.log.witnesses.rebuilt(release.digest).values()),
         }
     coming = {
         "people_left": due.people_left if due else None,

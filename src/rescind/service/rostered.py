@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from typing import Annotated, BinaryIO
@@ -9,6 +10,7 @@ from typing import Annotated, BinaryIO
 from fastapi import Path
 from starlette.responses import Response, StreamingResponse
 
+from rescind.proof import rebuilt
 from rescind.proof.roster import LINES, STATED, SUM
 from rescind.service import bodies
 from rescind.service.answers import reply
@@ -18,7 +20,7 @@ from rescind.service.problems import Problem
 
 router = Doors()
 Name = Annotated[str, Path()]
-NAMES = (STATED, SUM, LINES)
+NAMES = (STATED, SUM, LINES, rebuilt.FILE)
 MEDIA = "application/octet-stream"
 CHUNK = 1 << 16
 FRESH = {"Cache-Control": "no-cache"}
@@ -26,14 +28,15 @@ FRESH = {"Cache-Control": "no-cache"}
 
 @router.at("GET /log/roster/{name}", media=MEDIA)
 def roster(name: Name, service: TheService) -> Response:
-    """Hand out what strangers add up: `release.json`, `sum.bin`, `roster.bin`.
+    """Hand out what strangers add up: `release.json`, `sum.bin`, `roster.bin`, `rebuilt.json`.
 
     The log has the digest of `release.json`. `rescind roster fetch` reads all of it.
     """
     if name not in NAMES:
         raise Problem(404, f"The roster has no such file: it has {', '.join(NAMES)}.", "Name one.")
     made = service.ledger.roster
-    data = {STATED: made.stated, SUM: made.total}.get(name)
+    notes = json.dumps(service.log.witnesses.rebuilt()).encode()
+    data = {STATED: made.stated, SUM: made.total, rebuilt.FILE: notes}.get(name)
     if data is not None:
         return Response(data, media_type=MEDIA, headers=FRESH)
     if name != LINES or (path := made.lines) is None:
@@ -58,6 +61,16 @@ def _none(service: Service) -> Problem:
         form = "the instant form" if options.instant else "noise"
         return Problem(404, f"There is no roster with {form}.", "docs/proof.md says why.")
     return Problem(404, "There is no roster yet.", "It is made after the next release. Ask later.")
+
+
+@router.at("GET /v1/operator/sum", media=MEDIA)
+def open_sum(service: TheService) -> Response:
+    """Hand out the sum of the last roster, to solve it again (rescind witness --rebuild)."""
+    held = service.ledger.roster.open_sum
+    if held is None:
+        says = "The sum of the last release is not held."
+        raise Problem(404, says, "It is from the next one on, once a token may rebuild.")
+    return Response(held.to_bytes(), media_type=MEDIA, headers={"Cache-Control": "no-store"})
 
 
 @router.at("GET /v1/me/lines", bodies.Anything)

@@ -74,11 +74,22 @@ async def dismiss(
 @router.at("POST /log/cosignatures", bodies.Anything, extra=NOTE)
 async def bring(request: Request, service: TheService) -> Response:
     """Take a checkpoint of this log that a known witness cosigned. The signature says who it is."""
+    note = await _note(request)
+    return reply({"signed": await run_in_threadpool(service.log.witnesses.keep, note)})
+
+
+@router.at("POST /log/rebuilt", bodies.Anything, extra=NOTE)
+async def bring_rebuilt(request: Request, service: TheService) -> Response:
+    """Take what a known witness signed that rebuilt the release of the last roster."""
+    note = await _note(request)
+    return reply({"signed": await run_in_threadpool(service.log.witnesses.keep_rebuilt, note)})
+
+
+async def _note(request: Request) -> str:
     try:
-        note = (await request.body()).decode()
+        return (await request.body()).decode()
     except UnicodeDecodeError:
         raise DataError("the body is not text. Send a signed note (C2SP).") from None
-    return reply({"signed": await run_in_threadpool(service.log.witnesses.keep, note)})
 
 
 async def covering(service: Service, leaf: int) -> Covering:

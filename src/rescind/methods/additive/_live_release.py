@@ -21,13 +21,14 @@ import gzip
 import hashlib
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rescind.errors import DataError
+from rescind.errors import ConfigError, DataError
 from rescind.methods.additive import _live_kernels as kernels
 from rescind.methods.additive._kernels import unfold
 from rescind.methods.additive._live_sum import Items, Totals
@@ -57,6 +58,15 @@ class Form:
     rounding: float = 0.0
     """Weights are rounded to multiples of so many times their mean, and those that become 0 are
     left out; 0: not rounded. What few people change then rarely shows."""
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Form:
+        """Return what `asdict` gave, or raise `ConfigError` or a `TypeError`."""
+        form = cls(**{**facts, "solving": Solving(**facts["solving"])})
+        form.solving.check_solving()
+        if form.neighbours < 1 or form.min_count < 0 or not form.rounding >= 0:
+            raise ConfigError("neighbours, min_count or rounding of a release are out of range.")
+        return form
 
 
 @dataclass(frozen=True)
@@ -214,7 +224,9 @@ def cut(inverse: Floats, owners: NDArray[np.int64], form: Form) -> Weights:
         if temper.shown:
             value *= shown[rows, None]
         if temper.sharp != 1:
-            value = np.copysign(np.abs(value) ** np.float32(temper.sharp), value)
+            # In float64: the single power of NumPy has other last bits on other processors.
+            power = np.abs(value, dtype=np.float64) ** temper.sharp
+            value = np.copysign(power.astype(np.float32), value)
         scored = np.broadcast_to(here[:, None], place.shape)
         some = value != 0
         kept.append((place[some], scored[some], value[some]))

@@ -83,27 +83,11 @@ export async function readKey (text, kind) {
  */
 export async function openNote (note, logKey, required = [], known = []) {
   const log = await readKey(logKey, LOG)
-  const [witnesses, others] = await Promise.all([required, known].map(keys => Promise.all(keys.map(key => readKey(key, WITNESS)))))
-  const cut = note.lastIndexOf('\n\n')
-  const [text, lines] = [note.slice(0, cut + 1), note.slice(cut + 2).split('\n')]
+  const [witnesses, others] = await Promise.all([required, known].map(keysOf))
+  const { text, seen } = await signers(note, [log, ...witnesses, ...others])
   const body = text.split('\n')
-  if (cut < 0 || lines.pop() !== '' || body.length !== 4 || body[0] !== log.name || !/^(0|[1-9]\d{0,14})$/.test(body[1])) {
+  if (body.length !== 4 || body[0] !== log.name || !/^(0|[1-9]\d{0,14})$/.test(body[1])) {
     throw new Error('This is not a checkpoint of the log that you trust.')
-  }
-  const seen = new Map()
-  for (const line of lines) {
-    const [, name, raw] = line.match(/^— ([^\s+]+) ([A-Za-z0-9+/=]+)$/) ?? []
-    if (!name) throw new Error('A line below the checkpoint is not a signature.')
-    const bytes = base64(raw)
-    const key = [log, ...witnesses, ...others].find(one => one.name === name && same(one.id, bytes.slice(0, 4)))
-    if (!key) continue
-    const skip = key.kind === WITNESS ? 12 : 4
-    const at = Number(new DataView(join([0, 0, 0, 0, 0, 0, 0, 0], bytes.slice(4, skip)).buffer).getBigUint64(skip - 4))
-    const message = key.kind === WITNESS ? `cosignature/v1\ntime ${at}\n${text}` : text
-    if (seen.has(key.whole) || !await signedBy(key.raw, bytes.slice(skip), utf8.encode(message))) {
-      throw new Error(`The signature of ${name} does not fit the checkpoint.`)
-    }
-    seen.set(key.whole, [name, new Date(1000 * at)])
   }
   const missing = [log, ...witnesses].filter(key => !seen.has(key.whole)) // by key: a name alone shows nothing
   if (missing.length) throw new Error(`The checkpoint is not signed by ${missing.map(key => key.name).join(', ')}.`)
@@ -111,6 +95,42 @@ export async function openNote (note, logKey, required = [], known = []) {
   const root = base64(body[2])
   if (root.length !== 32) throw new Error('The root of the checkpoint has another length.')
   return { size: Number(body[1]), root, seen: new Map(seen.values()) }
+}
+
+const keysOf = keys => Promise.all(keys.map(key => readKey(key, WITNESS)))
+
+/** Return who of these keys signed a note when, and its text. A wrong signature of theirs is an error. */
+async function signers (note, keys) {
+  const cut = note.lastIndexOf('\n\n')
+  const [text, lines] = [note.slice(0, cut + 1), note.slice(cut + 2).split('\n')]
+  if (cut < 0 || lines.pop() !== '') throw new Error('This is not a checkpoint of the log that you trust.')
+  const seen = new Map()
+  for (const line of lines) {
+    const [, name, raw] = line.match(/^— ([^\s+]+) ([A-Za-z0-9+/=]+)$/) ?? []
+    if (!name) throw new Error('A line below the checkpoint is not a signature.')
+    const bytes = base64(raw)
+    const key = keys.find(one => one.name === name && same(one.id, bytes.slice(0, 4)))
+    if (!key) continue
+    const skip = key.kind === WITNESS ? 12 : 4
+    const at = Number(new DataView(join([0, 0, 0, 0, 0, 0, 0, 0], bytes.slice(4, skip)).buffer).getBigUint64(skip - 4))
+    const message = key.kind === WITNESS ? `cosignature/v1\ntime ${at}\n${text}` : text
+    if (seen.has(key.whole) || !await signedBy(key.raw, bytes.slice(skip), utf8.encode(message))) {
+      throw new Error(`The signature of ${name} does not fit what it signed.`)
+    }
+    seen.set(key.whole, [name, new Date(1000 * at)])
+  }
+  return { text, seen }
+}
+
+/** Return who of these witnesses solved the release with this digest again, and signed that: names and times. */
+export async function rebuiltBy (notes, witnesses, digest) {
+  const [keys, found] = [await keysOf(witnesses), []]
+  for (const note of notes) {
+    const { text, seen } = await signers(note, keys)
+    const [head, body] = text.split('\n')
+    if (head === 'what was rebuilt, of rescind' && JSON.parse(body).weights === digest) found.push(...seen.values())
+  }
+  return found
 }
 
 /** Open a proof: the place of the entry, the hashes beside its way up, the checkpoint. */

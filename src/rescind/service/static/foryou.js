@@ -14,6 +14,7 @@ export function ForYou ({ model }) {
     <p class="quiet" data-made=${list.kind} data-ms=${list.ms}>${about(list, release)}</p>
     <ol class="list">${list.lines.map((line, n) => html`<${Line} key=${line.id} model=${model} line=${line} rank=${n + 1}
       open=${open === line.id} toggle=${() => setOpen(open === line.id ? '' : line.id)} />`)}</ol>
+    ${release.rebuilt && html`<p class="quiet" data-rebuilt>${release.rebuilt}</p>`}
     <${Worth} list=${list} release=${release} />
   </section>`
 }

@@ -13,7 +13,7 @@ const hex = data => Array.from(data, byte => byte.toString(16).padStart(2, '0'))
 /** What this check leaves open, whatever it finds. */
 export const OPEN = [
   'That the line is made of your records, and that all lines add up to the published sum: save your lines, then “rescind roster fetch” and “rescind roster check --mine”.',
-  'That the lists you get were made from that sum: nobody outside can check it.'
+  'That the lists you get were made from that sum: below them it says who else solved that.'
 ]
 
 /** @returns {Promise<{good: boolean | null, says: string[], lines: any[]}>} */

@@ -1,6 +1,9 @@
 /** The release in service, kept by this browser, and lists made from it. */
 import { bytes, get, hex } from './api.js'
+import { canCheck, rebuiltBy } from './check.js'
+import { CANNOT } from './log.js'
 import { FEWEST, popular, read, recommend, worthOfLending } from './scoring.js'
+import { when } from './words.js'
 
 const FACT = 'release'
 const LENGTH = 20
@@ -14,7 +17,7 @@ export async function loadRelease (device, facts, before) {
   const now = facts.current
   if (facts.rules.instant) return { about: null, instant: true, answer: await get('/v1/me/recommendations') }
   if (!now) return { about: null }
-  if (before?.about?.digest === now.digest) return { ...before, about: now }
+  if (before?.about?.digest === now.digest) return { ...before, about: now, rebuilt: await rebuilt(now) }
   let kept = await device.get('facts', FACT)
   if (kept?.digest !== now.digest) {
     const data = (await bytes(`/v1/release/${now.digest}`)).buffer
@@ -23,7 +26,22 @@ export async function loadRelease (device, facts, before) {
     kept = { digest: now.digest, data }
     await device.put('facts', kept, FACT)
   }
-  return { about: now, weights: read(kept.data) }
+  return { about: now, weights: read(kept.data), rebuilt: await rebuilt(now) }
+}
+
+/** Say whether a second party made the release that this browser uses from the published sum, too. */
+async function rebuilt ({ rebuilt: notes, digest }) {
+  const nobody = 'Nobody but the service has shown that this release follows from the published sum.'
+  if (!notes?.length) return nobody
+  if (!await canCheck()) return CANNOT
+  const { witnesses } = await get('/v1/keys')
+  try {
+    const by = await rebuiltBy(notes, witnesses, digest)
+    const names = by.map(([name, at]) => `${name} on ${when(at)}`).join(', ')
+    return names ? `Solved again from the published sum, with the same weights: signed by ${names}.` : nobody
+  } catch (error) {
+    return `Who solved this release again does not verify. ${error.message}`
+  }
 }
 
 /** Make the list of everything that somebody has here. @returns {List} */
