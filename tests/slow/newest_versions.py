@@ -3,7 +3,7 @@
     make test-wheel
 
 An empty environment, no constraints.txt: what the tests ran with is not what people get. Run it
-before a release. It needs a package index, and takes some minutes.
+before a release, on what is committed. It needs a package index, and takes some minutes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def main(folder: Path) -> None:
 
     run(sys.executable, "-m", "venv", "env")
     pip, rescind = folder / "env" / "bin" / "pip", folder / "env" / "bin" / "rescind"
-    run(pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT)
+    run("git", "clone", "--quiet", ROOT, "tree")  # what is committed, and nothing built before
+    run(pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, folder / "tree")
     (wheel,) = folder.glob("rescind-*.whl")
     run(pip, "install", "--quiet", TORCH, wheel)
     run(pip, "list")
