@@ -12,7 +12,7 @@ STATED := pyproject.toml setup.py install.py constraints.txt
 # Whoever forbids this would have each of the tests' many processes compile torch's sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo serve test test-browser test-slow test-security lint bench docs vendor clean
+.PHONY: help install demo serve test test-browser test-slow test-security test-wheel lint bench docs vendor clean
 
 help:
 	@echo "make demo           run the main job and write runs/demo/report.html"
@@ -21,6 +21,7 @@ help:
 	@echo "make test-browser   run the pages in Chromium (from your system; minutes)"
 	@echo "make test-slow      run the tests that take minutes"
 	@echo "make test-security  run all attackers: strangers, cheats, bombs, broken files (minutes)"
+	@echo "make test-wheel     install the wheel with the newest versions it allows, and use it (minutes)"
 	@echo "make lint           check style and types"
 	@echo "make bench          time the hot paths beside their yardsticks"
 	@echo "make docs           build the documentation into site/"
@@ -85,6 +86,9 @@ test-slow: $(VENV)/installed-dev
 
 test-security: $(VENV)/installed-dev
 	@$(BIN)/python -m pytest tests/security -m "slow or not slow"
+
+test-wheel: $(VENV)/made
+	@$(BIN)/python tests/slow/newest_versions.py
 
 lint: $(VENV)/installed-dev
 	@$(BIN)/ruff check src tests bench papers setup.py install.py

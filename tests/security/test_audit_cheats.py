@@ -22,7 +22,7 @@ from rescind.core.records import Erase, Share, Withdraw
 from rescind.core.request import Request
 from rescind.data.simulated_lending import draw_regret
 from rescind.forgetting import forget as forgetting
-from rescind.forgetting.exactness import exactness
+from rescind.forgetting.exactness import Exactness, differences, exactness
 from rescind.forgetting.examine import COMMITMENTS, committed, examine, forgotten, retrains
 from rescind.forgetting.forget import forget
 from rescind.forgetting.pipeline import unlearn_and_purge
@@ -118,6 +118,28 @@ def test_a_subtraction_is_exact_if_what_remains_adds_up_to_it():
     forged = replace(done, fed=done.fed.with_(state=replace(state, own=wrong)))
     assert not exactness(forged).shown
     assert "do not add up" in exactness(forged).says
+
+
+class Follows(Honest):
+    """Updates the solved sum for each change, as a running federation does: rounding stays."""
+
+    def forget(self, fed: Federation, request: Request) -> Federation:
+        return fed.method.follow(fed, request.event, request.away)
+
+
+def test_following_changes_is_not_taken_for_a_model_that_never_had_them(monkeypatch):
+    fed = learnt(Gram(solve_above=1.0))
+    event = Erase(lendable(fed.now.vault.holdings, 3)[:2])
+    ours = fed.retrained(event)
+    after, evidence = forget(fed, event, Follows())
+    assert (evidence.receipt.done.level, list(differences(after, ours))) == ("L3", [])
+    assert "server 'inverse'" in noted(evidence, "escalation"), "what was solved differs in bits"
+    _, evidence = forget(fed, event, Follows(), audits="none")
+    assert evidence.receipt.done.level == "L1"
+    monkeypatch.setattr(forgetting, "exactness", lambda done: Exactness(True, "It followed."))
+    after, evidence = forget(fed, event, Follows(), audits="none")
+    assert evidence.receipt.done.level == "L3", "the control: whoever trusts it signs this"
+    assert "server 'inverse'" in differences(after, ours)
 
 
 def test_a_subclass_of_an_additive_learner_is_not_the_learner():

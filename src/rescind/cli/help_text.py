@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
 from typer.core import TyperArgument
 
 TRY, LEARN = "Try", "Learn"
@@ -25,7 +24,7 @@ def keep_argument_help() -> None:
     TyperArgument.__init__ = init  # type: ignore[method-assign]
 
 
-def flow(command: click.Command) -> click.Command:
+def flow(command: Any) -> Any:
     """Join the lines of each paragraph of help: a terminal breaks them at its own width."""
     if command.help:
         paragraphs = command.help.split("\n\n")

@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
-import click
 import typer
 from typer import Argument, Option
 from typer.core import TyperGroup
@@ -24,8 +23,8 @@ class _Commands(TyperGroup):
     """Tells who names a dataset as an argument, as of `rescind tune`, how it is named here."""
 
     def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
+        self, ctx: Any, args: list[str]
+    ) -> tuple[str | None, Any, list[str]]:
         from rescind.data.loading import names
 
         if args[0] not in self.commands and args[0] in names():

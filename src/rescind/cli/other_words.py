@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import click
+from typing import Any
+
 from typer.core import TyperCommand, TyperGroup
 
 _FORGET = ("forget", "data erase")
@@ -26,15 +27,12 @@ class Commands(TyperGroup):
     """All commands. One that there is not is answered with those that do what its name says."""
 
     def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError:
-            if not (found := self._doing(args[0])):
-                raise
+        self, ctx: Any, args: list[str]
+    ) -> tuple[str | None, Any, list[str]]:
+        if self.get_command(ctx, args[0]) is None and (found := self._doing(args[0])):
             told = " or ".join(f"'rescind {one}'" for one in found)
             ctx.fail(f"No such command '{args[0]}'. Use {told}; --help tells how.")
+        return super().resolve_command(ctx, args)
 
     def _doing(self, word: str) -> tuple[str, ...]:
         """Return the commands for a word: by the list, or those of a group that are called so."""
@@ -49,19 +47,16 @@ class Commands(TyperGroup):
 class Run(TyperCommand):
     """The command `run`. For one seed there is no `--seed`, and `--seeds 3` would be three runs."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            if error.option_name != "--seed":
-                raise
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if any(word.partition("=")[0] == "--seed" for word in args):
             ctx.fail("No such option '--seed'. One seed: --set seed=3. Seeds 0, 1, 2: --seeds 3.")
+        return super().parse_args(ctx, args)
 
 
 class Verify(TyperCommand):
     """The command `verify`. It takes one receipt or one folder, and says how to check several."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.allow_extra_args = True
         super().parse_args(ctx, args)
         if ctx.args and not ctx.resilient_parsing:

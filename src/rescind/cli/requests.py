@@ -9,7 +9,6 @@ from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, Annotated, Any
 
-import click
 import typer
 from typer import Argument, Option
 from typer.core import TyperGroup
@@ -30,8 +29,8 @@ class _Commands(TyperGroup):
     """The commands below. Who gives a folder instead of one wants to know what is in it."""
 
     def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
+        self, ctx: Any, args: list[str]
+    ) -> tuple[str | None, Any, list[str]]:
         if args[0] not in self.commands and Path(args[0]).is_dir():
             ctx.fail(f"'{args[0]}' is a folder. What is open there: rescind requests open FOLDER.")
         return super().resolve_command(ctx, args)

@@ -98,7 +98,10 @@ def _added_up(done: Forgotten) -> Exactness:
     except DataError as error:
         return Exactness(False, f"Claimed by {type(method).__name__}, not shown: {error}.")
     if right:
-        says = "The platform added up the remaining data: it is the sum of the method, bit for bit."
+        says = (
+            "The platform added up the remaining data: it is the sum of the method, bit for bit. "
+            "The weights follow from it, equal up to rounding."
+        )
         return Exactness(True, says)
     return Exactness(
         False,

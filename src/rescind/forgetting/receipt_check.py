@@ -11,8 +11,10 @@ from rescind.reporting.html import Page
 
 WITHOUT_THIS_PROGRAM = r"""# from their web page, not this file:
 KEY=ed25519:...
+# one of these could be a link to a file of yours:
+rm -f key.der signature.bin signed.txt
 LINE='^ "signature": "ed25519:\([0-9a-f]\{128\}\)",$'
-bytes() { for byte in $(sed 's/../0x& /g'); do printf "\\$(printf %03o "$byte")"; done; }
+bytes() { printf %b "$(printf '\\0%03o' $(sed 's/../0x& /g'))"; }
 printf %s "302a300506032b6570032100${KEY#ed25519:}" | bytes > key.der
 sed -n "s/$LINE/\1/p" receipt.json | bytes > signature.bin
 sed "/$LINE/d" receipt.json > signed.txt
