@@ -7,24 +7,24 @@ many operations in one transaction (`ledger.writer`).
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, Table, insert, update
 
 from rescind.ledger import tables
-from rescind.ledger.catalogue import Catalogue
-from rescind.ledger.keyslots import KeySlots, Slot
-from rescind.ledger.options import Options
+from rescind.ledger.keyslots import Slot
 from rescind.ledger.statements import Driver
 from rescind.proof.tlog import leaf_hash
+
+if TYPE_CHECKING:
+    from rescind.ledger.parts import Parts
 
 Items = NDArray[np.int32]
 ENTRY_BYTES = 33
@@ -91,24 +91,15 @@ class Once:
 class Batch:
     """One transaction of the writer, as its operations see it."""
 
-    def __init__(
-        self,
-        tx: Connection,
-        now: datetime,
-        keys: KeySlots,
-        seq: int,
-        leaves: int,
-        catalogue: Catalogue,
-        options: Options,
-        entropy: Callable[[int], bytes] = secrets.token_bytes,
-    ) -> None:
-        """seq: the last number given; leaves: size of the log before this batch"""
-        self.tx, self.now, self.keys = tx, now, keys
-        self.time = now.isoformat()
+    def __init__(self, tx: Connection, parts: Parts, seq: int) -> None:
+        """seq: the last number given"""
+        self.tx, self.now, self.keys, self.tally = tx, parts.clock(), parts.keys, parts.tally
+        self.time = self.now.isoformat()
         self.driver = Driver(tx)
         """The same transaction, for the statements of hot paths."""
-        self.catalogue, self.options, self.entropy = catalogue, options, entropy
-        self.seq, self._leaves = seq, leaves
+        self.catalogue, self.options = parts.catalogue, parts.options
+        self.entropy = parts.entropy
+        self.seq, self._leaves = seq, len(parts.tree)
         self.entries: list[bytes] = []
         self.made: list[int] = []
         self.doomed: list[int] = []
@@ -161,10 +152,18 @@ class Batch:
         self.entries.append(entry)
         return self._leaves + len(self.entries) - 1
 
-    def event(self, kind: str, n: int, person: bytes | None, leaf: int | None, seq: int) -> None:
-        """Write a line of history. It has no content: kind and number only."""
+    def event(
+        self,
+        kind: str,
+        n: int,
+        person: bytes | None,
+        leaf: int | None,
+        seq: int,
+        against: int | None = None,
+    ) -> None:
+        """Write a line of history. It has no content. against: what `Tally.standing` says"""
         row = {"seq": seq, "at": self.now, "person": person, "kind": kind, "n": n, "leaf": leaf}
-        self.insert(tables.event, row)
+        self.insert(tables.event, {**row, "against": against})
 
     def insert(self, table: Table, row: dict[str, Any]) -> None:
         """Insert a row with all others of this batch; a query sees it after `flush`."""
