@@ -56,8 +56,7 @@ NOT_COVERED = (
     "Backups of the ledger: they hold ciphertext, and the key of these records is destroyed.",
 )
 CHANGED = "accounts of the one before have other loans now"
-WHOSE = "It cannot tell who made them"
-"""What the number of people in a release means, in its receipts."""
+"""What the number of people in a release means; what it cannot mean is on the receipt's page."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ class Served:
         rare = f", of items that {self.form.min_count} people or more lend"
         return {
             RELEASE: str(self.number),
-            PEOPLE: f"{self.people} {before}{few}. {WHOSE}",
+            PEOPLE: f"{self.people} {before}{few}",
             PUBLISHED: f"{kept}. {self.noise}" if self.noise else kept + rare,
         }
 

@@ -1,4 +1,4 @@
-"""How often somebody may call: per session, else per address.
+"""How often somebody may call: per session, else per network.
 
 A request to erase is slowed, never refused.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Hashable
+from ipaddress import IPv6Address, ip_address
 from math import ceil
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ class Rate(NamedTuple):
 
 
 ACCOUNTS = 5
-"""New accounts an hour from one address, or as many as `serve --accounts-per-hour` says."""
+"""New accounts an hour from one network, or as many as `serve --accounts-per-hour` says."""
 RATES: dict[str, Rate] = {
     "sign-in": Rate(10, 60),
     "account": Rate(ACCOUNTS, 3600),
@@ -41,6 +42,17 @@ PROBES = 20
 """Different sets of loans per person and release that get a list of their own."""
 
 
+def network_of(address: str) -> str:
+    """Return what one customer of a provider has: an IPv4 address, or the /64 of an IPv6 one."""
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if not isinstance(found, IPv6Address):
+        return str(found)
+    return str(found.ipv4_mapped or f"{IPv6Address(int(found) >> 64 << 64)}/64")
+
+
 class Limits:
     """Counts calls in memory. A restart forgets the counts, and an attacker cannot cause one."""
 
@@ -55,7 +67,8 @@ class Limits:
         """Count one call; raise 429 if there were too many."""
         if not self.on or limit == "none":
             return
-        wait = self._hit(limit, address if limit in BY_ADDRESS or not session else session)
+        alone = bool(session) and limit not in BY_ADDRESS
+        wait = self._hit(limit, session if alone else network_of(address))
         if not wait:
             return
         if limit == "erase":

@@ -30,7 +30,7 @@ from rescind.service import bringing, demonstration, entrances
 from rescind.service.app import create_app
 from rescind.service.callers import new_secret
 from rescind.service.limits import ACCOUNTS
-from rescind.service.policy import Role
+from rescind.service.policy import Role, SignUp
 from rescind.service.settings import Settings
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ class Doorway:
     insecure: bool = False
     demo: bool = False
     accounts: int = ACCOUNTS
+    sign_up: SignUp = SignUp.OPEN
 
     def __post_init__(self) -> None:
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -125,6 +126,7 @@ class Doorway:
             behind_proxy=bool(self.behind_proxy),
             business=business,
             accounts=self.accounts,
+            sign_up=self.sign_up,
         )
 
 
@@ -136,6 +138,7 @@ class Wanted:
     items: Path | None = None
     invite_operator: str | None = None
     invite_officer: str | None = None
+    invite_people: int = 0
     make_token: str | None = None
     business: str = "RESCIND"
     witnesses: tuple[str, ...] = ()
@@ -389,6 +392,9 @@ def _print_entrances(service: Service, wanted: Wanted, say: Say) -> None:
         if who:
             text = entrances.invite(ledger, who, role)
             say(f"invitation for {who} ({role}), for 2 days: {origin}/operator#invite={text}")
+    for _ in range(wanted.invite_people):
+        text = entrances.invite(ledger, "a person", Role.PERSON)
+        say(f"invitation for one person, for 30 days: {origin}/#invite={text}")
     scopes = wanted.make_token or (DEMO_SCOPES if wanted.demo else None)
     if scopes:
         text = entrances.make_token(ledger, scopes, "made at the start", TOKEN_DAYS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rescind.service.limits import ACCOUNTS
+from rescind.service.policy import SignUp
 
 INSECURE = "This service is reached without encryption: others on the way can read everything."
 
@@ -24,6 +25,7 @@ class Settings:
     limits: bool = True
     """Off for measurements and for tests that call every route."""
     accounts: int = ACCOUNTS
+    sign_up: SignUp = SignUp.OPEN
     business: str = "RESCIND"
     """What agents call us (`business-id` of the Data Rights Protocol)."""
 
