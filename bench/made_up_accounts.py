@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import mean, stdev
 from types import SimpleNamespace
 
@@ -103,15 +104,15 @@ def noised(loans: list[Items], items: int, seed: int, place: int) -> Weights:
 def looked_like(loans: Loans, clock: Clock) -> list[Items]:
     """Return loans of made-up accounts: half of what one person has and half of another's."""
     have = [loans[person] for person in drawn(loans, clock, "made up")]
-    return [np.union1d(a[::2], b[1::2]).astype(np.int32) for a, b in zip(have, have[1:])]
+    return [np.union1d(a[::2], b[1::2]).astype(np.int32) for a, b in pairwise(have)]
 
 
 def attacked(attack: Attack, loans: Loans, items: int, seed: int) -> list[float]:
     """Return the AUC of each person who is attacked, by the best attacker that knows nothing."""
     clock = Clock(seed)
     order, found = drawn(loans, clock, "leaving"), []
-    made_up = dict(zip((f"made up {n:08d}".encode() for n in range(OPTIONS.people - 1)),
-                       looked_like(loans, clock)))  # fmt: skip
+    names = (f"made up {n:08d}".encode() for n in range(OPTIONS.people - 1))
+    made_up = dict(zip(names, looked_like(loans, clock), strict=False))
     there = {**loans, **(made_up if attack.made_up == "wait" else {})}
     for n in range(VICTIMS):
         service = Service(attack, there, items, VICTIMS * seed + n)
@@ -192,7 +193,8 @@ def main(show: Callable[[str], None] = print) -> int:
     lines += [f"| {attack.says} | {' | '.join(row)} |" for attack, row in cells.items()]
     goal = f"Goal: at the defaults at most {GOAL:.2f}, {'met' if met else 'MISSED'}."
     size = f"{len(SEEDS)} seeds, {VICTIMS} people each."
-    text = "\n".join([*lines, "", f"{goal} {size}", "", "NDCG@20 of held-out records. " + " ".join(costs)])
+    size += f"\n\nNDCG@20 of held-out records. {' '.join(costs)}"
+    text = "\n".join([*lines, "", f"{goal} {size}"])
     if "--write" in sys.argv:
         write_block(PAGE, "made_up", text)
     return 0 if met else 1

@@ -281,7 +281,10 @@ def test_where_people_are_invited_an_invitation_makes_one_account(
         ]
         made = []
         for one in begun:
-            body = {"ceremony": one["ceremony"], "credential": Authenticator().create(one["options"])}
+            body = {
+                "ceremony": one["ceremony"],
+                "credential": Authenticator().create(one["options"]),
+            }
             made.append(house.caller().post("/v1/account/finish", body, None))
         assert [one.status_code for one in made] == [201, 404]
         assert made[0].json()["role"] == Role.PERSON

@@ -173,9 +173,7 @@ def replace_loans(batch: Batch, row: Any, old: Items, new: Items) -> None:
     batch.change(person, old, new)
 
 
-def logged(
-    batch: Batch, kind: str, person: bytes, items: Items
-) -> tuple[dict[str, Any], bytes]:
+def logged(batch: Batch, kind: str, person: bytes, items: Items) -> tuple[dict[str, Any], bytes]:
     """Write the event and its leaf; return the acknowledgement, and the statement in the entry.
 
     Of somebody who leaves the event names nobody.

@@ -388,13 +388,12 @@ def _print_entrances(service: Service, wanted: Wanted, say: Say) -> None:
         service.entrances[digest] = demonstration.guest(ledger)
         say(f"sign in once, as one of the people: {origin}/v1/enter/{secret}")
         operator = operator or "operator"
-    for who, role in ((operator, Role.OPERATOR), (wanted.invite_officer, Role.OFFICER)):
+    people = [("someone", Role.PERSON)] * wanted.invite_people
+    for who, role in ((operator, Role.OPERATOR), (wanted.invite_officer, Role.OFFICER), *people):
+        page, days = ("", 30) if role is Role.PERSON else ("operator", 2)
         if who:
-            text = entrances.invite(ledger, who, role)
-            say(f"invitation for {who} ({role}), for 2 days: {origin}/operator#invite={text}")
-    for _ in range(wanted.invite_people):
-        text = entrances.invite(ledger, "a person", Role.PERSON)
-        say(f"invitation for one person, for 30 days: {origin}/#invite={text}")
+            link = f"{origin}/{page}#invite={entrances.invite(ledger, who, role)}"
+            say(f"invitation for {who} ({role}), for {days} days: {link}")
     scopes = wanted.make_token or (DEMO_SCOPES if wanted.demo else None)
     if scopes:
         text = entrances.make_token(ledger, scopes, "made at the start", TOKEN_DAYS)
