@@ -7,8 +7,8 @@ keyed digest. So leaving makes them unreadable, and the table alone names nobody
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 from datetime import datetime, timedelta
+from typing import Any
 
 from sqlalchemy import delete, insert, select, update
 

@@ -10,20 +10,20 @@ import json
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, Table, insert, update
 
 from rescind.ledger import tables
-from rescind.ledger.keyslots import Slot
+from rescind.ledger.catalogue import Catalogue
+from rescind.ledger.keyslots import KeySlots, Slot
+from rescind.ledger.options import Options
 from rescind.ledger.statements import Driver
 from rescind.proof.tlog import leaf_hash
-
-if TYPE_CHECKING:
-    from rescind.ledger.parts import Parts
 
 Items = NDArray[np.int32]
 ENTRY_BYTES = 33
@@ -90,14 +90,17 @@ class Once:
 class Batch:
     """One transaction of the writer, as its operations see it."""
 
-    def __init__(self, tx: Connection, parts: Parts, seq: int) -> None:
-        """seq: the last number given"""
-        self.tx, self.now, self.keys, self.tally = tx, parts.clock(), parts.keys, parts.tally
+    def __init__(self, tx: Connection, parts: Any, seq: int) -> None:
+        """parts: of the ledger (`ledger.parts`)    seq: the last number given"""
+        self.tx, self.tally = tx, parts.tally
+        self.now: datetime = parts.clock()
+        self.keys: KeySlots = parts.keys
         self.time = self.now.isoformat()
         self.driver = Driver(tx)
         """The same transaction, for the statements of hot paths."""
-        self.catalogue, self.options = parts.catalogue, parts.options
-        self.entropy = parts.entropy
+        self.catalogue: Catalogue = parts.catalogue
+        self.options: Options = parts.options
+        self.entropy: Callable[[int], bytes] = parts.entropy
         self.seq, self._leaves = seq, len(parts.tree)
         self.entries: list[bytes] = []
         self.made: list[int] = []
