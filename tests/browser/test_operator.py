@@ -167,7 +167,7 @@ def test_release_now_says_how_few_and_happens_once(enter, place) -> None:
     before = releases(place)
     panel(page, "Release").get_by_role("button", name="Release now").click()
     dialog = page.get_by_role("dialog")
-    assert "1 of 50 people changed something" in dialog.inner_text()
+    assert "1 of 50 people of the last one have other loans now" in dialog.inner_text()
     dialog.get_by_role("button", name="Release now").dblclick()
     dialog.wait_for(state="detached")
     page.get_by_text("A release was made.").wait_for()

@@ -96,7 +96,8 @@ def test_a_receipt_states_release_people_and_entry_and_opens_with_the_persons_ke
     said = statement("unshare", ["film-3", "film-5"], time, body["acknowledgement"]["seq"])
     assert issued.asked.digest == sealed(said.decode(), KEY)
     assert issued.claims[RELEASE] == "2"
-    assert issued.claims[PEOPLE].startswith("1 changed something")
+    assert issued.claims[PEOPLE].startswith("1 accounts of the one before have other loans now")
+    assert "counts accounts. No count tells who made them." in page(issued)
     assert "fewer than the 4 wanted" in issued.claims[PEOPLE]
     assert issued.claims[ENTRY] == str(body["acknowledgement"]["leaf"])
     assert issued.claims[AFTER].startswith(BOUND)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from authenticator import Authenticator
-from doors import Browser, House
+from doors import Browser, House, opened
 from rescind.ledger import accounts, tables
 from rescind.ledger.brought import BringIn
-from rescind.service import recovery
+from rescind.service import entrances, recovery
 from rescind.service.callers import COOKIE, new_secret
+from rescind.service.policy import Role, SignUp
 
 
 @pytest.fixture(autouse=True)
@@ -263,6 +265,32 @@ def test_an_operator_joins_by_invitation_once(house: House, role: str) -> None:
     again = house.caller()
     assert again.sign_in(device).json()["role"] == role
     assert house.caller(bearer=text).get("/v1/operator/overview").status_code == 401
+
+
+@pytest.mark.parametrize("sign_up", SignUp)
+def test_where_people_are_invited_an_invitation_makes_one_account(
+    tmp_path: Path, sign_up: SignUp
+) -> None:
+    with opened(tmp_path / "state", sign_up=sign_up) as house:
+        stranger = house.caller().post("/v1/account/begin", {}, None)
+        assert stranger.status_code == (200 if sign_up is SignUp.OPEN else 403), "control: open"
+        text = entrances.invite(house.ledger, "a person", Role.PERSON)
+        begun = [
+            house.caller().post("/v1/account/begin", {"invitation": text}, None).json()
+            for _ in range(2)
+        ]
+        made = []
+        for one in begun:
+            body = {
+                "ceremony": one["ceremony"],
+                "credential": Authenticator().create(one["options"]),
+            }
+            made.append(house.caller().post("/v1/account/finish", body, None))
+        assert [one.status_code for one in made] == [201, 404]
+        assert made[0].json()["role"] == Role.PERSON
+        assert len(made[0].json()["recovery_codes"]) == 10
+        again = house.caller().post("/v1/account/begin", {"invitation": text}, None)
+        assert again.status_code == 404
 
 
 def test_an_invitation_ends(house: House) -> None:

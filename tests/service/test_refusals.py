@@ -205,6 +205,22 @@ def test_new_accounts_are_limited_by_address(limited: House) -> None:
     assert answers == [422] * 5 + [429]
 
 
+@pytest.mark.parametrize("guarded", [True, False], ids=["", "control: whole addresses"])
+def test_addresses_of_one_ipv6_network_make_accounts_as_one(
+    limited: House, guarded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not guarded:
+        monkeypatch.setattr(limits, "network_of", str)
+    made = []
+    for n in range(1, 13):
+        limited.service.limits.clock = lambda now=60.0 * n: now  # no more than one in a minute
+        stranger = limited.caller(address=f"2001:db8:0:7::{n:x}")
+        made.append(stranger.register(Authenticator()).status_code)
+    assert made.count(201) == (5 if guarded else 12)
+    other = limited.caller(address="2001:db8:0:8::1").register(Authenticator())
+    assert other.status_code == 201
+
+
 @pytest.mark.parametrize("most", [5, 7])
 def test_an_office_makes_as_many_accounts_as_are_allowed(tmp_path: Path, most: int) -> None:
     """An account takes two calls and counts once. Seven is what `--accounts-per-hour` says."""

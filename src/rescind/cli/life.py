@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 class _Commands(TyperGroup):
     """Tells who names a dataset as an argument, as of `rescind tune`, how it is named here."""
 
-    def resolve_command(
-        self, ctx: Any, args: list[str]
-    ) -> tuple[str | None, Any, list[str]]:
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         from rescind.data.loading import names
 
         if args[0] not in self.commands and args[0] in names():

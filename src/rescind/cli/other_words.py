@@ -26,9 +26,7 @@ OURS: dict[str, tuple[str, ...]] = {
 class Commands(TyperGroup):
     """All commands. One that there is not is answered with those that do what its name says."""
 
-    def resolve_command(
-        self, ctx: Any, args: list[str]
-    ) -> tuple[str | None, Any, list[str]]:
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         if self.get_command(ctx, args[0]) is None and (found := self._doing(args[0])):
             told = " or ".join(f"'rescind {one}'" for one in found)
             ctx.fail(f"No such command '{args[0]}'. Use {told}; --help tells how.")

@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 class _Commands(TyperGroup):
     """The commands below. Who gives a folder instead of one wants to know what is in it."""
 
-    def resolve_command(
-        self, ctx: Any, args: list[str]
-    ) -> tuple[str | None, Any, list[str]]:
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         if args[0] not in self.commands and Path(args[0]).is_dir():
             ctx.fail(f"'{args[0]}' is a folder. What is open there: rescind requests open FOLDER.")
         return super().resolve_command(ctx, args)

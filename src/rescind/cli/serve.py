@@ -8,6 +8,8 @@ from typing import Annotated
 
 from typer import Option
 
+from rescind.service.policy import SignUp
+
 
 def command(
     state: Annotated[
@@ -44,8 +46,15 @@ def command(
     instant: Annotated[
         bool, Option("--instant", help="Changes show at once: demonstrations, trusted groups.")
     ] = False,
-    people: Annotated[int, Option(min=1, help="People whose changes make a release due.")] = 200,
-    hours: Annotated[float, Option(min=0, help="Hours until a release at the latest.")] = 24.0,
+    people: Annotated[
+        int, Option(min=1, help="People of the last release whose loans differ when one is due.")
+    ] = 200,
+    least_hours: Annotated[
+        float, Option(min=0, help="Hours between two releases at the least.")
+    ] = 24.0,
+    hours: Annotated[
+        float, Option(min=0, help="Hours until a release at the latest, of however few people.")
+    ] = 336.0,
     noise: Annotated[
         float | None,
         Option(min=0, help="Noise on releases, in units of what one person can change."),
@@ -79,7 +88,7 @@ def command(
         bool, Option("--insecure", help="Listen elsewhere without TLS. Every page says so.")
     ] = False,
     accounts_per_hour: Annotated[
-        int, Option(min=1, help="New accounts from one address, such as that of an office.")
+        int, Option(min=1, help="New accounts from one address (IPv6: one /64).")
     ] = 5,
     changes_per_day: Annotated[
         int, Option(min=1, help="Changes of one person; taking back goes on, slowly.")
@@ -87,12 +96,18 @@ def command(
     connections: Annotated[
         int, Option(min=8, help="Open at once; an eighth of them from one address.")
     ] = 1000,
+    sign_up: Annotated[
+        SignUp, Option(help="Who may make an account: anybody, or who was invited.")
+    ] = SignUp.OPEN,
     invite_operator: Annotated[
         str | None, Option(metavar="WHO", help="Print an invitation for an operator.")
     ] = None,
     invite_officer: Annotated[
         str | None, Option(metavar="WHO", help="Print one for an officer: reads, extends.")
     ] = None,
+    invite_people: Annotated[
+        int, Option(min=0, help="Print so many invitations for people; each makes one account.")
+    ] = 0,
     make_token: Annotated[
         str | None,
         Option(metavar="SCOPES", help="Print a token for scripts, such as read,extend."),
@@ -130,12 +145,14 @@ def command(
         accounts_per_hour,
         changes_per_day,
         connections,
+        sign_up,
     )
     wanted = Wanted(
         demo,
         items,
         invite_operator,
         invite_officer,
+        invite_people,
         make_token,
         business,
         tuple(witness or ()),
@@ -145,6 +162,7 @@ def command(
     )
     options = Options(
         people=people,
+        least_hours=least_hours,
         hours=hours,
         instant=instant,
         noise=noise,

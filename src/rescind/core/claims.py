@@ -12,8 +12,8 @@ AFTER, BEFORE, OPEN = "sum after", "sum before", "outstanding"
 PUBLISHED, NEXT, EPSILON = "published", "next release", "epsilon"
 """What devices are sent, when they are sent something newer, and what its noise promises."""
 RELEASE, PEOPLE, ENTRY = "release", "people in the release", "log entry"
-"""Of a running service: the first release without the records, how many people's loans it mixes,
-and the place of the request in the log."""
+"""Of a running service: the first release without the records, how many accounts of the one before
+have other loans in it, and the place of the request in the log."""
 
 CASE, OPERATOR, SOFTWARE = "case", "operator", "software"
 """The operator's own number of the request, who they are (a name and a contact), and where a

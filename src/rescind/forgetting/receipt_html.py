@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rescind.audits.finding import Finding, counted, legend, question
-from rescind.core.claims import AFTER
+from rescind.core.claims import AFTER, PEOPLE
 from rescind.core.words import count_of
 from rescind.errors import DataError
 from rescind.forgetting import receipt_pictures as pictures
@@ -300,3 +300,5 @@ def _digests(out: Page, issued: Receipt, receipt: Receipt) -> None:
         if receipt.claims:
             out.text("Claims that can be checked with the data (sealed: also needs the key):")
             out.facts(receipt.claims)
+        if PEOPLE in receipt.claims:
+            out.text(f"\u201c{PEOPLE}\u201d counts accounts. No count tells who made them.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from sqlalchemy import delete, insert, select, update
 
@@ -133,10 +134,14 @@ class OpenAccount:
     passkey: Passkey
     codes: tuple[Code, ...]
     session: NewSession
+    invitation: bytes = b""
+    """It is spent with the account; empty: nobody was invited."""
     person: bytes | None = None
 
     def carry_out(self, batch: Batch) -> Answer:
         """Write everything."""
+        if self.invitation:
+            _spent(batch, self.invitation)
         person, _ = join(batch)
         self.passkey.write(batch, person)
         for code in self.codes:
@@ -334,11 +339,7 @@ class OpenOperator:
 
     def carry_out(self, batch: Batch) -> Answer:
         """Write operator and session, or refuse if the invitation was used meanwhile."""
-        invited = find_token(batch.tx, self.invitation, batch.now)
-        if invited is None or not invited.role.startswith(INVITED):
-            raise NotThere("this invitation is not known here, was used, or is too old.")
-        spent = tables.token.c.digest == self.invitation
-        batch.tx.execute(delete(tables.token).where(spent))
+        invited = _spent(batch, self.invitation)
         row = {
             "id": self.operator,
             "name": invited.name,
@@ -350,6 +351,15 @@ class OpenOperator:
         }
         batch.tx.execute(insert(tables.operator).values(row))
         return self.session.carry_out(batch)
+
+
+def _spent(batch: Batch, invitation: bytes) -> Any:
+    """Return an invitation that cannot be used again, or refuse."""
+    invited = find_token(batch.tx, invitation, batch.now)
+    if invited is None or not invited.role.startswith(INVITED):
+        raise NotThere("this invitation is not known here, was used, or is too old.")
+    batch.tx.execute(delete(tables.token).where(tables.token.c.digest == invitation))
+    return invited
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ many operations in one transaction (`ledger.writer`).
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -91,24 +90,18 @@ class Once:
 class Batch:
     """One transaction of the writer, as its operations see it."""
 
-    def __init__(
-        self,
-        tx: Connection,
-        now: datetime,
-        keys: KeySlots,
-        seq: int,
-        leaves: int,
-        catalogue: Catalogue,
-        options: Options,
-        entropy: Callable[[int], bytes] = secrets.token_bytes,
-    ) -> None:
-        """seq: the last number given; leaves: size of the log before this batch"""
-        self.tx, self.now, self.keys = tx, now, keys
-        self.time = now.isoformat()
+    def __init__(self, tx: Connection, parts: Any, seq: int) -> None:
+        """parts: of the ledger (`ledger.parts`)    seq: the last number given"""
+        self.tx, self.tally = tx, parts.tally
+        self.now: datetime = parts.clock()
+        self.keys: KeySlots = parts.keys
+        self.time = self.now.isoformat()
         self.driver = Driver(tx)
         """The same transaction, for the statements of hot paths."""
-        self.catalogue, self.options, self.entropy = catalogue, options, entropy
-        self.seq, self._leaves = seq, leaves
+        self.catalogue: Catalogue = parts.catalogue
+        self.options: Options = parts.options
+        self.entropy: Callable[[int], bytes] = parts.entropy
+        self.seq, self._leaves = seq, len(parts.tree)
         self.entries: list[bytes] = []
         self.made: list[int] = []
         self.doomed: list[int] = []
@@ -161,10 +154,18 @@ class Batch:
         self.entries.append(entry)
         return self._leaves + len(self.entries) - 1
 
-    def event(self, kind: str, n: int, person: bytes | None, leaf: int | None, seq: int) -> None:
-        """Write a line of history. It has no content: kind and number only."""
+    def event(
+        self,
+        kind: str,
+        n: int,
+        person: bytes | None,
+        leaf: int | None,
+        seq: int,
+        against: int | None = None,
+    ) -> None:
+        """Write a line of history. It has no content. against: what `Tally.standing` says"""
         row = {"seq": seq, "at": self.now, "person": person, "kind": kind, "n": n, "leaf": leaf}
-        self.insert(tables.event, row)
+        self.insert(tables.event, {**row, "against": against})
 
     def insert(self, table: Table, row: dict[str, Any]) -> None:
         """Insert a row with all others of this batch; a query sees it after `flush`."""

@@ -55,6 +55,8 @@ NOT_COVERED = (
     "Tables from which the operator brought people in, and copies of them: other stores.",
     "Backups of the ledger: they hold ciphertext, and the key of these records is destroyed.",
 )
+CHANGED = "accounts of the one before have other loans now"
+"""What the number of people in a release means; what it cannot mean is on the receipt's page."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Served:
     seq: int
     at: datetime
     people: int
-    """How many people's changes it mixes."""
+    """How many people of the one before have other loans in it (`ledger.tally`)."""
     wanted: int
     """How many it should mix."""
     sum_digest: str
@@ -88,12 +90,13 @@ class Served:
             says = "at once: the instant form changes what is served with every request"
             return {RELEASE: says, PUBLISHED: "lists, made from all weights"}
         few = "" if self.people >= self.wanted else f", fewer than the {self.wanted} wanted"
+        before = "accounts lend, and none was before" if self.number == 1 else CHANGED
         kept = f"the {self.form.neighbours} largest weights of each item"
         kept += f", rounded to {self.form.rounding:g} times their mean" * bool(self.form.rounding)
         rare = f", of items that {self.form.min_count} people or more lend"
         return {
             RELEASE: str(self.number),
-            PEOPLE: f"{self.people} changed something since the one before{few}",
+            PEOPLE: f"{self.people} {before}{few}",
             PUBLISHED: f"{kept}. {self.noise}" if self.noise else kept + rare,
         }
 
@@ -202,8 +205,8 @@ def kept_after(request: Mapping[str, Any]) -> tuple[Kept, ...]:
     number = 0  # every number takes the same bytes
     row = _bytes(value for name, value in request.items() if name != "receipt") + _bytes([number])
     lines = [
-        (number, number, request["person"], kind, number, number)
-        for kind in (request["kind"], "receipt")
+        (number, number, request["person"], kind, number, number, against)
+        for kind, against in ((request["kind"], number), ("receipt", None))
     ]
     found = [
         Kept("request", row, "What was asked, when, how many records; 3 years."),

@@ -173,15 +173,17 @@ def replace_loans(batch: Batch, row: Any, old: Items, new: Items) -> None:
     batch.change(person, old, new)
 
 
-def logged(
-    batch: Batch, kind: str, person: bytes | None, items: Items
-) -> tuple[dict[str, Any], bytes]:
-    """Write the event and its leaf; return the acknowledgement, and the statement in the entry."""
+def logged(batch: Batch, kind: str, person: bytes, items: Items) -> tuple[dict[str, Any], bytes]:
+    """Write the event and its leaf; return the acknowledgement, and the statement in the entry.
+
+    Of somebody who leaves the event names nobody.
+    """
     seq, opening = batch.next_seq(), batch.entropy(32)
     said = statement(kind, batch.catalogue.names_of(items.tolist()), batch.time, seq)
     entry = entry_under(opening, said)
     leaf = batch.append(entry)
-    batch.event(kind, len(items), person, leaf, seq)
+    against = batch.tally.standing(person, batch, kind)
+    batch.event(kind, len(items), None if kind == "leave" else person, leaf, seq, against)
     acknowledgement = {
         "kind": kind,
         "seq": seq,
@@ -196,7 +198,7 @@ def logged(
 def _requested(batch: Batch, take: TakeBack, gone: Items) -> Answer:
     leaving = take.kind == "leave"
     whose = None if leaving else take.person
-    acknowledgement, said = logged(batch, take.kind, whose, gone)
+    acknowledgement, said = logged(batch, take.kind, take.person, gone)
     key = take.receipt_key or batch.entropy(SECRET_BYTES)
     token = batch.entropy(32)
     slot, name = batch.new_key(), take.request or batch.entropy(16).hex()

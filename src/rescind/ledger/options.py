@@ -13,9 +13,12 @@ class Options:
     """Settings of releases, deadlines and waiting. Defaults: the specification of the service."""
 
     people: int = 200
-    """A release is due when this many people have changed something."""
-    hours: float = 24.0
-    """A release is due after this time with at least one change."""
+    """A release is due when this many people of the last one have other loans now."""
+    least_hours: float = 24.0
+    """And when the last one is so old: one burst of changes cannot choose the moment."""
+    hours: float = 336.0
+    """A release is due so long after the first change, with fewer people: receipts say so. Two
+    weeks are half of what the law gives."""
     neighbours: int = 200
     """Weights per item that a release keeps."""
     min_count: int = 5
@@ -45,7 +48,8 @@ class Options:
     def __post_init__(self) -> None:
         for name, least in (
             ("people", 1),
-            ("hours", 0.0),
+            ("least_hours", 0.0),
+            ("hours", self.least_hours),
             ("neighbours", 1),
             ("min_count", 1),
             ("rounding", 0.0),

@@ -35,7 +35,9 @@ class Due:
 
     people_left: int
     at: datetime | None
-    """None: nothing has changed since the last one."""
+    """At the latest; None: nothing has changed since the last one."""
+    earliest: datetime | None = None
+    """However many people changed; None: there was no release."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Release:
     seq: int
     at: datetime
     people: int
-    """How many people's changes it mixes."""
+    """How many people of the one before have other loans in it; in the first, who lend."""
     sum_digest: str
     digest: str
     """Of the unpacked file."""
@@ -149,6 +151,7 @@ class ReleaseMade:
         if self.asked is not None:
             end_asked(batch, self.asked, {"state": MADE, "number": number})
         batch.event("release", self.people, None, leaf, batch.next_seq())
+        batch.after(batch.tally.released)
         return Answer(201, {"number": number, "at": batch.now.isoformat()})
 
 

@@ -1,10 +1,10 @@
 """Releases: when one is due, making it, sealing it, and what is served from it.
 
 The sum forgets at once. What is served forgets with the next release, which mixes the changes of
-many people, so that nobody can tell what one of them took back. A release is due when `people` have
-changed something, or `hours` after the first change since the last one. A start makes none, unless
-an operator has asked for it: whoever can crash the service could otherwise look at models of few
-changes.
+many people, so that nobody can tell what one of them took back. A release is due when `people` of
+the last one have other loans now (`ledger.tally`) and it is `least_hours` old, or `hours` after the
+first change since it. A start makes none, unless an operator has asked for it: whoever can crash
+the service could otherwise look at models of few changes.
 
     1  a copy of the sum         after a batch, so that its `seq` says what is in it
     2  solve, cut, audit         in a process of its own
@@ -25,7 +25,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sqlalchemy import Row, and_, case, func, select
+from sqlalchemy import Row, func, select
 
 from rescind.audits.finding import Finding, overall
 from rescind.errors import ConfigError, DataError
@@ -51,9 +51,7 @@ from rescind.ledger.release_steps import (
     path_of,
 )
 from rescind.ledger.release_worker import Copy, make
-from rescind.ledger.tables import CHANGES
 from rescind.ledger.taken_back import at_most
-from rescind.ledger.tally import NAMELESS, Since
 from rescind.methods.additive import _live_release as live_release
 from rescind.methods.additive._live_inverse import InstantSum
 from rescind.methods.additive._live_release import Form, Reasoned
@@ -93,6 +91,8 @@ class Releasing:
         """Why the file of the release in service could not be read at the start."""
         self._instant: AtOnce | None = None
         self._seq = 0
+        self._made_at: datetime | None = None
+        """When the last release was made."""
         self._known_from = 0
         """The `seq` from which on the memory has what was taken back."""
         self.unlisted: Unlisted | None = None
@@ -108,10 +108,12 @@ class Releasing:
         self.noising.begin()
         with self._parts.store.reading() as tx:
             rows = tx.execute(select(table).order_by(table.c.number.desc())).all()
+            self._parts.tally.begin(tx, rows[0].seq if rows else None)
             waiting = tx.scalar(
                 select(func.max(tables.request.c.seq)).where(fulfilment.open_until(NEVER))
             )
         self._seq = rows[0].seq if rows else 0
+        self._made_at = rows[0].at if rows else None
         served = next((row for row in rows if row.key is not None), None)
         self._release = self._loaded(served) if served is not None else None
         if self._release is not None:
@@ -152,44 +154,20 @@ class Releasing:
 
     # -- when --------------------------------------------------------------------------------------
 
-    def due(self, now: datetime) -> Due:
+    def due(self) -> Due:
         """Return when the next release is due."""
-        since, options = self._changes(), self._parts.options
-        at = None if since.first is None else since.first + timedelta(hours=options.hours)
-        return Due(max(0, options.people - since.number), at)
+        tally, options, made = self._parts.tally, self._parts.options, self._made_at
+        latest = None if tally.first is None else tally.first + timedelta(hours=options.hours)
+        earliest = None if made is None else made + timedelta(hours=options.least_hours)
+        return Due(max(0, options.people - tally.number), latest, earliest)
 
     def is_due(self, now: datetime) -> bool:
         """Return whether a release is due now; never in the instant form."""
-        due = self.due(now)
-        late = due.at is not None and now >= due.at
-        return (
-            not self._parts.options.instant
-            and due.at is not None
-            and (late or due.people_left == 0)
-            and not self.noising.spent
-        )
-
-    def _changes(self) -> Since:
-        """Return how many people changed something since the release, and when the first did."""
-        return self._parts.tally.since(self._seq, self._changed_between)
-
-    @property
-    def counted(self) -> bool:
-        """Whether `due` needs no question to the database now."""
-        return self._parts.tally.knows(self._seq)
-
-    def _changed_between(self, after: int, until: int = NEVER) -> Since:
-        column = tables.event.c
-        chosen = and_(column.seq > after, column.seq <= until, column.kind.in_(CHANGES))
-        # Events of somebody who left name nobody any more; leaving itself is one event.
-        nameless = column.kind.in_(NAMELESS)
-        with self._parts.store.reading() as tx:
-            named = select(column.person).distinct().where(chosen, column.person.is_not(None))
-            people = {bytes(one) for one in tx.scalars(named)}
-            first, left = tx.execute(
-                select(func.min(column.at), func.count(case((nameless, 1)))).where(chosen)
-            ).one()
-        return Since(people, left, first)
+        due = self.due()
+        if self._parts.options.instant or due.at is None or self.noising.spent:
+            return False
+        enough = due.people_left == 0 and (due.earliest is None or now >= due.earliest)
+        return enough or now >= due.at
 
     # -- making ------------------------------------------------------------------------------------
 
@@ -209,15 +187,15 @@ class Releasing:
         self.check_possible()
         with self._making:
             noise = self.noising.next()
-            copy, seq, loans, gone = self._copy()
+            copy, seq, loans, gone, people = self._copy()
             try:
-                people = self._changed_between(self._seq, seq).number
                 made = make(copy, self._parts.catalogue.ids, self.form, noise)
                 file = live_release.packed(made.file)
                 operation = ReleaseMade(self._parts.state, seq, people, made, file, asked)
                 body = self._submit(operation).result().body
             except BaseException:
                 self._parts.live.unsettle(gone)  # the next one is judged by it
+                self._parts.tally.failed()
                 raise
             reach("release committed")
             release = Release(
@@ -232,7 +210,7 @@ class Releasing:
                 overall(made.findings),
             )
             old, self._release, self.unread = self._release, release, None
-            self._seq = seq
+            self._seq, self._made_at = seq, release.at
             self._fulfil(self._served(release, made.findings))
             reach("receipts committed")
             self._end_old(release.number)
@@ -250,18 +228,25 @@ class Releasing:
         if self.unlisted is release:
             self.unlisted = None
 
-    def _copy(self) -> tuple[Copy, int, dict[bytes, Items], dict[bytes, Items]]:
-        """Copy the sum after a batch; return also its `seq`, the loans and what was taken back."""
+    def _copy(self) -> tuple[Copy, int, dict[bytes, Items], dict[bytes, Items], int]:
+        """Copy the sum after a batch.
+
+        Return also its `seq`, the loans, what was taken back, and how many people it mixes.
+        """
         with self._parts.store.reading() as tx:
             lost = at_most(tx, self._seq, self._known_from)
-        found: list[tuple[Any, int]] = []
-        live = self._parts.live
-        self._submit(TakeCopy(lambda seq: found.append((live.settle(), seq)))).result()
-        (sums, loans, gone), seq = found[0]
+        found: list[tuple[Any, int, int]] = []
+
+        def take(seq: int) -> None:
+            settled = self._parts.live.settle()
+            found.append((settled, seq, self._parts.tally.copied(settled[1])))
+
+        self._submit(TakeCopy(take)).result()
+        (sums, loans, gone), seq, people = found[0]
         left_out = self.noising.left_out(seq)
         if self._parts.options.noise:  # it covers one part of each person: what they lend
             left_out |= {name for name in (*loans, *gone) if is_kept(name)}
-        return Copy.of(sums, loans, gone, left_out, lost), seq, loans, gone
+        return Copy.of(sums, loans, gone, left_out, lost), seq, loans, gone, people
 
     def _fulfil(self, served: Served) -> None:
         while self._submit(Issue(served, self._signer)).result().body["more"]:

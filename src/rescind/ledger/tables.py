@@ -130,6 +130,7 @@ event = Table(
     _column("kind", Text, NO_CONTENT, nullable=False),
     _column("n", Integer, NO_CONTENT, nullable=False),
     _column("leaf", BigInteger, NO_CONTENT),
+    _column("against", Integer, NO_CONTENT),  # how its person stood (tally.py)
 )
 answered = Table(
     "answered",

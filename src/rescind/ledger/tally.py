@@ -1,71 +1,146 @@
-"""Counts who changed something since the last release, without asking the database every time."""
+"""Counts people who were in the last release and whose loans differ now: whom the next one mixes.
+
+An account that lends and takes back at once changes nothing between two releases, and hides nobody.
+So the sum's parts of the last release stay in memory until the next one (`LiveSum.loans` are never
+changed in place, so this costs no copy) and are compared with those of now. On a disk is one number
+beside each event: how its person stood then, against the release. A start reads these, so it counts
+as before; what somebody had who changed before it is not known any more, nor who left.
+"""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
-from rescind.ledger.tables import CHANGES
+import numpy as np
+from sqlalchemy import select
 
-NAMELESS = ("leave", "dropped")
-"""Events that name nobody. Earlier ones of that person do not either from then on: count anew."""
-MOST = 10_000
-"""Events that wait to be counted; with more of them the database is asked."""
+from rescind.ledger import tables
+from rescind.ledger.batch import Batch, Items
+from rescind.ledger.kept_part import PERSON_BYTES, name_of
 
-
-class Since(NamedTuple):
-    """What events after one `seq` say."""
-
-    people: set[bytes]
-    left: int
-    """Events that name nobody: each is one person."""
-    first: datetime | None
-    """When the first of them happened."""
-
-    @property
-    def number(self) -> int:
-        """How many people changed something."""
-        return len(self.people) + self.left
+NEW, SAME, DIFFERENT = range(3)
+"""Against a release: not in it, in it and the same now, in it and different now."""
+HOLD = "quarantine"
+"""Whom an operator holds never counts: it may be somebody made up."""
 
 
 class Tally:
-    """The writer notes what it committed; whoever wants to know counts it."""
+    """The writer notes what it committed; whoever wants to know asks for `number`."""
 
-    def __init__(self) -> None:
-        self._lock, self._counting = threading.Lock(), threading.Lock()
-        self._news: list[Mapping[str, Any]] = []
-        self._stale, self._anew = True, False
-        """Whether the database must be asked; whether somebody left while it was."""
-        self._after, self._found = 0, Since(set(), 0, None)
+    def __init__(self, live: Any) -> None:
+        """live: the sum, which changes before `note`"""
+        self._live = live
+        self._last: dict[bytes, Items | None] | None = None
+        """Parts of the last release (None: another than now); None: there was no release."""
+        self._coming: dict[bytes, Items | None] | None = None
+        """Parts of the one that is being made."""
+        self._different: set[bytes] = set()
+        self._left = 0
+        """How many left before the start of this process."""
+        self.first: datetime | None = None
+        """When the first change since the last release happened."""
+        self._first_since_copy: datetime | None = None
 
-    def note(self, events: Iterable[Mapping[str, Any]]) -> None:
-        """Take note of events that are committed. events: rows of the table"""
-        with self._lock:
-            self._news += [one for one in events if one["kind"] in CHANGES]
-            if len(self._news) > MOST or any(one["kind"] in NAMELESS for one in self._news):
-                self._news, self._stale, self._anew = [], True, True
+    @property
+    def number(self) -> int:
+        """How many people the next release would mix; before the first one: who lend."""
+        return len(self._different) + self._left
 
-    def knows(self, after: int) -> bool:
-        """Whether a count after this `seq` needs no question to the database."""
-        return not self._stale and after == self._after
+    def begin(self, tx: Any, seq: int | None) -> None:
+        """Read what a start can know. seq: of the last release; None: there is none"""
+        event, since = tables.event.c, -1 if seq is None else seq
+        chosen = select(event.seq, event.person, event.kind, event.at, event.against)
+        rows = tx.execute(chosen.where(event.seq > since).order_by(event.seq)).all()
+        self.first = next((row.at for row in rows if row.kind in tables.CHANGES), None)
+        people = {name[:PERSON_BYTES] for name in self._live.loans}
+        if seq is None:
+            self._different = people
+            return
+        made = next((row.seq for row in rows if row.kind == "release"), 0)
+        stood: dict[bytes, int] = {}
+        for row in (row for row in rows if row.against is not None):
+            coming, last = divmod(row.against, 3)
+            standing = coming if row.seq < made else last
+            if row.person is not None:
+                stood[bytes(row.person)] = standing
+            elif row.kind == "leave":  # earlier events of whoever left name nobody either
+                self._left += standing == DIFFERENT
+        self._last = {
+            name: items
+            for name, items in self._live.loans.items()
+            if stood.get(name[:PERSON_BYTES], SAME) == SAME
+        }
+        self._different = {person for person, how in stood.items() if how == DIFFERENT}
+        self._last |= dict.fromkeys(self._different)
 
-    def since(self, after: int, read: Callable[[int], Since]) -> Since:
-        """Return what happened after a `seq`. read: asks the database for it"""
-        with self._counting:
-            with self._lock:
-                news, self._news = self._news, []
-                known, self._stale, self._anew = self.knows(after), True, False
-            if not known:
-                # Whatever was noted before is committed, so it is found; what is noted meanwhile
-                # is added later, and adding a person twice changes nothing.
-                self._after, self._found = after, read(after)
-            people, left, first = self._found
-            for one in news if known else ():
+    def standing(self, person: bytes, batch: Batch, kind: str) -> int:
+        """Return how a person stands: last release + 3 x the one being made, if there is one."""
+
+        def now(name: bytes) -> Any:
+            return batch.changes[name][1] if name in batch.changes else self._now(name)
+
+        if kind == HOLD:
+            return NEW
+        if self._coming is None:
+            return _standing(person, self._last, now)
+        coming = _standing(person, self._coming, now)
+        if any(one["kind"] == "release" for one in batch.events):  # it was made in this batch
+            return coming
+        return _standing(person, self._last, now) + 3 * coming
+
+    def note(self, batch: Batch) -> None:
+        """Take note of a batch that is committed, and in the sum."""
+        people = {name[:PERSON_BYTES] for name in batch.changes}
+        for one in batch.events:
+            if one["kind"] in tables.CHANGES:
+                self.first = self.first or one["at"]
+                self._first_since_copy = self._first_since_copy or one["at"]
+            elif one["kind"] == HOLD:
                 people.add(one["person"])
-                first = one["at"] if first is None else min(first, one["at"])
-            self._found = Since(people, left, first)
-            with self._lock:
-                self._stale = self._anew
-            return self._found
+                for parts in (self._last or {}, self._coming or {}):
+                    for name in (one["person"], name_of(one["person"])):
+                        parts.pop(name, None)
+        self._look(people)
+
+    def copied(self, loans: Mapping[bytes, Items]) -> int:
+        """Remember what a release is made from, until it is made; return whom it mixes."""
+        self._coming, self._first_since_copy = dict(loans), None
+        return self.number
+
+    def failed(self) -> None:
+        """Count against the last release again: no other was made."""
+        self._coming = None
+
+    def released(self) -> None:
+        """Count against the release that was just made."""
+        self._last, self._coming, self._left = self._coming, None, 0
+        self.first, self._different = self._first_since_copy, set()
+        self._look({name[:PERSON_BYTES] for name in self._last or ()})
+
+    def _now(self, name: bytes) -> Any:
+        return self._live.loans.get(name, ())
+
+    def _look(self, people: Iterable[bytes]) -> None:
+        for person in people:
+            if _standing(person, self._last, self._now) == DIFFERENT:
+                self._different.add(person)
+            else:
+                self._different.discard(person)
+
+
+def _standing(
+    person: bytes, parts: Mapping[bytes, Items | None] | None, now: Callable[[bytes], Any]
+) -> int:
+    """parts: of a release; None: there was none    now: returns what a part of the sum is"""
+    names = (person, name_of(person))
+    if parts is None:  # before the first release there is nothing to compare with
+        return DIFFERENT if any(len(now(name)) for name in names) else NEW
+    if not any(name in parts for name in names):
+        return NEW
+    return SAME if all(_same(parts.get(name, ()), now(name)) for name in names) else DIFFERENT
+
+
+def _same(then: Any, now: Any) -> bool:
+    return then is now or (then is not None and np.array_equal(then, now))

@@ -239,17 +239,7 @@ class Writer:
         return batch
 
     def _new_batch(self, connection: Connection) -> Batch:
-        parts = self._parts
-        return Batch(
-            connection,
-            parts.clock(),
-            self._keys,
-            self._seq,
-            len(parts.tree),
-            parts.catalogue,
-            parts.options,
-            parts.entropy,
-        )
+        return Batch(connection, self._parts, self._seq)
 
     def _write(self, batch: Batch, jobs: list[_Job]) -> bool:
         """Carry out what is new, and record its answers. Return whether anything was."""
@@ -373,7 +363,7 @@ class Writer:
         for person, (old, new) in batch.changes.items():
             parts.live.change(person, old, new)
         summed = parts.clock()
-        parts.tally.note(batch.events)
+        parts.tally.note(batch)
         self.dates.clear()  # those of before are in this batch
         self.dates.update(dict.fromkeys(batch.erased, (erased, summed)))
         for job in jobs:

@@ -73,8 +73,8 @@ class Service:
         return found
 
     def due(self) -> Any:
-        """Return when the next release is due: `people_left` and `at`."""
-        return self.ledger.releases.due(self.ledger.clock())
+        """Return when the next release is due: `people_left`, `earliest` and `at`."""
+        return self.ledger.releases.due()
 
     def facts(self) -> dict[str, Any]:
         """Return what every page says about this service."""

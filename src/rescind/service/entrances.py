@@ -13,7 +13,8 @@ from rescind.service.policy import SCOPES, Role
 if TYPE_CHECKING:
     from rescind.ledger.book import Ledger
 
-INVITATION = timedelta(days=2)
+INVITATION, PATIENCE = timedelta(days=2), timedelta(days=30)
+"""How long invitations last: of operators and officers, and of people."""
 
 
 def scopes_of(text: str) -> tuple[str, ...]:
@@ -35,8 +36,9 @@ def make_token(ledger: Ledger, text: str, name: str, days: int) -> str:
 
 
 def invite(ledger: Ledger, who: str, role: Role) -> str:
-    """Make an invitation for an operator or officer; return its code."""
-    return _made(ledger, who, f"{accounts.INVITED}{role}", (), INVITATION)
+    """Make an invitation for an operator, an officer or a person; return its code."""
+    lasts = PATIENCE if role is Role.PERSON else INVITATION
+    return _made(ledger, who, f"{accounts.INVITED}{role}", (), lasts)
 
 
 def _made(ledger: Ledger, name: str, role: str, scopes: tuple[str, ...], lasts: timedelta) -> str:

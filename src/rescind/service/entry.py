@@ -1,4 +1,4 @@
-"""Entry: passkeys, sessions, recovery codes, invitations of operators.
+"""Entry: passkeys, sessions, recovery codes, invitations.
 
 These routes need no Idempotency-Key: a challenge, a code and an invitation are each used once.
 """
@@ -23,7 +23,7 @@ from rescind.service.context import Service
 from rescind.service.doors import Doors, TheCaller, TheService
 from rescind.service.limits import network_of
 from rescind.service.passkeys import REGISTER, SIGN_IN, Ceremony, credential_id
-from rescind.service.policy import Role
+from rescind.service.policy import Role, SignUp
 
 router = Doors()
 
@@ -52,6 +52,8 @@ async def begin_account(
         if not caller.confirmed:
             raise problems.confirm_first()
         person = caller.id
+    elif service.settings.sign_up is not SignUp.OPEN:
+        raise problems.invited_only()
     name, options = service.ceremonies.begin_registration(
         _network(request), person, invitation, code
     )
@@ -63,8 +65,9 @@ async def finish_account(body: bodies.Ceremony, service: TheService, caller: The
     """Register the passkey. A new account gets ten recovery codes, shown once."""
     ceremony = service.ceremonies.take(body.ceremony, REGISTER)
     passkey = service.ceremonies.registered(ceremony, body.credential, body.name)
-    if ceremony.invitation:
-        return await _open_operator(service, ceremony, passkey)
+    role = _invited_as(service, ceremony.invitation)
+    if role != Role.PERSON:
+        return await _open_operator(service, ceremony, passkey, role)
     if ceremony.code:
         return await _return(service, ceremony, passkey)
     if ceremony.person:
@@ -74,7 +77,8 @@ async def finish_account(body: bodies.Ceremony, service: TheService, caller: The
         return reply({"role": caller.role, "recovery_codes": []}, 201)
     secret, digest = new_secret()
     texts, codes = await asyncio.to_thread(recovery.new_codes)
-    await service.submit(accounts.OpenAccount(passkey, codes, NewSession(digest, Role.PERSON)))
+    session = NewSession(digest, Role.PERSON)
+    await service.submit(accounts.OpenAccount(passkey, codes, session, ceremony.invitation))
     return signed_in({"role": Role.PERSON, "recovery_codes": texts}, secret, 201)
 
 
@@ -103,10 +107,18 @@ async def _owner_of(service: Service, code: str) -> bytes:
     return found.person
 
 
-async def _open_operator(service: Service, ceremony: Ceremony, passkey: Passkey) -> Response:
+def _invited_as(service: Service, invitation: bytes) -> str:
+    """Return the role that somebody comes in with; a used invitation is refused later."""
+    if not invitation:
+        return Role.PERSON
     with service.ledger.store.reading() as tx:
-        invited = credentials.find_token(tx, ceremony.invitation, service.ledger.clock())
-    role = invited.role.removeprefix(accounts.INVITED) if invited else Role.OPERATOR.value
+        invited = credentials.find_token(tx, invitation, service.ledger.clock())
+    return str(invited.role).removeprefix(accounts.INVITED) if invited else Role.OPERATOR
+
+
+async def _open_operator(
+    service: Service, ceremony: Ceremony, passkey: Passkey, role: str
+) -> Response:
     operator = secrets.token_bytes(16)
     secret, digest = new_secret()
     session = NewSession(digest, role, operator=operator)

@@ -23,7 +23,7 @@ FEW, LONG = 3, 8
 
 
 def release_if_due(service: Service) -> bool:
-    """Make a release if enough people changed something, or enough time has passed."""
+    """Make a release if enough people of the last one differ, or enough time has passed."""
     if service.ending or not service.ledger.releases.is_due(service.ledger.clock()):
         return False
     service.released(service.ledger.releases.make(service.ledger).number)

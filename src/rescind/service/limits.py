@@ -1,4 +1,4 @@
-"""How often somebody may call: per session, else per address; how much may be open at once.
+"""How often somebody may call: per session, else per network; how much may be open at once.
 
 A request to erase is slowed, never refused.
 """
@@ -26,7 +26,7 @@ class Rate(NamedTuple):
 
 
 ACCOUNTS = 5
-"""New accounts an hour from one address, or as many as `serve --accounts-per-hour` says."""
+"""New accounts an hour from one network, or as many as `serve --accounts-per-hour` says."""
 CHANGES = 300
 """Changes a day of one person, or as many as `serve --changes-per-day` says."""
 CONNECTIONS = 1000
@@ -67,7 +67,8 @@ class Limits:
         """Count one call; raise 429 if there were too many."""
         if not self.on or limit == "none":
             return
-        wait = self._hit(limit, address if limit in BY_ADDRESS or not session else session)
+        alone = bool(session) and limit not in BY_ADDRESS
+        wait = self._hit(limit, session if alone else network_of(address))
         if person and limit in CHANGING and (spent := self._hit("day", person)):
             if limit != "erase":
                 raise problems.too_many_today(self.most["day"], ceil(spent))

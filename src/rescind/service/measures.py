@@ -25,7 +25,7 @@ MEANS = {
     "requests_urgent": "Open requests with four fifths of their time over, and not all of it.",
     "requests_late": "Open requests whose time is over.",
     "release": "Number of the release in service, 0 before the first.",
-    "people_until_release": "People who still have to change something until a release is due.",
+    "people_until_release": "People of the last release who have to differ until one is due.",
     "listeners": "Browsers that listen to events now.",
     "refusing_changes": "1 if changes are refused: the disk is full, or the database away.",
 }

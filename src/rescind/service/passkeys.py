@@ -49,7 +49,7 @@ class Ceremony:
     person: bytes = b""
     """Who adds a passkey to an account; empty for a new account."""
     invitation: bytes = b""
-    """Digest of an operator's invitation."""
+    """Digest of an invitation."""
     code: bytes = b""
     """By what a recovery code is found that was typed and is spent when the passkey is there."""
 

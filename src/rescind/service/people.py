@@ -212,7 +212,7 @@ async def _taken_back(service: Service, caller: Caller, answer: Any) -> Response
             at_once = releases.at_once(answer.body["acknowledgement"]["seq"])
         if at_once is not None:
             await service.submit(at_once)
-        if at_once is None and releases.counted and not answer.replayed:  # nothing to wait for
+        if at_once is None and not answer.replayed:  # nothing to wait for
             answer = statuses.completed(service, answer)
         else:
             answer = await run_in_threadpool(statuses.completed, service, answer)

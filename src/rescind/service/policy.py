@@ -20,6 +20,13 @@ class Role(StrEnum):
     OPERATOR = "operator"
 
 
+class SignUp(StrEnum):
+    """Who may make an account. A provider of identities (OIDC) would be one more."""
+
+    OPEN = "open"
+    INVITED = "invited"
+
+
 SCOPES: dict[Role, frozenset[str]] = {
     Role.OFFICER: frozenset({"read", "extend", "metrics"}),
     Role.OPERATOR: frozenset(

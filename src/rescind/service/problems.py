@@ -125,8 +125,17 @@ def one_way_in() -> Problem:
     """An invitation and a recovery code came together: they open different accounts."""
     return Problem(
         422,
-        "invitation and code: an invitation is for operators, a code for the account of a person.",
+        "invitation and code: an invitation makes a new account, a code opens one that is there.",
         "Send one of them.",
+    )
+
+
+def invited_only() -> Problem:
+    """Nobody makes an account here without an invitation."""
+    return Problem(
+        403,
+        "New accounts need an invitation here.",
+        "Ask whoever runs this service for one, or sign in to the account that you have.",
     )
 
 

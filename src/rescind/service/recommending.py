@@ -126,9 +126,11 @@ def release_facts(service: Service) -> dict[str, Any]:
         }
     coming = {
         "people_left": due.people_left if due else None,
+        "at_the_earliest": moment(due.earliest) if due else None,
         "at_the_latest": moment(due.at) if due else None,
     }
-    rules = {"people": options.people, "hours": options.hours, "instant": options.instant}
+    rules: dict[str, Any] = {"people": options.people, "hours": options.hours}
+    rules |= {"least_hours": options.least_hours, "instant": options.instant}
     generation = service.ledger.generations.served()
     beside = None if generation is None else {"job": generation.job, "seq": generation.seq}
     noise = service.ledger.releases.noising.promise()

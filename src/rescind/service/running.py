@@ -30,7 +30,7 @@ from rescind.service import bringing, demonstration, entrances
 from rescind.service.app import create_app
 from rescind.service.callers import new_secret
 from rescind.service.limits import ACCOUNTS, CHANGES, CONNECTIONS
-from rescind.service.policy import Role
+from rescind.service.policy import Role, SignUp
 from rescind.service.settings import Settings
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ class Doorway:
     accounts: int = ACCOUNTS
     changes: int = CHANGES
     connections: int = CONNECTIONS
+    sign_up: SignUp = SignUp.OPEN
 
     def __post_init__(self) -> None:
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -129,6 +130,7 @@ class Doorway:
             accounts=self.accounts,
             changes=self.changes,
             connections=self.connections,
+            sign_up=self.sign_up,
         )
 
 
@@ -140,6 +142,7 @@ class Wanted:
     items: Path | None = None
     invite_operator: str | None = None
     invite_officer: str | None = None
+    invite_people: int = 0
     make_token: str | None = None
     business: str = "RESCIND"
     witnesses: tuple[str, ...] = ()
@@ -383,10 +386,12 @@ def _print_entrances(service: Service, wanted: Wanted, say: Say) -> None:
         service.entrances[digest] = demonstration.guest(ledger)
         say(f"sign in once, as one of the people: {origin}/v1/enter/{secret}")
         operator = operator or "operator"
-    for who, role in ((operator, Role.OPERATOR), (wanted.invite_officer, Role.OFFICER)):
+    people = [("someone", Role.PERSON)] * wanted.invite_people
+    for who, role in ((operator, Role.OPERATOR), (wanted.invite_officer, Role.OFFICER), *people):
+        page, days = ("", 30) if role is Role.PERSON else ("operator", 2)
         if who:
-            text = entrances.invite(ledger, who, role)
-            say(f"invitation for {who} ({role}), for 2 days: {origin}/operator#invite={text}")
+            link = f"{origin}/{page}#invite={entrances.invite(ledger, who, role)}"
+            say(f"invitation for {who} ({role}), for {days} days: {link}")
     scopes = wanted.make_token or (DEMO_SCOPES if wanted.demo else None)
     if scopes:
         text = entrances.make_token(ledger, scopes, "made at the start", TOKEN_DAYS)

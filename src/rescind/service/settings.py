@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rescind.service.limits import ACCOUNTS, CHANGES, CONNECTIONS
+from rescind.service.policy import SignUp
 
 INSECURE = "This service is reached without encryption: others on the way can read everything."
 
@@ -26,6 +27,7 @@ class Settings:
     accounts: int = ACCOUNTS
     changes: int = CHANGES
     connections: int = CONNECTIONS
+    sign_up: SignUp = SignUp.OPEN
     business: str = "RESCIND"
     """What agents call us (`business-id` of the Data Rights Protocol)."""
 

@@ -61,7 +61,11 @@ def next_release(service: Service) -> str:
     due = service.due()
     if due is None:
         return "Served without it from the next release on."
-    more = f"{due.people_left} more people" if due.people_left else "it is being made"
+    waits = due.earliest is not None and service.ledger.clock() < due.earliest
+    more = "it comes" if waits else "it is being made"
+    if due.people_left:
+        more = f"{due.people_left} more people"
+    more += f", at the earliest {moment(due.earliest)}" * waits
     latest = f", at the latest {moment(due.at)}" if due.at else ""
     return f"Served without it from the next release on: {more}{latest}."
 

@@ -30,8 +30,8 @@ export function Entry ({ model, done }) {
     setBusy(false)
   }
   const join = attempt(async () => {
-    const { recovery_codes: made } = await register(invitation ? { invitation } : {})
-    if (invitation) location.assign('/operator')
+    const { role, recovery_codes: made } = await register(invitation ? { invitation } : {})
+    if (role !== 'person') location.assign('/operator')
     else if (made.length) setCodes(made)
     else finish('You were signed in here already: the new passkey is for the same account.') // in another tab
   })
@@ -52,7 +52,7 @@ export function Entry ({ model, done }) {
       <p class="summary bad">This browser cannot make passkeys. Use a newer one.</p></main>`
   }
   return html`<main class="entry">
-    <h1>${invitation ? "You are invited to the operator's page of this service" : 'Lend what you have seen. Take it back when you like.'}</h1>
+    <h1>${invitation ? 'You are invited to this service' : 'Lend what you have seen. Take it back when you like.'}</h1>
     ${!invitation && html`<p class="lead">What you add here stays in this browser. You choose, one by one, what to lend. Recommendations
       are made on this device, and what you take back becomes unreadable here in a moment. It leaves what is served with the
       next release; then you get a receipt that you can check.</p>`}

@@ -65,7 +65,7 @@ export function ReleaseNow ({ release, close }) {
     return 'A release was made. Requests that waited for it get their receipts.'
   }
   return html`<${Ask} title="Release now?" does="Release now" send=${send} close=${close}>
-    <p>${count(changed)} of ${count(rules.people)} people changed something since the last one. The fewer a
+    <p>${count(changed)} of ${count(rules.people)} people of the last one have other loans now. The fewer a
     release mixes, the more somebody learns who compares it with the one before. The receipts will say how
     few they were.</p>
   <//>`

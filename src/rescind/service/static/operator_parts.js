@@ -96,10 +96,10 @@ export function Release ({ overview, releases, start }) {
   return html`<${Panel} title="Release" aside=${aside}>
     <${Figures} of=${{
       'in service': current ? `#${current.number}` : 'none', made: current ? ago(current.made_at) : '–',
-      'people changed something': `${count(changed)} of ${count(rules.people)}`,
+      'people with other loans': `${count(changed)} of ${count(rules.people)}`,
       'until the next': Number.isNaN(left) ? '–' : left < 0 ? 'now' : span(left)
     }} />
-    <label class="unseen" for="release-progress">People who changed something since the last release</label>
+    <label class="unseen" for="release-progress">People of the last release whose loans differ now</label>
     <progress id="release-progress" max=${rules.people} value=${changed}></progress>
     <${Table} label="Releases" empty="No release yet." rows=${releases.map(row => [
       `#${row.number}`, html`<${Verdict} word=${row.audit ?? '–'} />`, moment(row.at), row.people])}

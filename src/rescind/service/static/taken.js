@@ -69,7 +69,7 @@ function coming (due) {
   const number = due?.current ? `with release ${due.current.number + 1}` : 'with the next release'
   if (!due?.next?.at_the_latest) return number
   const people = due.next.people_left
-  return `${number}: ${people ? `when ${counted(people, 'more person has', 'more people have')} changed something, ` : ''}at the latest ${when(due.next.at_the_latest)}`
+  return `${number}: ${people ? `when ${counted(people, 'more person', 'more people')} of the last one have other loans, ` : ''}at the latest ${when(due.next.at_the_latest)}`
 }
 
 function Checked ({ found }) {
