@@ -76,15 +76,18 @@ class Mouth:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def start(self) -> None:
-        """Make data of twelve people, and a model of them."""
+    at_once = False
+    """Whether rows that come are learnt at once."""
+
+    def start(self, lending: bool) -> None:
+        """Make data of twelve people, and a model of them. lending: of what some of them lend"""
         raise NotOffered
 
     def ask(self, ask: Ask, last: bool = True) -> Reply:
         """Ask once. last: this is the request that the cell is about."""
         raise NotOffered
 
-    def ask_twice(self, ask: Ask) -> tuple[Reply, Reply]:
+    def ask_twice(self, ask: Ask) -> tuple[Reply, ...]:
         """Ask the same twice before the first one is answered."""
         raise NotOffered
 
@@ -126,8 +129,8 @@ class Story:
     had: dict[str, tuple[str, ...]] = field(default_factory=dict)
     has: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def begin(self) -> None:
-        self.mouth.start()
+    def begin(self, kind: str) -> None:
+        self.mouth.start(lending=kind == "unshare")
         for user in (WHO, OTHER):
             self.had[user] = self.has[user] = first_items(user)
 
@@ -158,9 +161,9 @@ class Story:
         self.has[user] = NEW
         self.had[user] = tuple(sorted({*self.had.get(user, ()), *NEW}))
 
-    def enter(self, state: str) -> str:
+    def enter(self, state: str, kind: str) -> str:
         """Bring the mouth into a state; return whom the request is about."""
-        self.begin()
+        self.begin(kind)
         if state == "emptied":
             self.earlier("erase all")
         if state in ("away", "back", "back with rows", "learnt again"):
@@ -172,6 +175,8 @@ class Story:
         if state in ("back with rows", "learnt again"):
             self.mouth.learn()
         if state == "not learnt":
+            if self.mouth.at_once:
+                raise NotOffered
             self.rows_come("n1")
         return {"unknown": STRANGER, "not learnt": "n1"}.get(state, WHO)
 
@@ -189,7 +194,7 @@ def play(make: Callable[[Path], Mouth], state: str, kind: str) -> dict[str, Any]
 
 
 def _played(story: Story, state: str, kind: str) -> dict[str, Any]:
-    mouth, user = story.mouth, story.enter(state)
+    mouth, user = story.mouth, story.enter(state, kind)
     if state == "two at once":
         replies = (mouth.ask(story.request(kind, WHO, OTHER)),)
     elif state == "twice while it waits":
@@ -199,7 +204,7 @@ def _played(story: Story, state: str, kind: str) -> dict[str, Any]:
     known = {"after": bare(mouth.after(user))}
     if len(replies) == 1:
         return {**bare(replies[0]), **known}
-    return {"first": bare(replies[0]), "second": bare(replies[1]), **known}
+    return {"replies": [bare(reply) for reply in replies], **known}
 
 
 def bare(value: Any) -> dict[str, Any]:

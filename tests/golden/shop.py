@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from contextlib import ExitStack, chdir
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -13,8 +13,9 @@ from unittest.mock import patch
 from typer.testing import CliRunner, Result
 
 from rescind.cli import app
+from rescind.data.blocklist import Blocklist
 from rescind.data.erasing import items_of
-from rescind.experiments.cell import Cell, DataSettings, RunSettings
+from rescind.experiments.cell import Cell, DataSettings, RunSettings, SharingSettings
 from rescind.experiments.learning_run import run_cell
 from rescind.forgetting.run_chain import current
 from rescind.methods.additive.gram import Gram
@@ -32,8 +33,8 @@ def write_rows(path: Path, pairs: Any) -> Path:
     return path
 
 
-class Shop(Mouth):
-    """Imported data, and a run on it, in a folder of its own with keys of its own."""
+class ShopData(Mouth):
+    """Imported data in a folder of its own, with keys of its own."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -50,18 +51,29 @@ class Shop(Mouth):
         """Give a command."""
         return CliRunner().invoke(app, [str(word) for word in words])
 
-    def start(self) -> None:
-        table = write_rows(Path("shop.csv"), rows())
-        _must(self.rescind("data", "import", table, "--name", "shop"))
-        run_cell(CELL, RUN)
-
     def arrive(self, user: str, items: tuple[str, ...]) -> None:
         self._files += 1
         table = write_rows(Path(f"new-{self._files}.csv"), [(user, item) for item in items])
-        _must(self.rescind("data", "append", "shop", table))
+        must(self.rescind("data", "append", "shop", table))
+
+    def stored(self, user: str) -> tuple[str, ...]:
+        """Return the items of somebody that are stored."""
+        return tuple(sorted(map(str, items_of("shop", user))))
+
+
+class Shop(ShopData):
+    """A run on imported data."""
+
+    cell = CELL
+
+    def start(self, lending: bool) -> None:
+        table = write_rows(Path("shop.csv"), rows())
+        must(self.rescind("data", "import", table, "--name", "shop"))
+        self.cell = replace(CELL, sharing=SharingSettings((0, 1, 0), 0.5)) if lending else CELL
+        run_cell(self.cell, RUN)
 
     def learn(self) -> None:
-        run_cell(CELL, RUN)
+        run_cell(self.cell, RUN)
 
     def readmit(self, ask: Ask) -> Reply:
         """Let people in again, by the data and the run."""
@@ -74,7 +86,7 @@ class Shop(Mouth):
     def after(self, user: str) -> After:
         standing = current(RUN)
         digest, have = of_model(standing, user)
-        stored = tuple(sorted(map(str, items_of("shop", user))))
+        stored = self.stored(user)
         run_cell(CELL, Path("fresh"))
         fresh = of_model(Path("fresh"), user)[1]
         self.arrive(user, (LATER,))
@@ -90,7 +102,7 @@ def of_model(run: Path, user: str) -> tuple[str, tuple[str, ...] | None]:
     if user not in map(str, fed.labels.users):
         return digest, None
     held = fed.now.vault.holdings.records
-    mine = held.item[held.client == fed.labels.user(user)]
+    mine = held.item[held.client == fed.labels.client(user, fed.now.vault.holdings.clients)]
     return digest, tuple(sorted(str(fed.labels.item_id(int(item))) for item in mine))
 
 
@@ -105,14 +117,9 @@ def reply_of(told: Result, outcome: str, receipts: tuple[dict[str, Any], ...] = 
     return Reply(told.exit_code, outcome, receipts=receipts)
 
 
-def _must(told: Result) -> None:
+def must(told: Result) -> None:
     if told.exit_code:
         raise AssertionError(told.output) from told.exception
-
-
-def digest_of(path: Path) -> str:
-    """Return the digest of a file's bytes."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 class ByForget(Shop):
@@ -123,20 +130,17 @@ class ByForget(Shop):
     def ask(self, ask: Ask, last: bool = True) -> Reply:
         if ask.kind == "readmit":
             return self.readmit(ask)
-        before, digests = current(RUN), receipts_below(Path())
+        before, left = receipts_below(Path()), self._left(ask)
         told = self.rescind("forget", RUN, *self._words(ask), "--audits", "none")
-        made = sorted(set(receipts_below(Path())) - set(digests))
+        made = sorted(set(receipts_below(Path())) - set(before))
         if made:
             return reply_of(told, "ERASED", tuple(read_receipt(path) for path in made))
-        same = before if (before / "receipt.json").is_file() and told.exit_code == 0 else None
-        noted = told.exit_code == 0 and self._noted(told)
-        if noted:
-            return reply_of(told, "ALREADY_GONE")
-        return reply_of(told, "REPEATED" if same else "NOTHING")
+        return reply_of(told, "REPEATED" if left == self._left(ask) else "ALREADY_GONE")
 
-    def _noted(self, told: Result) -> bool:
-        """Return whether nobody was handed a receipt: a departure was noted alone."""
-        return "receipt.json" not in told.output
+    def _left(self, ask: Ask) -> list[bool]:
+        """Return of each person whether it is noted that they left."""
+        noted = Blocklist.of_dataset("shop")
+        return [noted.has_withdrawn(user) for user in ask.users]
 
     def _words(self, ask: Ask) -> list[object]:
         papers: list[object] = ["--request", "none", "--parts", "none", "--yes"]
@@ -150,13 +154,14 @@ class ByForget(Shop):
         pairs = [(user, item) for user in ask.users for item in ask.items[user]]
         return [option, write_rows(Path("asked.csv"), pairs), *papers]
 
-    def ask_twice(self, ask: Ask) -> tuple[Reply, Reply]:
+    def ask_twice(self, ask: Ask) -> tuple[Reply, ...]:
         raise NotOffered  # it is answered at once
 
 
 def receipts_below(folder: Path) -> list[Path]:
     """Return all receipts of runs below a folder."""
-    return sorted(folder.glob("**/receipt*.json"))
+    found = folder.glob("**/receipt*.json")
+    return sorted(path for path in found if not path.name.endswith(".request.json"))
 
 
 class ByQueue(Shop):
@@ -165,11 +170,13 @@ class ByQueue(Shop):
     name = "queue"
 
     def ask(self, ask: Ask, last: bool = True) -> Reply:
+        if ask.kind == "readmit" and not last:
+            return self.readmit(ask)
         names = [self._write(ask, user) for user in ask.users]
         told = self._work()
         return self._worst([self._reply(told, name) for name in names])
 
-    def ask_twice(self, ask: Ask) -> tuple[Reply, Reply]:
+    def ask_twice(self, ask: Ask) -> tuple[Reply, ...]:
         (user,) = ask.users
         names = [self._write(ask, user), self._write(ask, user)]
         told = self._work()
@@ -181,10 +188,9 @@ class ByQueue(Shop):
 
     def _write(self, ask: Ask, user: str) -> str:
         if ask.kind in ("unshare", "readmit"):
-            if ask.kind == "readmit":
-                raise NotOffered
-            request: dict[str, Any] = {"unshare": {"user": user, "items": [*ask.items[user]]}}
-        elif ask.kind == "leave":
+            raise NotOffered
+        request: dict[str, Any]
+        if ask.kind == "leave":
             request = {"withdraw": user}
         else:
             request = {"erase": {"user": user, "items": [*ask.items[user]]}}
@@ -216,3 +222,25 @@ class ByQueue(Shop):
             raise AssertionError(f"they came to different ends: {replies}")
         both = tuple(receipt for one in replies for receipt in one.receipts)
         return Reply(replies[0].code, replies[0].outcome, replies[0].problem, both)
+
+
+class ByRows(ByForget):
+    """`rescind data erase`: the rows of imported data, whoever learnt from them."""
+
+    name = "rows"
+
+    def ask(self, ask: Ask, last: bool = True) -> Reply:
+        if not last and ask.kind in ("leave", "readmit"):
+            return super().ask(ask, last)
+        if ask.kind in ("leave", "unshare", "readmit"):
+            raise NotOffered
+        if len({ask.items[user] for user in ask.users}) > 1 and ask.kind != "erase all":
+            raise NotOffered  # one command names the same items of all
+        words: list[object] = [word for user in ask.users for word in ("--user", user)]
+        if ask.kind != "erase all":
+            words += [word for item in ask.items[ask.users[0]] for word in ("--item", item)]
+        before = receipts_below(Path())
+        told = self.rescind("data", "erase", "shop", *words, "--yes")
+        made = sorted(set(receipts_below(Path())) - set(before))
+        receipts = tuple(read_receipt(path) for path in made)
+        return reply_of(told, "ROWS_ONLY" if made else "REPEATED", receipts)
