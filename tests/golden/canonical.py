@@ -11,7 +11,8 @@ from rescind.privacy.keys import read_secret
 
 SHORT = 12
 """Hexadecimal digits of a digest that are kept."""
-PLAIN = ("L0", "L1", "L2", "L3")
+DRAWN = ("completes",)
+"""Claims that are digests of receipts, each of which is another one each time."""
 
 
 def short(text: str | bytes) -> str:
@@ -37,14 +38,14 @@ def facts(found: Receipt) -> dict[str, Any]:
         "by": found.done.unlearning,
         "verdict": found.verdict,
         "follows another": bool(found.previous),
-        "claims": {name: _claim(value) for name, value in sorted(found.claims.items())},
+        "claims": {name: _claim(name, value) for name, value in sorted(found.claims.items())},
     }
 
 
-def _claim(text: str) -> str:
+def _claim(name: str, text: str) -> str:
     """Return a claim; of what is under a key only how it is kept."""
     form, colon, rest = text.partition(":")
     secret = colon and form in ("bound", "sealed", "blake2b-named-tree")
-    if secret:
+    if secret or name in DRAWN:
         return form
     return f"{form}:{rest[:SHORT]}" if colon and len(rest) >= 32 else text

@@ -59,7 +59,7 @@ class After:
     model: str
     """Digest of what stands: of integers, so that it is the same on each machine."""
     standing: tuple[str, ...] | None
-    """Items of theirs in what stands; None: they are not in it at all."""
+    """Items of theirs in what stands; None: they are not in it, or cannot look."""
     stored: tuple[str, ...] | None = None
     """Items of theirs that are still stored where the data lies."""
     new_run: tuple[str, ...] | None = None

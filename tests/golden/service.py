@@ -91,7 +91,7 @@ class ByService(Mouth):
         loans = person.get("/v1/me/loans")
         standing = None
         if loans.status_code == 200:
-            standing = tuple(sorted(f"p{one['id'][5:]}" for one in loans.json()["items"])) or None
+            standing = tuple(sorted(f"p{one['id'][5:]}" for one in loans.json()["items"]))
         digest = short(self.house.ledger.live.digest())
         later = person.post("/v1/me/loans", {"items": _ids((LATER,))}).status_code == 201
         return After(digest, standing, later=later)
