@@ -29,7 +29,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "helpers")]
 
-import rescind
+import rescind  # noqa: E402
 
 PACKAGE = str(Path(rescind.__file__).parent) + os.sep
 WHO = "c3"
@@ -80,7 +80,7 @@ def command(*words: object) -> None:
         raise SystemExit(f"exit code {code}: {told.getvalue()}")
 
 
-def by_queue(mouth: Any) -> Callable[[], Any]:
+def by_queue(_: Any) -> Callable[[], Any]:
     """A file in a folder of requests, answered by cron."""
     Path("requests").mkdir(exist_ok=True)
     Path("requests/one.json").write_text(json.dumps({"withdraw": WHO}))
@@ -88,7 +88,7 @@ def by_queue(mouth: Any) -> Callable[[], Any]:
     return lambda: command(*words)
 
 
-def by_forget(mouth: Any) -> Callable[[], Any]:
+def by_forget(_: Any) -> Callable[[], Any]:
     """One command, with the exact request for who asked."""
     papers = ("--request", "request.json", "--yes", "--audits", "none")
     return lambda: command("forget", "run-forgot-1", "--withdraw", WHO, *papers)

@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from tests.golden.matrix import OTHER, WHO, Ask, Mouth, bare, first_items
+from tests.golden.shop import CELL, RUN, ByForget, ByQueue, ByRows, of_model
+from tests.golden.silos import OverSilos
+
 from flower.served import SHOP
 from rescind.experiments.cell import Cell, DataSettings, RunSettings
 from rescind.experiments.learning_run import run_cell
 from rescind.forgetting.run_chain import current
 from rescind.methods.additive.gram import Gram
-from tests.golden.matrix import OTHER, WHO, Ask, Mouth, bare, first_items
-from tests.golden.shop import CELL, RUN, ByForget, ByQueue, ByRows, of_model
-from tests.golden.silos import OverSilos
 
 LEAVE = Ask("leave", (WHO,), {WHO: first_items(WHO)})
 ERASE = Ask("erase all", (WHO,), {WHO: first_items(WHO)})
@@ -153,8 +154,8 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "public data": public_data,
     "a silo is away": silo_is_away,
     **{
-        f"{first} then {second} / {ask.kind}": lambda f=first, s=second, a=ask: (
-            _after_each_other(f, s, a)
+        f"{first} then {second} / {ask.kind}": lambda f=first, s=second, a=ask: _after_each_other(
+            f, s, a
         )
         for first in MOUTHS
         for second in MOUTHS

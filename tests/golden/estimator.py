@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import rescind as rs
-from rescind.errors import RescindError
 from tests.golden.canonical import short
 from tests.golden.matrix import LATER, After, Ask, Mouth, NotOffered, Reply, rows
+
+import rescind as rs
+from rescind.errors import RescindError
 
 
 class ByEstimator(Mouth):

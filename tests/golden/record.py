@@ -55,7 +55,9 @@ def read() -> dict[str, Any]:
 
 def write(known: dict[str, Any]) -> None:
     """Write the file: sorted, a line for each cell."""
-    lines = (f'{json.dumps(name)}: {json.dumps(known[name], sort_keys=True)}' for name in sorted(known))
+    lines = (
+        f"{json.dumps(name)}: {json.dumps(known[name], sort_keys=True)}" for name in sorted(known)
+    )
     RECORDED.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+
+from tests.golden.canonical import facts, short
+from tests.golden.matrix import (
+    LATER,
+    STRANGER,
+    USERS,
+    After,
+    Ask,
+    Mouth,
+    NotOffered,
+    Reply,
+    first_items,
+)
 
 from doors import Browser, House, opened
 from fresh_tables import written_down
 from rescind.forgetting.receipt import opened as with_key
 from rescind.forgetting.receipt import parse
-from tests.golden.canonical import facts, short
-from tests.golden.matrix import LATER, STRANGER, USERS, After, Ask, Mouth, NotOffered, Reply, first_items
 
 KEY = "5a" * 32
 """Opens the exact numbers of each receipt; a person chooses it."""

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from tests.golden.canonical import SHORT, read_receipt
+from tests.golden.matrix import LATER, After, Ask, Mouth, NotOffered, Reply, rows
 from typer.testing import CliRunner, Result
 
 from rescind.cli import app
@@ -21,8 +23,6 @@ from rescind.forgetting.run_chain import current
 from rescind.methods.additive.gram import Gram
 from rescind.storage.federations import load_federation
 from rescind.storage.run_folder import MOVED
-from tests.golden.canonical import SHORT, read_receipt
-from tests.golden.matrix import LATER, After, Ask, Mouth, NotOffered, Reply, rows
 
 CELL = Cell("c", DataSettings(name="shop"), None, Gram(), RunSettings(rounds=1))
 RUN = Path("run")

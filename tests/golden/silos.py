@@ -9,6 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tests.golden.canonical import read_receipt, short
+from tests.golden.matrix import LATER, After, Ask, Reply, rows
+from tests.golden.shop import ShopData, must, reply_of, write_rows
+
 from flower.grids import FIRST, InMemory
 from rescind.cli.flower_given import requests_named
 from rescind.core import params
@@ -20,9 +24,6 @@ from rescind.flower.silo.data_source import RecipeData
 from rescind.flower.silo.node import Node
 from rescind.flower.silo.storage import Store
 from rescind.flower.wire.steps import HELD
-from tests.golden.canonical import read_receipt, short
-from tests.golden.matrix import LATER, After, Ask, Reply, rows
-from tests.golden.shop import ShopData, must, reply_of, write_rows
 
 SILOS = 3
 RECIPE = """
@@ -96,7 +97,8 @@ class OverSilos(ShopData):
             return (self.ask(ask), self.ask(ask))
         away = [self.silo_of(user) for user in ask.users]
         first, second = (self.served(away=away, **_words(ask)) for _ in "ab")
-        return first, second, self.served(resume=True)
+        waits = second.outcome == "WAITING"  # else it is to be given again
+        return first, second, self.served(resume=True) if waits else self.ask(ask)
 
     def served(self, **named: Any) -> Reply:
         before = _answers()
@@ -123,7 +125,10 @@ class OverSilos(ShopData):
         table = load_imported("shop")
         if user not in map(str, table.users):
             return None
-        client, store = [str(one) for one in table.users].index(user), Store(_folder(self.silo_of(user)))
+        client, store = (
+            [str(one) for one in table.users].index(user),
+            Store(_folder(self.silo_of(user))),
+        )
         moments = sorted((store.folder / HELD).glob("*.safetensors"), key=_written)
         held = store.held(int(moments[-1].stem, 16)).records
         mine = held.item[held.client == client].tolist()
@@ -131,7 +136,9 @@ class OverSilos(ShopData):
 
     def after(self, user: str) -> After:
         weights = params.load(OUT / "model" / "public.safetensors")[0]
-        texts = [f"{name} {(one * 10**DIGITS).round().long().tolist()}" for name, one in weights.items()]
+        texts = [
+            f"{name} {(one * 10**DIGITS).round().long().tolist()}" for name, one in weights.items()
+        ]
         standing, stored = self._held(user), self.stored(user)
         with suppress(RescindError):
             self.serve()
@@ -139,7 +146,13 @@ class OverSilos(ShopData):
         self.arrive(user, (LATER,))
         with suppress(RescindError):
             self.serve()
-        return After(short(" ".join(sorted(texts))), standing, stored, fresh, LATER in (self._held(user) or ()))
+        return After(
+            short(" ".join(sorted(texts))),
+            standing,
+            stored,
+            fresh,
+            LATER in (self._held(user) or ()),
+        )
 
 
 def _words(ask: Ask) -> dict[str, list[str]]:

@@ -9,8 +9,10 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from tests.golden.record import cells, name_of, played, read
 from tests.golden.mouths import MOUTHS
+from tests.golden.record import cells, name_of, played, read
+
+from rescind.data.blocklist import Blocklist
 
 QUICK = (
     ("forget", "present", "leave"),
@@ -38,3 +40,12 @@ def test_a_request_comes_to_what_was_recorded(cell: tuple[str, ...]) -> None:
 def test_every_cell_was_recorded() -> None:
     assert sorted(read()) == sorted(map(name_of, EVERY))
     assert set(QUICK) <= set(EVERY)
+
+
+def test_a_list_that_does_not_keep_who_left_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: without the list of the data, the same cell ends in another way."""
+    monkeypatch.setattr(Blocklist, "add_to_dataset", lambda *_: None)
+    cell = ("forget", "present", "leave")
+    found, known = played(cell)["after"], read()[name_of(cell)]["after"]
+    assert (known["later"], found["later"]) == (False, True)
+    assert (known["new_run"], found["new_run"] is not None) == (None, True)
