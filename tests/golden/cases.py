@@ -1,0 +1,165 @@
+"""Cases beside the matrix: two mouths after each other, dates, other runs, another settings folder.
+
+Each returns what is recorded of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from tests.golden.matrix import OTHER, WHO, Ask, Mouth, bare, first_items
+from tests.golden.shop import CELL, RUN, ByForget, ByQueue, ByRows, of_model
+from tests.golden.silos import OverSilos
+
+from flower.served import SHOP
+from rescind.experiments.cell import Cell, DataSettings, RunSettings
+from rescind.experiments.learning_run import run_cell
+from rescind.forgetting.run_chain import current
+from rescind.methods.additive.gram import Gram
+
+LEAVE = Ask("leave", (WHO,), {WHO: first_items(WHO)})
+ERASE = Ask("erase all", (WHO,), {WHO: first_items(WHO)})
+MOUTHS = {"forget": ByForget, "queue": ByQueue, "rows": ByRows}
+
+
+def _after_each_other(first: str, second: str, ask: Ask) -> dict[str, Any]:
+    """Ask the same by two mouths on the command line."""
+    with tempfile.TemporaryDirectory() as folder:
+        shop = MOUTHS[first](Path(folder))
+        try:
+            shop.start(lending=False)
+            replies = [bare(shop.ask(ask))]
+            shop.__class__ = MOUTHS[second]
+            replies.append(bare(shop.ask(ask)))
+            return {"replies": replies, "after": bare(shop.after(WHO))}
+        finally:
+            shop.close()
+
+
+def _in(make: type[Mouth], play: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        mouth = make(Path(folder))
+        try:
+            mouth.start(lending=False)
+            return play(mouth)
+        finally:
+            mouth.close()
+
+
+def another_settings_folder() -> dict[str, Any]:
+    """Learn with the same data and other keys, after somebody left: does it learn them again?"""
+
+    def play(shop: ByForget) -> dict[str, Any]:
+        reply = shop.ask(LEAVE)
+        elsewhere = {"XDG_CONFIG_HOME": str(shop.folder / "other"), "RESCIND_KEYS": ""}
+        with patch.dict(os.environ, elsewhere):
+            del os.environ["RESCIND_KEYS"]
+            told = shop.rescind("run", "--data", "shop", "--method", "Gram", "--out", "elsewhere")
+            lists = shop.rescind("recommend", "elsewhere", "--user", WHO, "--json")
+        known = of_model(Path("elsewhere"), WHO)[1] if Path("elsewhere").is_dir() else None
+        return {
+            "reply": bare(reply), "codes": [told.exit_code, lists.exit_code], "learnt": known,
+        }  # fmt: skip
+
+    return _in(ByForget, play)
+
+
+def _dated(**days: int) -> dict[str, Any]:
+    """Put a request with dates, in days from today, into the folder."""
+
+    def play(shop: ByQueue) -> dict[str, Any]:
+        now = datetime.now(UTC)
+        dates = {name: f"{now + timedelta(days=by):%Y-%m-%d}" for name, by in days.items()}
+        Path("requests").mkdir()
+        Path("requests/dated.json").write_text(json.dumps({"withdraw": WHO, **dates}))
+        told = shop.rescind("requests", "run", "requests", "--run", RUN, "--audits", "none")
+        listed = shop.rescind("requests", "open", "requests", "--json")
+        still = [(row["state"], row["overdue"]) for row in json.loads(listed.stdout)]
+        return {"code": told.exit_code, "open": still, "standing": of_model(current(RUN), WHO)[1]}
+
+    return _in(ByQueue, play)
+
+
+def _other_runs(mouth: type[ByForget] | type[ByQueue]) -> dict[str, Any]:
+    """Ask while another run has learnt from the same rows, then ask that run, too."""
+
+    def play(shop: Any) -> dict[str, Any]:
+        run_cell(CELL, Path("second"))
+        replies = [bare(shop.ask(LEAVE))]
+        between = of_model(Path("second"), WHO)[1]
+        told = shop.rescind("forget", "second", "--withdraw", WHO, "--audits", "none", "--yes",
+                            "--request", "none")  # fmt: skip
+        after = of_model(current(Path("second")), WHO)[1]
+        return {"replies": replies, "other run": between, "code": told.exit_code, "then": after}
+
+    return _in(mouth, play)
+
+
+def public_data() -> dict[str, Any]:
+    """Forget somebody of data that nobody imported: a later run learns them again."""
+    data = DataSettings(name="synthetic", users=20, items=30, interactions=200)
+    cell = Cell("c", data, None, Gram(), RunSettings(rounds=1, evaluate_every=1))
+
+    def play(shop: ByForget) -> dict[str, Any]:
+        run_cell(cell, Path("public"))
+        told = shop.rescind("forget", "public", "--withdraw", "3", "--audits", "none")
+        run_cell(cell, Path("again"))
+        return {
+            "code": told.exit_code,
+            "standing": of_model(current(Path("public")), "3"),
+            "new run": of_model(Path("again"), "3"),
+        }
+
+    return _in(ByForget, play)
+
+
+class Trained(OverSilos):
+    """Silos whose model is trained in rounds: without one of them the others go on."""
+
+    recipe = SHOP
+
+
+def silo_is_away() -> dict[str, Any]:
+    """Ask, and ask again, while the silo of who asks is away; somebody else asks; it is back."""
+
+    def play(silos: Trained) -> dict[str, Any]:
+        away = [silos.silo_of(WHO)]
+        steps = {
+            "first": {"away": away, "withdraw": [WHO]},
+            "again": {"away": away, "withdraw": [WHO]},
+            "somebody else": {"away": away, "withdraw": [OTHER]},
+            "all are there": {"resume": True},
+        }
+        replies = {name: bare(silos.served(**words)) for name, words in steps.items()}
+        return {"replies": replies, "after": bare(silos.after(WHO))}
+
+    return _in(Trained, play)
+
+
+CASES: dict[str, Callable[[], dict[str, Any]]] = {
+    "another settings folder": another_settings_folder,
+    "received tomorrow": lambda: _dated(received=1),
+    "due in four months": lambda: _dated(due=125),
+    "due yesterday": lambda: _dated(received=-5, due=-1),
+    "received forty days ago": lambda: _dated(received=-40),
+    "other runs / forget": lambda: _other_runs(ByForget),
+    "other runs / queue": lambda: _other_runs(ByQueue),
+    "public data": public_data,
+    "a silo is away": silo_is_away,
+    **{
+        f"{first} then {second} / {ask.kind}": lambda f=first, s=second, a=ask: _after_each_other(
+            f, s, a
+        )
+        for first in MOUTHS
+        for second in MOUTHS
+        for ask in (LEAVE, ERASE)
+        if first != second and not (ask is LEAVE and "rows" in (first, second))
+    },
+}
