@@ -152,7 +152,8 @@ class Intake:
             read_list(folder).with_lost(before.graph, after.graph).write(folder)
             return
         gone = before.records[~before.records.among(after.records)]
-        if not len(gone):
+        leaves = isinstance(event, Withdraw) and event.client % self.silos == self.silo
+        if not (len(gone) or leaves):  # whoever leaves may have nothing any more
             return
         numbering = self.numbering(moment)
         users = [numbering.users[client] for client in gone.client.tolist()]

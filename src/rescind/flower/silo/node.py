@@ -188,9 +188,10 @@ class Node:
         if isinstance(event, Arrive):
             now = vault.holdings.now
             event, numbering = self._intake.arriving(step.held, event, now, clock.seed)
-        if isinstance(event, Erase | Withdraw):
-            self._intake.remember(step.held, vault.holdings, event)
+        before = vault.holdings
         vault = self.executor.apply(method, step.public, event, vault, clock)
+        if isinstance(event, Erase | Withdraw):  # after it was checked, and before it is saved
+            self._intake.remember(step.held, before, event)
         if isinstance(event, Erase):  # in process, `forget` does this
             noted = method.client_erased(vault.private, event.records, vault.holdings.now)
             vault = replace(vault, private=noted)
