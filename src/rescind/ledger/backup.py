@@ -38,6 +38,7 @@ from rescind.ledger.lost_keys import (
 )
 from rescind.ledger.migrate import migrate, newest
 from rescind.ledger.place import FILE, check_not_elsewhere, check_there, remember
+from rescind.ledger.noising import end_schedule
 from rescind.ledger.reading import OPEN
 from rescind.ledger.start import open_boxes, read_tree
 from rescind.ledger.store import Store, last_batch, last_batch_if_any, reading, reading_any
@@ -262,6 +263,7 @@ def _go_back(
             note_owner(connection, keys)
             note_gone(connection, keys)  # the operator was asked
             connection.execute(delete(tables.session))  # everybody signs in again
+            end_schedule(connection)
         tree = read_tree(connection)
         with connection.begin():
             batch = last_batch(connection)
