@@ -37,8 +37,8 @@ from rescind.ledger.lost_keys import (
     remember_mirror,
 )
 from rescind.ledger.migrate import migrate, newest
-from rescind.ledger.place import FILE, check_not_elsewhere, check_there, remember
 from rescind.ledger.noising import end_schedule
+from rescind.ledger.place import FILE, check_not_elsewhere, check_there, remember
 from rescind.ledger.reading import OPEN
 from rescind.ledger.start import open_boxes, read_tree
 from rescind.ledger.store import Store, last_batch, last_batch_if_any, reading, reading_any

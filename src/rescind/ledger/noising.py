@@ -97,7 +97,8 @@ def end_schedule(tx: Any) -> None:
     if schedules := read(tx):
         *before, last = (asdict(one) for one in schedules)
         ended = json.dumps([*before, {**last, "made": last["releases"]}])
-        tx.execute(update(tables.setting).where(tables.setting.c.name == SETTING).values(value=ended))
+        here = tables.setting.c.name == SETTING
+        tx.execute(update(tables.setting).where(here).values(value=ended))
 
 
 def read(tx: Any) -> tuple[Schedule, ...]:
