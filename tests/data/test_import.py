@@ -1,5 +1,6 @@
 """Importing files: formats, original ids, and invalid files."""
 
+import re
 import subprocess
 import sys
 import textwrap
@@ -21,6 +22,7 @@ from rescind.data import (
     describe,
     import_cells,
     import_columns,
+    import_facts,
     import_file,
     import_order,
     import_reading,
@@ -768,3 +770,24 @@ def test_a_form_of_dates_is_checked_and_kept_to(save) -> None:
     for wrong in ("%d/%m", "%H:%M", "days", "%q"):
         with pytest.raises(ConfigError, match="with day, month and year"):
             import_file(days, "other", time_unit=wrong)
+
+
+def test_titles_command_no_terminal_and_no_direction(save, monkeypatch):
+    """What a list of items shows in a terminal or a table is text only. Control: without it."""
+    titles = ["\x1b]0;own\x07\x1b[2Jx", "a\rb", "two\nlines", "\u202egnp.exe", "\u05d0\u200f!"]
+    rows = "".join(f'u{n},i{n},"{one}"\n' for n, one in enumerate(titles))
+    file = save("user,item,title\n" + rows)
+    shown = ["]0;own [2Jx", "a b", "two lines", "gnp.exe", "\u05d0\u200f!"]
+    assert sorted(import_file(file, "safe").titles) == sorted(shown)
+    monkeypatch.setattr(import_facts, "_COMMANDS", re.compile("(?!)"))
+    assert "\x1b]0;own\x07\x1b[2Jx" in import_file(file, "raw").titles
+
+
+def test_numbers_outside_their_dictionary_never_reach_compiled_code():
+    """A damaged Parquet file has them; compiled code would write outside of its table."""
+    wrong = pa.DictionaryArray.from_arrays(pa.array([0, 40]), pa.array(["a"]), safe=False)
+    table = pa.table({"user": wrong, "item": ["x", "y"]})
+    wanted = Wanted({"user": 0, "item": 1}, True, "s")
+    assert import_columns.plain_arrow(table, table.column_names, 9, wanted) is None
+    with pytest.raises(IndexError):  # control: what trusts them
+        import_columns._by_appearance(np.array([0, 40]), 1)

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,9 @@ from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 
 from ledgers import done, joined, lent, opened
-from rescind.ledger import keyslots, writer
+from rescind.ledger import keyslots, store, writer
 from rescind.ledger.book import Ledger
-from rescind.ledger.errors import DiskFull
+from rescind.ledger.errors import Busy, DiskFull
 from rescind.ledger.lending import Lend, TakeBack
 from rescind.ledger.tables import named_slots
 from rescind.ledger.writer import EXIT
@@ -80,6 +81,36 @@ def test_a_full_disk_of_the_keys_refuses_and_recovers(
     assert keyslots.os.pwrite is write
     assert done(ledger, Lend(person, (2,)), "full-keys-0123456789").status == 201
     assert lent(ledger, person) == [1, 2]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("guarded", [True, False])
+def test_a_database_that_another_program_locks_refuses_and_recovers(
+    tmp_path: Path, guarded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backup, or a look with a tool for databases, may hold the lock for longer than we wait."""
+    monkeypatch.setattr(store, "TIMEOUT", 0.1)
+    ended = list[int]()
+    monkeypatch.setattr(writer.os, "_exit", lambda code: sys.exit(ended.append(code)))
+    if not guarded:  # control: the form of before
+        monkeypatch.setattr(store.sqlite3, "SQLITE_BUSY", -1)
+    ledger = opened(tmp_path)
+    person = joined(ledger, 1)
+    with closing(sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        answer = ledger.submit(Lend(person, (2,)))
+        if not guarded:
+            ledger.writer._thread.join(30)
+            assert ended[0] == EXIT
+            ledger.parts.resources.close()
+            return
+        with pytest.raises(Busy, match="locked by another program: nothing was acknowledged"):
+            answer.result(30)
+        assert lent(ledger, person) == [1], "reading goes on"
+    done(ledger, Lend(person, (3,)))
+    assert lent(ledger, person) == [1, 3]
+    assert not ended
+    ledger.close()
 
 
 def _full_for_keys(file: int, data: bytes, at: int) -> int:

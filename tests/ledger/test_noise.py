@@ -11,7 +11,8 @@ import pytest
 
 from ledgers import done, joined, take_back
 from rescind.errors import ConfigError, DataError
-from rescind.ledger import tables
+from rescind.ledger import backup, noising, tables
+from rescind.ledger.backup import back_up
 from rescind.ledger.book import Ledger
 from rescind.ledger.lending import Lend
 from rescind.ledger.options import Options
@@ -97,7 +98,8 @@ def test_the_other_process_makes_the_same_release() -> None:
 
 
 def noisy(state: Path, **more: object) -> Ledger:
-    return opened(state, noise=4.0, noise_releases=2, noise_changes=2, noise_delta=1e-5, **more)
+    settled = {"noise": 4.0, "noise_releases": 2, "noise_changes": 2, "noise_delta": 1e-5}
+    return opened(state, **(settled | more))
 
 
 def test_releases_stop_when_the_budget_is_spent_also_after_a_restart(tmp_path: Path) -> None:
@@ -143,6 +145,37 @@ def test_a_killed_release_is_made_again_from_the_same_place(tmp_path: Path) -> N
     assert ledger.releases.noising.next() == first
     ledger.releases.make()
     assert ledger.releases.noising.next() == replace(first, place=1)
+    ledger.close()
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_going_back_never_shows_the_same_noise_on_other_loans(
+    tmp_path: Path, guarded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever subtracts two releases with one noise reads what changed between them, exactly."""
+    if not guarded:  # control: the form of before
+        monkeypatch.setattr(backup, "end_schedule", lambda _: None)
+        monkeypatch.setattr(noising.secrets, "token_hex", lambda _: "")
+    state, kept, shown = tmp_path / "state", tmp_path / "kept.db", list[Noise]()
+    ledger = noisy(state)
+    joined(ledger, *likes(0))
+    ledger.releases.make()
+    ledger.close()
+    back_up(state, kept)
+    for releases in (2, 3, 3):  # what follows the backup, three times; each time others lend
+        ledger = noisy(state, noise_releases=releases)
+        shown.append(ledger.releases.noising.next())
+        joined(ledger, *likes(len(shown)))
+        ledger.releases.make()
+        ledger.close()
+        backup.restore(state, kept)
+    assert (shown[1] != shown[2]) == guarded
+    ledger = noisy(state)
+    if guarded:
+        with pytest.raises(ConfigError, match="ended by going back"):
+            ledger.releases.make()
+    else:
+        assert ledger.releases.noising.next() == shown[0]
     ledger.close()
 
 

@@ -279,6 +279,17 @@ def test_an_export_holds_everything(house: House) -> None:
     assert list(csv.DictReader(io.StringIO(table.text))) == found["loans"]
 
 
+def test_no_title_runs_as_a_formula_in_a_spreadsheet(house: House) -> None:
+    names = house.ledger.catalogue
+    names.titles = ("=cmd|'/c calc'!A1", "@SUM(1)", "+1", "-1", *names.titles[4:])
+    person = house.person((0, 1, 2, 3, 4))
+    exact = [one["title"] for one in person.get("/v1/me/export").json()["loans"]]
+    assert exact == list(names.titles[:5]), "control: as it was before"
+    table = person.get("/v1/me/export", params={"form": "csv"}).text
+    shown = [one["title"] for one in csv.DictReader(io.StringIO(table))]
+    assert shown == [f"'{one}" for one in exact[:4]] + exact[4:]
+
+
 def test_few_loans_get_what_is_popular(house: House) -> None:
     found = house.person((1, 2)).get("/v1/me/recommendations?k=3").json()
     assert found["kind"] == "popular"

@@ -207,6 +207,7 @@ def _columns(batches: Any, names: list[str], most: int, wanted: Wanted) -> Colum
     texts = {role: Texts() for role in parts.keys() - {"rating", "time"}}
     done = since = 0
     for batch in batches:
+        batch.validate(full=True)  # compiled code trusts the numbers of a dictionary
         done += batch.num_rows
         if done > most:
             raise _Unusual

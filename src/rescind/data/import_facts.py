@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -29,6 +30,8 @@ _ROLES = {
 _LIKE_TITLES = ("name", "title")
 _LIKE_TIMES = ("time", "date", "stamp", "when", "heard", "seen", "_at", "day")
 _LONGEST_TEXT = 1_000
+_COMMANDS = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]+")
+"""What a terminal obeys, what ends a line, and what makes text run the other way."""
 
 Facts = dict[str, tuple[str, str]]
 """Title and words of an item, by its original id."""
@@ -184,7 +187,7 @@ def facts_in(
         for at in places:
             some = cells[at]
             for one, row in zip(ids, kept, strict=True):
-                text = some[row].strip()[:_LONGEST_TEXT]
+                text = _plain(some[row])
                 if text and texts[at].setdefault(one, text) != text:
                     differ[at] = table.header[at]
     if tell is not None:
@@ -275,8 +278,12 @@ def listed_items(table: Table) -> tuple[list[str], list[str]]:
     for _, cells in table.batches(sorted({place, *title})):
         ids += [cell.strip() for cell in cells[place]]
         texts = cells[title[0]] if title else [""] * len(cells[place])
-        titles += [text.strip()[:_LONGEST_TEXT] for text in texts]
+        titles += map(_plain, texts)
     return ids, titles
+
+
+def _plain(text: str) -> str:
+    return (text if text.isprintable() else _COMMANDS.sub(" ", text)).strip()[:_LONGEST_TEXT]
 
 
 def _item_column(table: Table, named: str | None = None) -> int | None:

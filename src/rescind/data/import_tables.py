@@ -318,6 +318,7 @@ def _parquet(path: Path, max_rows: int | None) -> Table:
             text = [n for n in columns if _is_text(schema.field(n).type)]
             opened = pq.ParquetFile(path, read_dictionary=text)
             for batch in opened.iter_batches(BATCH, columns=columns):
+                batch.validate(full=True)
                 lines = range(done + 1, done + batch.num_rows + 1)
                 cells: list[Sequence[str]] = [()] * len(names)
                 for name in columns:

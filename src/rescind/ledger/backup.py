@@ -37,6 +37,7 @@ from rescind.ledger.lost_keys import (
     remember_mirror,
 )
 from rescind.ledger.migrate import migrate, newest
+from rescind.ledger.noising import end_schedule
 from rescind.ledger.place import FILE, check_not_elsewhere, check_there, remember
 from rescind.ledger.reading import OPEN
 from rescind.ledger.start import open_boxes, read_tree
@@ -262,6 +263,7 @@ def _go_back(
             note_owner(connection, keys)
             note_gone(connection, keys)  # the operator was asked
             connection.execute(delete(tables.session))  # everybody signs in again
+            end_schedule(connection)
         tree = read_tree(connection)
         with connection.begin():
             batch = last_batch(connection)

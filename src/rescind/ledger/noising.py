@@ -15,13 +15,14 @@ import hashlib
 import hmac
 import json
 import math
+import secrets
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
 from rescind.errors import ConfigError
 from rescind.ledger import tables
@@ -36,7 +37,7 @@ from rescind.privacy.gaussian import epsilon_of
 
 SETTING = "noise"
 SPENT = (
-    "the privacy budget is spent: all releases of the schedule are made. The last one stays in "
+    "the privacy budget is spent, or ended by going back to a backup. The last release stays in "
     "service. Start with another --noise-releases: its epsilon counts in addition."
 )
 SOLVING = Solving(ridge=8.0, shown_power=0.6)
@@ -56,6 +57,8 @@ class Schedule:
     check: str
     """Tells whether the secret is still the one of its first release."""
     made: int = 0
+    salt: str = ""
+    """Drawn anew, so that a schedule begun again after going back to a backup has other noise."""
 
     @property
     def wanted(self) -> tuple[float, int, int, float]:
@@ -84,6 +87,18 @@ def count_release(batch: Batch) -> None:
     """Count a release of the last schedule, in the transaction that makes it durable."""
     *before, last = read(batch.tx)
     write(batch, (*before, replace(last, made=last.made + 1)))
+
+
+def end_schedule(tx: Any) -> None:
+    """End the schedule of a ledger that was gone back to: what was released since is not known.
+
+    Its noise drawn again for other loans would cancel out between two releases.
+    """
+    if schedules := read(tx):
+        *before, last = (asdict(one) for one in schedules)
+        ended = json.dumps([*before, {**last, "made": last["releases"]}])
+        here = tables.setting.c.name == SETTING
+        tx.execute(update(tables.setting).where(here).values(value=ended))
 
 
 def read(tx: Any) -> tuple[Schedule, ...]:
@@ -120,6 +135,7 @@ class Noising:
             wanted.noise_delta,
             self._next_number(),
             self._check(),
+            salt=secrets.token_hex(16),
         )
         if known and (known[-1].wanted, known[-1].check) == (new.wanted, new.check):
             return
@@ -142,7 +158,7 @@ class Noising:
         last = schedules[-1]
         if last.made >= last.releases:
             raise ConfigError(SPENT)
-        secret = self._secret(f"schedule {len(schedules)}")
+        secret = self._secret(f"schedule {len(schedules)}{last.salt}")
         return Noise(last.noise, last.releases, last.made, secret.hex())
 
     def left_out(self, seq: int) -> frozenset[bytes]:

@@ -28,7 +28,10 @@ _REMOVED = (
     "ledger.db-wal was removed while the ledger is open: nothing was written. Send it again when "
     "the operator has stopped the service as usual (never by kill -9) and started it."
 )
-_AWAY = "the database is away: nothing was acknowledged. Send it again in a moment."
+_AWAY = (
+    "the database is away, or locked by another program: nothing was acknowledged. Send it again "
+    "in a moment."
+)
 TIMEOUT = 5
 """Seconds to wait for another process: one that reads the file, or one that was just killed."""
 RETRY = 0.1
@@ -121,7 +124,9 @@ class Store:
         """Return what a database error means for callers; None: it is fatal."""
         cause = error.orig
         if isinstance(cause, sqlite3.Error):
-            code = getattr(cause, "sqlite_errorcode", None)
+            code = getattr(cause, "sqlite_errorcode", 0) & 0xFF  # without what SQLite adds to it
+            if code == sqlite3.SQLITE_BUSY:
+                return Busy(_AWAY)
             return DiskFull(_FULL) if code == sqlite3.SQLITE_FULL else None
         state = getattr(cause, "sqlstate", None)
         if state == "53100":

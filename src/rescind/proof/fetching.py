@@ -8,7 +8,7 @@ from urllib.request import Request
 from rescind.core.files import make_folder, write_atomically
 from rescind.errors import ConfigError, DataError
 from rescind.proof import rebuilt
-from rescind.proof.log_folder import CHECKPOINT, ENTRIES
+from rescind.proof.log_folder import CHECKPOINT, ENTRIES, ENTRY
 from rescind.proof.notes import LARGEST, Checkpoint, opened
 from rescind.proof.pulling import sent
 from rescind.proof.roster import LINES, LOG, STATED, SUM, Stated
@@ -46,14 +46,15 @@ def fetch(url: str, folder: Path) -> Stated:
 
 def _entries(base: str, point: Checkpoint) -> bytes:
     """Return the entries of a log, one after the other."""
-    found = b""
+    found, size = bytearray(), 2 + ENTRY  # each after its length in two bytes
     for index in range(-(-point.size // TILE)):
         width = min(TILE, point.size - TILE * index)
         data = _get(f"{base}/{tile_path('entries', index, width)}", LARGEST)
-        while data:  # each after its length in two bytes
-            size = 2 + int.from_bytes(data[:2])
-            found, data = found + data[2:size], data[size:]
-    return found
+        if len(data) != width * size:
+            raise DataError(f"the entries at {base} are not those that its checkpoint signs.")
+        for at in range(0, len(data), size):
+            found += data[at + 2 : at + size]
+    return bytes(found)
 
 
 def _get(url: str, most: int) -> bytes:

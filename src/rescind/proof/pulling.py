@@ -7,6 +7,7 @@ leaves the machine (`proof.witness`), so a second history is refused, also after
 from __future__ import annotations
 
 import json
+from http.client import HTTPException
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
@@ -63,14 +64,20 @@ class Pulling:
     def _tree(self, point: Checkpoint) -> Tree:
         """Fetch the leaves that are not known yet."""
         while point.size - len(self._full) // 32 >= TILE:
-            self._full += self._get(tile_path(0, len(self._full) // 32 // TILE))
+            tile = self._get(tile_path(0, len(self._full) // 32 // TILE))
+            if len(tile) != TILE * 32:
+                raise self._not_signed()
+            self._full += tile
         rest = point.size - len(self._full) // 32
         last = self._get(tile_path(0, point.size // TILE, rest)) if rest else b""
         tree = Tree(bytes(self._full) + last)
         if len(tree) != point.size or tree.root() != point.root:
-            self._full.clear()
-            raise DataError(f"the tiles at {self._base} are not those that its checkpoint signs.")
+            raise self._not_signed()
         return tree
+
+    def _not_signed(self) -> DataError:
+        self._full.clear()
+        return DataError(f"the tiles at {self._base} are not those that its checkpoint signs.")
 
     def _refused(self, note: str, seen: Checkpoint, why: str) -> SecondHistory:
         """Keep what the log signed: with what was seen before, it proves the fork."""
@@ -97,11 +104,15 @@ class Pulling:
 def sent(request: Request, most: int = LARGEST) -> bytes:
     """Send a request and return the answer, or raise `Away`. most: bytes that are read"""
     try:
-        with urlopen(request, timeout=WAIT) as answer:
-            return bytes(answer.read(most))
-    except HTTPError as error:
-        told = error.read(500).decode("utf-8", "replace")
-        raise Away(f"{request.full_url} says {error.code}: {told}") from None
-    except (URLError, OSError, ValueError) as error:
+        try:
+            answer = urlopen(request, timeout=WAIT)
+        except HTTPError as refused:
+            answer = refused
+        with answer:
+            status, body = answer.status, bytes(answer.read(most))
+    except (URLError, OSError, ValueError, HTTPException) as error:  # whatever a stranger sends
         why = getattr(error, "reason", None) or error
         raise Away(f"{request.full_url} cannot be reached ({why}). Is it running?") from None
+    if status >= 400:
+        raise Away(f"{request.full_url} says {status}: {body[:500].decode('utf-8', 'replace')}")
+    return body

@@ -42,6 +42,8 @@ from rescind.proof.sum_hash import BYTES, LENGTH, Hash, line_of
 
 LINES, SUM, STATED, LOG = "roster.bin", "sum.bin", "release.json", "log"
 FORMAT = 2
+MOST = 1 << 48
+"""More lines and items than any roster has."""
 PER_ITEM = "sum_has_people_per_item"
 """In the file of a person: whether the sum also has the number of people of each item. It was named
 `counted`, which people read as "I am counted"."""
@@ -80,7 +82,8 @@ class Stated:
             found = cls(**table) if good else None
         except (ValueError, RecursionError):
             found = None
-        if found is None or found.to_bytes() != data or found.format != FORMAT:
+        right = found is not None and found.to_bytes() == data and found.format == FORMAT
+        if not (found and right and all(0 <= n < MOST for n in (found.lines, found.items))):
             raise DataError(f"{STATED} is not a release of format {FORMAT}, or was rewritten.")
         return found
 

@@ -55,7 +55,7 @@ def read(data: bytes) -> list[Signed]:
             Signed(int(r["silo"]), tuple(map(str, r["lines"])), str(r["time"]), str(r["signature"]))
             for r in rows
         ]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise DataError(f"{FILE} does not say who signed which lines ({error}).") from None
 
 
@@ -85,7 +85,7 @@ def check(
     number, origin = Stated.parse(public.stated).number, public.log.checkpoint.origin
     known = [one for part in signed for one in part.lines]
     for part in signed:
-        if not _holds(part, text_of(origin, number, part.time, part.lines), silos):
+        if not _holds(part, origin, number, silos):
             raise DataError(f"silo {part.silo} did not sign these lines for roster {number}.")
     given = [digest(line) for line in split(public.lines)]
     if made_up := set(given) - set(known):
@@ -108,8 +108,11 @@ def check(
     ]
 
 
-def _holds(part: Signed, text: bytes, silos: Sequence[ec.EllipticCurvePublicKey]) -> bool:
+def _holds(
+    part: Signed, origin: str, number: int, silos: Sequence[ec.EllipticCurvePublicKey]
+) -> bool:
     try:
+        text = text_of(origin, number, part.time, part.lines)
         silos[part.silo].verify(bytes.fromhex(part.signature), text, ec.ECDSA(SHA384()))
     except (InvalidSignature, IndexError, ValueError):
         return False

@@ -9,12 +9,11 @@ from rescind.errors import ConfigError, DataError, RescindError
 from rescind.proof import reaching
 from rescind.proof.log_folder import LogFolder
 from rescind.proof.notes import LARGEST, Key, opened
+from rescind.proof.pulling import WAIT
 from rescind.proof.tlog import Tree
 from rescind.proof.witness import SIZE_TYPE, Reply, Witness, bare, request_body
 
 ROUTE = "/add-checkpoint"
-WAIT = 10.0
-"""Seconds that a log waits for a witness, and a witness for a request."""
 
 
 def server(
@@ -30,7 +29,8 @@ def server(
 
         def do_POST(self) -> None:
             length = self.headers.get("Content-Length", "")
-            if self.path != ROUTE or not length.isdecimal() or int(length) > LARGEST:
+            right = len(length) < 9 and length.isdecimal() and int(length) <= LARGEST
+            if self.path != ROUTE or not right:
                 self.close_connection = True
                 return self._send(Reply(404 if self.path != ROUTE else 400, "not understood\n"))
             reply = witness.add_checkpoint(self.rfile.read(int(length)))
@@ -73,10 +73,10 @@ def cosignature(url: str, witness: Key, note: str, tree: Tree, anywhere: bool = 
     note = bare(note)
     reply = _post(url, request_body(0, [], note), anywhere)
     if reply.status == 409 and reply.content_type == SIZE_TYPE:
-        old = reply.body.strip()
+        old = reply.body.strip()[:20]
         if not old.isdecimal() or int(old) > point.size:
             raise DataError(
-                f"the witness has signed {old[:20]} entries and this log has {point.size}: it was "
+                f"the witness has signed {old} entries and this log has {point.size}: it was "
                 f"rolled back. Restore the log from a newer copy."
             )
         path = tree.consistency(int(old), point.size)

@@ -101,3 +101,8 @@ def refusals(method: str, path: str) -> dict[int | str, dict[str, Any]]:
         status: {"description": _WORDS[status], "content": {MEDIA: {"schema": schema}}}
         for status in sorted(statuses)
     }
+
+
+def for_spreadsheets(row: Mapping[str, str]) -> dict[str, str]:
+    """Return a row of CSV whose texts no spreadsheet takes for a formula."""
+    return {k: f"'{v}" if v.startswith(("=", "+", "-", "@")) else v for k, v in row.items()}

@@ -27,7 +27,7 @@ from rescind.service import (
     recovery,
     statuses,
 )
-from rescind.service.answers import moment, reply, told
+from rescind.service.answers import for_spreadsheets, moment, reply, told
 from rescind.service.callers import Caller, new_secret
 from rescind.service.context import Service
 from rescind.service.doors import Doors, TheCaller, TheService, once, place
@@ -113,7 +113,7 @@ def exported(service: Service, person: bytes, form: str = "json") -> Response:
         out = io.StringIO()
         table = csv.DictWriter(out, ("id", "title"))
         table.writeheader()
-        table.writerows(found.items)
+        table.writerows(map(for_spreadsheets, found.items))
         return Response(out.getvalue(), headers=name, media_type="text/csv; charset=utf-8")
     history = [
         {"seq": one.seq, "at": moment(one.at), "kind": one.kind, "n": one.n, "leaf": one.leaf}
