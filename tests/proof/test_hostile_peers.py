@@ -89,7 +89,7 @@ def log(tmp_path: Path) -> LogFolder:
 
 def ask_witness(url: str, log: LogFolder, folder: Path) -> None:
     witness = open_witness(folder, "silo-0", [LOG]).key
-    if wrong := Cosigning({url: witness}, lambda: log.note, log.tree).ask_all():
+    if wrong := Cosigning({url: witness}, lambda: log.note, log.tree, {url}).ask_all():
         raise DataError(wrong[url])
 
 
@@ -117,6 +117,7 @@ def test_control_without_the_guard_they_end_the_process(
     serve: Serve, log: LogFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pulling, "HTTPException", OSError)  # the form of before
+    monkeypatch.setattr("http.client.HTTPException", OSError)
     for caller in CALLERS:
         with pytest.raises(HTTPException):
             caller(serve([BROKEN["no status"]]), log, tmp_path / "out")
