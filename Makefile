@@ -85,7 +85,7 @@ test-slow: $(VENV)/installed-dev
 	@$(BIN)/python -m pytest -m slow
 
 test-security: $(VENV)/installed-dev
-	@$(BIN)/python -m pytest tests/security -m "slow or not slow"
+	@$(BIN)/python -m pytest -n 2 --dist load tests/security -m "slow or not slow" -k "not in_every_way"
 
 test-wheel: $(VENV)/made
 	@$(BIN)/python tests/slow/newest_versions.py

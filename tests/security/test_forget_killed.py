@@ -136,11 +136,24 @@ def test_killed_it_is_finished_by_any_other_command_on_either_folder(scene: Scen
         scene.check_done()
 
 
+WAYS = ("before", "after", "half")
+THEN = ["recommend", "cut", "--user", "3"]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["before", "after", "half"])
-def test_killed_at_every_touch_of_the_disk(scene: Scene, how: str) -> None:
+@pytest.mark.parametrize("part", range(4))
+def test_killed_at_every_touch_of_the_disk(scene: Scene, part: int) -> None:
+    """Each touch in one of the three ways, the next touch in another."""
+    for at in range(1 + part, len(scene.touches) + 1, 4):
+        strike(scene, at, WAYS[at % 3], THEN)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", WAYS)
+def test_killed_at_every_touch_in_every_way(scene: Scene, how: str) -> None:
+    """Takes half an hour, so `make test-slow` has it and `make test-security` does not."""
     for at in range(1, len(scene.touches) + 1):
-        strike(scene, at, how, ["recommend", "cut", "--user", "3"])
+        strike(scene, at, how, THEN)
 
 
 def test_a_request_that_came_second_is_not_taken_for_the_first(scene: Scene) -> None:
