@@ -38,8 +38,7 @@ class Settings:
     def set_params(self, **settings: Any) -> Self:
         """Change settings; what was learnt follows them at its next use."""
         refuse_unknown(type(self), settings)
-        for name, value in settings.items():
-            setattr(self, name, value)
+        vars(self).update(settings)  # all or none, whatever interrupts
         return self
 
     def _checked(self) -> dict[str, Any]:
