@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rescind.core import params
 from rescind.core.cohort import Cohort, Graph, Lot
+from rescind.core.saved import Ids, Schema, Values, fitting, ids_as_bytes, must, reading
 from rescind.core.tasks.nodes import Classes
 from rescind.core.update import Sum
 from rescind.data.dataset import GraphDataset
@@ -23,13 +24,25 @@ from rescind.estimators.graph_frames import Nodes, Row, read_edges, read_labels,
 from rescind.estimators.graph_ledger import Change, GraphLedger, Part
 from rescind.estimators.hints import hinted
 from rescind.estimators.ledger import ids_of
-from rescind.estimators.settings import Settings, ids_as_bytes, ids_from_bytes
+from rescind.estimators.settings import Settings
 from rescind.estimators.state import State, Stateful
 from rescind.methods.additive import graph_gram
 from rescind.methods.additive._graph_sums import part_of, weights_of
 from rescind.methods.additive._solving import half
 from rescind.models.hops import Hops, must_be_small
 
+SAVED: Schema = {
+    "nodes": Ids(),
+    "classes": Ids(),
+    "clients": Ids(),
+    "client": Values(torch.int64, ("nodes",), 0, "clients"),
+    "label": Values(torch.int64, ("nodes",), -1, "classes"),
+    "edge": Values(torch.int64, ("edges", 2), 0, "nodes"),
+    "first": Values(torch.int64, ("rows",), 0),
+    "column": Values(torch.int64, ("values",), 0),
+    "value": Values(torch.float32, ("values",)),
+    "width": Values(torch.int64, (1,), 0, 2**20),
+}
 NOTHING: Row = (np.zeros(0, np.int64), np.zeros(0, np.float32))
 """The features of a node that has none."""
 
@@ -126,15 +139,19 @@ class GraphGram(Settings, Stateful[GraphLedger]):
     def _read(
         self, nodes: Any, edges: Any, features: Any, columns: Mapping[str, str] | None
     ) -> tuple[Nodes | None, list[tuple[Id, Id]]]:
-        method = self._method()
+        self._method()
         if isinstance(nodes, GraphDataset):
             edges = nodes.edge_index.T
         read = None if nodes is None else read_nodes(nodes, features, columns)
         if read is not None:
-            method.must_fit(read.features.shape[1])
-            if method.model.drawn(read.features.shape[1]):
-                must_be_small(read.features.data)
+            self._must_fit(read.features)
         return read, read_edges(edges)
+
+    def _must_fit(self, features: Any) -> None:
+        method = self._method()
+        method.must_fit(features.shape[1])
+        if method.model.drawn(features.shape[1]):
+            must_be_small(features.data)
 
     def _change(self, change: Change) -> Self:
         """Replace what clients have, and their parts in the sum."""
@@ -321,16 +338,28 @@ class GraphGram(Settings, Stateful[GraphLedger]):
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read a saved estimator, and count its graph again."""
-        from scipy.sparse import csr_matrix
+        with reading(path):
+            made, tensors, _ = cls._stored(Path(path))
+            held = fitting(tensors, SAVED)
+            nodes, classes, clients = (held[name] for name in ("nodes", "classes", "clients"))
+            table = Nodes(
+                nodes,
+                [classes[n] if n >= 0 else None for n in held["label"].tolist()],
+                [clients[n] for n in held["client"].tolist()],
+                _features(held),
+            )
+            made._must_fit(table.features)
+            edges = [(nodes[one], nodes[other]) for one, other in held["edge"].tolist()]
+            return made._change(made._ledger.with_(table if nodes else None, edges))
 
-        made, held, _ = cls._stored(Path(path))
-        nodes, classes, clients = (ids_from_bytes(held[n]) for n in ("nodes", "classes", "clients"))
-        sparse = tuple(held[name].numpy() for name in ("value", "column", "first"))
-        table = Nodes(
-            nodes,
-            [classes[n] if n >= 0 else None for n in held["label"].tolist()],
-            [clients[n] for n in held["client"].tolist()],
-            csr_matrix(sparse, shape=(len(nodes), int(held["width"]))),
-        )
-        edges = [(nodes[one], nodes[other]) for one, other in held["edge"].tolist()]
-        return made._change(made._ledger.with_(table if nodes else None, edges))
+
+def _features(held: Mapping[str, Any]) -> Any:
+    """Return the features of a file as a sparse matrix. [N, F]"""
+    from scipy.sparse import csr_matrix
+
+    first, width = held["first"].numpy(), int(held["width"])
+    must(len(first) == len(held["nodes"]) + 1 and first[0] == 0, "rows do not begin at 0")
+    must(bool((np.diff(first) >= 0).all()) and first[-1] == len(held["value"]), "rows are cut")
+    must(max(held["column"].tolist(), default=-1) < width, "a column is too large")
+    sparse = tuple(held[name].numpy() for name in ("value", "column", "first"))
+    return csr_matrix(sparse, shape=(len(held["nodes"]), width))

@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from rescind.core.memory import free_memory
+from rescind.core.saved import Ids, Schema, Values, fitting, ids_as_bytes, ids_from_bytes, must
 from rescind.errors import DataError
 from rescind.estimators.engines import executor_of, results
 from rescind.estimators.frames import Frame, Id, Ints
 from rescind.estimators.ledger import UNCHANGED, Change, Ledger, Marks, Owned, distinct
 from rescind.estimators.logs import Log
-from rescind.estimators.settings import ids_as_bytes, ids_from_bytes
 from rescind.estimators.shuffle import (
     Learner,
     Total,
@@ -35,6 +35,7 @@ from rescind.estimators.shuffle import (
     scatter,
     write_items,
 )
+from rescind.methods.additive._solving import UNIT
 
 PARTITION = 2**21
 """Rows of a partition, about; changes speed and memory only."""
@@ -200,19 +201,32 @@ def packed(model: Learner) -> tuple[dict[str, Tensor], dict[str, str]]:
     return tensors, {**model._notes(), "key": str(book.key)}
 
 
+SAVED: Schema = {
+    "items": Ids(),
+    "owners": Values(torch.int64, ("items",), 1),
+    "marks": Values(torch.int64, ("people", 2)),
+}
+
+
 def unpacked(
     tensors: Mapping[str, Tensor],
     notes: Mapping[str, str],
     source: Any,
     columns: Mapping[str, str] | None,
-    timed: bool,
-) -> LogLedger:
-    """Return who has what from a file of `packed`. source: the log, or None"""
-    log = None if source is None else Log.opened(source, columns, timed)
-    slot = {item: n for n, item in enumerate(ids_from_bytes(tensors["items"]))}
-    owners = tensors["owners"].numpy().copy()
-    marks = tensors["marks"].numpy().view(np.uint64)
-    return LogLedger(timed, {}, slot, owners, log, int(notes["key"]), marks)
+    model: Learner,
+) -> tuple[LogLedger, Tensor]:
+    """Return who has what and the sum from a file of `packed`. source: the log, or None"""
+    items = len(ids_from_bytes(tensors["items"]))
+    most = float(UNIT * len(tensors["marks"]))  # what each person adds at most
+    sums = {"total": Values(torch.int64, model._shape(items), 0, most + 1)}
+    held = fitting(tensors, SAVED | sums)
+    marks, key = held["marks"].numpy().view(np.uint64), int(notes["key"])
+    must(bool((marks[1:, 0] >= marks[:-1, 0]).all()), "marks are not sorted")
+    must(0 <= key < 2**64 and max(held["owners"], default=0) <= len(marks), "too large a number")
+    log = None if source is None else Log.opened(source, columns, model.timed)
+    slot = {item: n for n, item in enumerate(held["items"])}
+    owners = held["owners"].numpy().copy()
+    return LogLedger(model.timed, {}, slot, owners, log, key, marks), held["total"]
 
 
 def _united(items: Any, more: Any) -> Any:

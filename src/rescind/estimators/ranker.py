@@ -25,6 +25,7 @@ from rescind.core import params
 from rescind.core.cohort import Cohort, Lot
 from rescind.core.files import write_atomically
 from rescind.core.labels import check_one_user
+from rescind.core.saved import Ids, Schema, Values, fitting, ids_as_bytes, must, reading
 from rescind.core.settings import whole
 from rescind.core.tasks.metrics import Ranking, top_k
 from rescind.core.update import Sum
@@ -34,10 +35,17 @@ from rescind.estimators.hints import hinted
 from rescind.estimators.ledger import Change, Ledger, Owned, ids_of
 from rescind.estimators.log_ledger import packed, summed, unpacked
 from rescind.estimators.logs import is_log
-from rescind.estimators.settings import Settings, ids_as_bytes, ids_from_bytes
+from rescind.estimators.settings import Settings
 from rescind.estimators.state import State, Stateful
 from rescind.methods.additive.gram import Gram
 
+SAVED: Schema = {
+    "users": Ids(),
+    "items": Ids(),
+    "user": Values(torch.int64, ("records",), 0, "users"),
+    "item": Values(torch.int64, ("records",), 0, "items"),
+}
+SAVED_TIME: Schema = {"time": Values(torch.int64, ("records",))}
 AT_ONCE = 1024
 """Users scored at once; changes speed and memory only."""
 
@@ -125,9 +133,9 @@ class Ranker(Settings, Stateful[Ledger], ABC):
         spill: for a log, a folder for temporary files, which all workers see; default: a new one
         """
         if is_log(frame):
-            learnt = summed(self, frame, columns, engine, spill)
-            counting = self._empty()._counting()
-            self._state = State(*learnt, counting, columns=dict(columns or {}))
+            fitted = self._empty()._of_log(summed(self, frame, columns, engine, spill))
+            fitted._state.columns = dict(columns or {})
+            self._state = fitted._state
             return self
         if engine is not None or spill is not None:
             raise ConfigError(
@@ -139,6 +147,10 @@ class Ranker(Settings, Stateful[Ledger], ABC):
         fitted = self._empty()
         fitted._state.columns = dict(columns or {})
         self._state = fitted._add(records)._state
+        return self
+
+    def _of_log(self, learnt: tuple[Ledger, Tensor]) -> Self:
+        self._state = State(*learnt, self._counting())
         return self
 
     def _empty(self) -> Self:
@@ -420,15 +432,15 @@ class Ranker(Settings, Stateful[Ledger], ABC):
 
         log: after a fit on a log, the log as the model knows it, to forget people of it
         """
-        made, tensors, notes = cls._stored(Path(path))
-        if "marks" in tensors:
-            book = unpacked(tensors, notes, log, columns, cls.timed)
-            made._state = State(book, tensors["total"], made._counting())
-            return made
-        if log is not None:
-            raise ConfigError(f"{path} holds its own records and needs no log. Leave log out.")
-        time = tensors["time"].numpy() if cls.timed else None
-        ids = (ids_from_bytes(tensors["users"]), tensors["user"].numpy())
-        return made._add(
-            Frame(*ids, ids_from_bytes(tensors["items"]), tensors["item"].numpy(), time)
-        )
+        with reading(path):
+            made, tensors, notes = cls._stored(Path(path))
+            if "marks" in tensors:
+                return made._of_log(unpacked(tensors, notes, log, columns, made))
+            if log is not None:
+                raise ConfigError(f"{path} holds its own records and needs no log. Leave log out.")
+            held = fitting(tensors, SAVED | (SAVED_TIME if cls.timed else {}))
+            for name, each in (("users", "user"), ("items", "item")):
+                must(len(held[each].unique()) == len(held[name]), f"some {name} have no record")
+            user, item = held["user"].numpy(), held["item"].numpy()
+            time = held["time"].numpy() if cls.timed else None
+            return made._add(Frame(held["users"], user, held["items"], item, time))
