@@ -35,7 +35,7 @@ verb(case.load())  # imported and compiled
 for number in range(int(sys.argv[4])):
     Now.signalled = False
     print("ready", flush=True)
-    while not Now.signalled:  # the same change again and again
+    while True:  # the same change again and again
         model = case.load()
         try:
             Now.busy = True
@@ -43,6 +43,8 @@ for number in range(int(sys.argv[4])):
             Now.busy = False
         except KeyboardInterrupt:
             Now.busy = False
+        if Now.signalled:
+            break
     model.save(case.path.with_name(f"interrupted-{number}"))
     print("saved", flush=True)
 """
