@@ -8,10 +8,11 @@ all.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import cast
+
+import torch
 
 from rescind.core import files, params
 from rescind.core.about import about_items
@@ -26,6 +27,7 @@ from rescind.core.method import Method
 from rescind.core.params import Params
 from rescind.core.records import Records
 from rescind.core.run_state import RunState
+from rescind.core.saved import Schema, Values, facts_of, fitting, must, reading
 from rescind.core.settings import fields_of, find, from_table, in_package, to_table
 from rescind.core.world import Sizes, World
 from rescind.errors import ConfigError, DataError
@@ -51,6 +53,9 @@ SAVE_SECONDS = 1e-8
 """CPU time of a save for each byte that the server keeps, measured with 13 and 54 MB."""
 FORMAT = 3
 """Version of federations that are saved in pieces."""
+FLAGS: Schema = {
+    name: Values(torch.bool, ("clients",)) for name in ("members", "available", "keeps")
+}
 SIDES = {"server": ".safetensors", "devices": ".safetensors", "labels": ".json"}
 """Folders of files that are named by their content."""
 
@@ -167,15 +172,25 @@ def load_federation(
     if the file is as it was when the federation was saved
     """
     folder = model_in(Path(folder))
-    read = _read(folder)
+    with reading(folder):
+        return _load(_read(folder), folder, executor, method)
+
+
+def _load(
+    read: _Read, folder: Path, executor: Executor | None, method: type[Method] | None
+) -> Federation:
     server, facts, held_facts = read.server, read.facts, read.device_facts
     learner = _method(facts["method"], method or _class_of(facts, folder))
     executor = _guarded(executor or InProcess(), facts.get("guards") or [], folder)
     executor = learner.executor_for(executor)
     device = getattr(executor, "device", "cpu")
     vault = _unpack(read.devices, held_facts, device)
-    flags = {n: v.to(device) for n, v in drawer("flags", server).items()}
-    shared = Records(**drawer("shared", server)).to(device)
+    sizes, flags, lent = facts["sizes"], drawer("flags", server), drawer("shared", server)
+    fitting(flags, FLAGS, sizes)
+    fitting({n: v for n, v in lent.items() if n != "rating"}, packing.LENT, sizes)
+    must(vault.holdings.clients == sizes["clients"], "devices and server differ in clients")
+    flags = {name: value.to(device) for name, value in flags.items()}
+    shared = Records(**lent).to(device)
     world = World(facts["task"], Sizes(**facts["sizes"]), flags["members"], vault.announced, shared)
     hosts = [_unpack(drawer(n, server), f, "cpu") for n, f in facts["hosts"].items()]
     clients = [f["client"] for f in facts["hosts"].values()]
@@ -221,7 +236,7 @@ def _read(folder: Path) -> _Read:
     names = {name: bytes.fromhex(text) for name, text in facts["lists"].items()}
     server = Reader(stores["server"], tensors, facts["large"])
     listed, notes = params.from_bytes(stores["devices"].get(names["devices"]))
-    known: Facts = json.loads(notes["facts"])
+    known = facts_of(notes)
     devices = Reader(stores["devices"], listed, known["large"])
     held = devices.all()
     past = (drawer("past", held), known["past"]) if "past" in known else None
