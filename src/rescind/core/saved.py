@@ -88,6 +88,23 @@ def must(holds: bool, what: str) -> None:
         raise ValueError(what)
 
 
+def must_be_like(name: str, value: Tensor | None, first: Tensor, length: int | None = None) -> None:
+    """Raise `ValueError` unless a value has the kind and the rows of `first`, and this length."""
+    if value is None:
+        raise ValueError(f"{name} is missing")
+    kind = value.is_floating_point() == first.is_floating_point()
+    must(kind and value.dim() == first.dim(), f"{name} is of another kind")
+    must(value.shape[1:] == first.shape[1:], f"{name} has other rows")
+    must(length is None or len(value) == length, f"{name} has another length")
+
+
+def must_count(facts: Mapping[str, Any], *names: str) -> None:
+    """Raise `ValueError` unless these are counts that fit."""
+    for name in names:
+        value = facts[name]
+        must(type(value) is int and 0 <= value < 2**31, f"{name} is {value!r}, not a count")
+
+
 def _check(name: str, value: Tensor, stated: Values, lengths: dict[str, int]) -> None:
     """Compare a tensor with what is stated; note lengths that were not known."""
     must(value.dtype == stated.kind, f"{name} is {value.dtype}, not {stated.kind}")

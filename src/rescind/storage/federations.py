@@ -27,7 +27,7 @@ from rescind.core.method import Method
 from rescind.core.params import Params
 from rescind.core.records import Records
 from rescind.core.run_state import RunState
-from rescind.core.saved import Schema, Values, facts_of, fitting, must, reading
+from rescind.core.saved import Schema, Values, facts_of, fitting, must, must_be_like, must_count, reading
 from rescind.core.settings import fields_of, find, from_table, in_package, to_table
 from rescind.core.world import Sizes, World
 from rescind.errors import ConfigError, DataError
@@ -185,6 +185,10 @@ def _load(
     executor = learner.executor_for(executor)
     device = getattr(executor, "device", "cpu")
     vault = _unpack(read.devices, held_facts, device)
+    must_count(facts, "block")
+    must(type(facts["seed"]) is int, "the seed is no whole number")
+    must_count(facts["sizes"], *facts["sizes"])
+    must(type(facts.get("keep_every")) in (int, type(None)), "keep_every is no number of rounds")
     sizes, flags, lent = facts["sizes"], drawer("flags", server), drawer("shared", server)
     fitting(flags, FLAGS, sizes)
     fitting({n: v for n, v in lent.items() if n != "rating"}, packing.LENT, sizes)
@@ -197,10 +201,15 @@ def _load(
     hosted = tuple(zip(clients, (v.holdings for v in hosts), strict=True))
     world = replace(world, block=facts["block"], hosted=hosted, about=about_items(read.labels))
     past = read.past and unpack_past(*read.past, vault)
+    now = RunState(packing.unpack_state(server, facts, device), vault, tuple(hosts))
+    learner.check_saved(now.state, world)
+    nobody = torch.zeros(0, dtype=torch.int64, device=device)
+    for name, first in learner.client_init(nobody, Clock(0)).values.items():
+        must_be_like(name, vault.private.get(name), first)
     fed = Federation(
         world=world,
         method=learner,
-        now=RunState(packing.unpack_state(server, facts, device), vault, tuple(hosts)),
+        now=now,
         clock=Clock(facts["seed"]),
         executor=executor,
         labels=read.labels,

@@ -18,7 +18,7 @@ from rescind.core.holdings import Holdings
 from rescind.core.params import Params
 from rescind.core.records import Records
 from rescind.core.run_state import RunState
-from rescind.core.saved import Schema, Values, facts_of, fitting, must, reading
+from rescind.core.saved import Schema, Values, facts_of, fitting, must, must_count, reading
 from rescind.core.state import Log, Memory, ServerState, Snapshot
 from rescind.core.update import Rows
 from rescind.core.versions import Versions
@@ -26,8 +26,6 @@ from rescind.errors import DataError
 
 FORMAT = 2
 """Version of checkpoints."""
-MOST = 2**31
-"""Items and clients are fewer."""
 LENT: Schema = {
     "client": Values(torch.int64, ("records",), 0, "clients"),
     "item": Values(torch.int64, ("records",), 0, "items"),
@@ -98,6 +96,7 @@ def unpack_state(tensors: Params, facts: Facts, device: str) -> ServerState:
     )
     public = params.to(drawer("public", tensors), device)
     own = params.to(drawer("own", tensors), device)
+    must_count(facts, "round")
     return ServerState(public, own, Memory(snapshots), facts["round"])
 
 
@@ -124,7 +123,9 @@ def unpack_vault(tensors: Params, facts: Facts, holdings: Holdings, device: str)
         ids = {name: rows[name] for name in ("owner", "index")}
         fitting(ids, ROWS, {"rows": len(rows["value"]), "clients": holdings.clients, "size": size})
         entries.append((at, name, Rows(rows["owner"], rows["index"], rows["value"], size)))
-    private = Versions(params.to(drawer("private", tensors), device))
+    values = drawer("private", tensors)
+    must(all(len(value) == holdings.clients for value in values.values()), "clients are missing")
+    private = Versions(params.to(values, device))
     return Vault(holdings.to(device), private, Log(tuple(entries)))
 
 
@@ -143,7 +144,8 @@ def pack_holdings(holdings: Holdings, rows: bool = True) -> Packed:
 def unpack_holdings(tensors: Params, facts: Facts) -> Holdings:
     held = {name: value for name, value in drawer("held", tensors).items() if name != "rating"}
     sizes = {"clients": len(held["members"]), "items": facts["items"]}
-    must(1 <= facts["items"] <= MOST and facts["task"] in ("ranking", "next_item", "nodes"), "there is no such task")
+    must_count(facts, "items", "now")
+    must(facts["task"] in ("ranking", "next_item", "nodes"), "there is no such task")
     fitting(held, HELD, sizes)
     must(bool((held["client"].diff() >= 0).all()), "records are not sorted by client")
     held = drawer("held", tensors)

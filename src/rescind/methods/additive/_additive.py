@@ -17,6 +17,7 @@ from torch import Tensor
 
 from rescind.core import params
 from rescind.core.claims import AFTER, BEFORE, EPSILON, NEXT, OPEN, PUBLISHED, Claims
+from rescind.core.clock import Clock
 from rescind.core.executor import Executor, InProcess, Vault
 from rescind.core.memory import keep_freed_memory
 from rescind.core.method import Method
@@ -25,6 +26,7 @@ from rescind.core.params import Params
 from rescind.core.records import Arrive, Erase, Event, Records, Share, Unshare, Withdraw
 from rescind.core.request import Request
 from rescind.core.run_state import RoundResult
+from rescind.core.saved import must, must_be_like
 from rescind.core.state import ServerState
 from rescind.core.update import Sum
 from rescind.core.world import World
@@ -103,6 +105,24 @@ class Additive(Dial, Method):
 
     def executor_for(self, executor: Executor) -> Executor:
         return shared_sums.executor_for(executor) if self.servers == 2 else executor
+
+    def check_saved(self, state: ServerState, world: World) -> None:
+        """Raise `ValueError` unless sums, notes and loans of a file fit the items and clients."""
+        own, start = state.own, self.server_init(world, Clock(0))
+        loans = {name for name in start.own if name.startswith(exchange.LOANS)}
+        must(not loans or bool(exchange.Lent.of(own).pieces), "loans are missing")
+        for name, value in start.own.items():
+            if name not in loans and not name.startswith(exchange.SUMS):
+                there = own.get(name, value if name == "released" else None)
+                grows = name in exchange.FLAGS or not len(value)
+                must_be_like(name, there, value, None if grows else len(value))
+        for name in own:
+            if name.startswith(exchange.SUMS):
+                zero = start.own[self.sum_key(world.block)]
+                must_be_like(name, own[name], zero, len(zero))
+        for name, value in start.public.items():
+            must_be_like(name, state.public.get(name), value, len(value))
+        exchange.check_notes(own, world.sizes)
 
     # -- forgetting: subtraction -----------------------------------------------------------------
 
