@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from interrupting import CASES, CORE, VERBS, Tried, tried
 
+from interrupting import CASES, CORE, VERBS, Tried, tried
 from rescind.estimators import gram, seq_gram
 from rescind.estimators.state import State
 

@@ -1,6 +1,6 @@
-"""Saved files with something wrong in them under a right digest, and what becomes of who reads them.
+"""Saved files with something wrong in them under a right digest, and those who read them.
 
-    python mutating.py KIND FOLDER SEED COUNT [unchecked]
+    python mutating.py KIND,KIND FOLDER SEED COUNT [unchecked]
 
 It prints what was refused, read, and went wrong. unchecked: without the reader's checks.
 """
@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from interrupting import ROWS, Tried
 from torch import Tensor
 
 import rescind as rs
+from interrupting import ROWS, Tried
 from rescind.core import params
 from rescind.errors import RescindError
 from rescind.storage.content import Store
@@ -145,7 +145,6 @@ def use_ranker(model: Any) -> None:
         model.forget(users=[model.users[0]])
     model.add([("somebody", "new", 1), ("somebody", "else", 2)])
     model.recommend(history=["new"])
-    model.save(model_path)
 
 
 def use_graph(model: Any) -> None:
@@ -154,18 +153,13 @@ def use_graph(model: Any) -> None:
         model.predict(model.nodes[:3])
     if model.nodes:
         model.forget(nodes=[model.nodes[0]])
-    model.save(model_path)
-
-
-model_path = Path()
 
 
 class Estimator:
     """Files of one form of estimator."""
 
     def __init__(self, form: str, folder: Path) -> None:
-        global model_path
-        model_path = folder / "saved again"
+        self.again = folder / "saved again"
         self.case = Tried("Gram" if form == "large" else form, folder)
         if form == "large":
             rs.Gram(dense_items=3).fit(ROWS).save(self.case.path)
@@ -180,6 +174,7 @@ class Estimator:
         more = {} if self.case.log is None else {"log": self.case.log}
         model = self.case.learner.load(self.case.path, **more)
         use_graph(model) if hasattr(model, "nodes") else use_ranker(model)
+        model.save(self.again)
 
 
 class Saved:
@@ -268,5 +263,8 @@ if __name__ == "__main__":
     warnings.simplefilter("ignore")
     if sys.argv[5:]:
         unchecked()
-    made = play(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
-    print(json.dumps(made))
+    played = {}
+    for kind in sys.argv[1].split(","):
+        (folder := Path(sys.argv[2]) / kind).mkdir()
+        played[kind] = play(kind, folder, int(sys.argv[3]), int(sys.argv[4]))
+    print(json.dumps(played))

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from interrupting import CASES, VERBS, Tried, tried
 
+from interrupting import CASES, VERBS, Tried, tried
 from rescind.core.clock import Clock
 
 pytestmark = [pytest.mark.slow, pytest.mark.security]

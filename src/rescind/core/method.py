@@ -25,10 +25,10 @@ from rescind.core.model import Model
 from rescind.core.named import Named
 from rescind.core.own_code import check_totals, check_update, outside, repeatable
 from rescind.core.params import Params
-from rescind.core.saved import must_be_like
 from rescind.core.records import Event, Records
 from rescind.core.request import Request
 from rescind.core.returns import hold_to_answers
+from rescind.core.saved import must_be_like
 from rescind.core.settings import refuse_unknown
 from rescind.core.state import Private, ServerState
 from rescind.core.tasks import Metric, Question, Task, named

@@ -135,7 +135,7 @@ def ids_from_bytes(text: Tensor) -> list[Id]:
     return list(made)
 
 
-def facts_of(notes: Mapping[str, str]) -> dict[str, Any]:
+def table_in(notes: Mapping[str, str]) -> dict[str, Any]:
     """Return the table that stands as text in the notes of a file."""
     facts = json.loads(notes["facts"])
     must(isinstance(facts, dict), "its facts are no table")

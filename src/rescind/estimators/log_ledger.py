@@ -97,7 +97,10 @@ class LogLedger(Ledger):
         owned = self._counted(self.log.reopened().of_users(known))
         marks = {tuple(each) for each in self.marks[np.isin(self.marks[:, 0], self._hashed(known))]}
         for user in known:
-            if user not in owned or tuple(self._marked({user: owned[user]}, self.slot)[0]) not in marks:
+            if (
+                user not in owned
+                or tuple(self._marked({user: owned[user]}, self.slot)[0]) not in marks
+            ):
                 raise DataError(
                     f"the log does not have those records of user {user!r} that the model has. "
                     f"Delete from the log what was forgotten and append what was added, or fit "
@@ -219,7 +222,7 @@ def unpacked(
     items = len(ids_from_bytes(tensors["items"]))
     most = float(UNIT * len(tensors["marks"]))  # what each person adds at most
     sums = {"total": Values(torch.int64, model._shape(items), 0, most + 1)}
-    held = fitting(tensors, SAVED | sums)
+    held = fitting(tensors, {**SAVED, **sums})
     marks, key = held["marks"].numpy().view(np.uint64), int(notes["key"])
     must(bool((marks[1:, 0] >= marks[:-1, 0]).all()), "marks are not sorted")
     must(0 <= key < 2**64 and max(held["owners"], default=0) <= len(marks), "too large a number")

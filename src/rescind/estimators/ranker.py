@@ -438,7 +438,7 @@ class Ranker(Settings, Stateful[Ledger], ABC):
                 return made._of_log(unpacked(tensors, notes, log, columns, made))
             if log is not None:
                 raise ConfigError(f"{path} holds its own records and needs no log. Leave log out.")
-            held = fitting(tensors, SAVED | (SAVED_TIME if cls.timed else {}))
+            held = fitting(tensors, {**SAVED, **(SAVED_TIME if cls.timed else {})})
             for name, each in (("users", "user"), ("items", "item")):
                 must(len(held[each].unique()) == len(held[name]), f"some {name} have no record")
             user, item = held["user"].numpy(), held["item"].numpy()

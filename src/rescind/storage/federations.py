@@ -27,7 +27,16 @@ from rescind.core.method import Method
 from rescind.core.params import Params
 from rescind.core.records import Records
 from rescind.core.run_state import RunState
-from rescind.core.saved import Schema, Values, facts_of, fitting, must, must_be_like, must_count, reading
+from rescind.core.saved import (
+    Schema,
+    Values,
+    fitting,
+    must,
+    must_be_like,
+    must_count,
+    reading,
+    table_in,
+)
 from rescind.core.settings import fields_of, find, from_table, in_package, to_table
 from rescind.core.world import Sizes, World
 from rescind.errors import ConfigError, DataError
@@ -204,7 +213,8 @@ def _load(
     now = RunState(packing.unpack_state(server, facts, device), vault, tuple(hosts))
     learner.check_saved(now.state, world)
     nobody = torch.zeros(0, dtype=torch.int64, device=device)
-    for name, first in learner.client_init(nobody, Clock(0)).values.items():
+    here = len(vault.holdings.records) > 0  # else silos hold the data, and what devices keep
+    for name, first in learner.client_init(nobody, Clock(0)).values.items() if here else ():
         must_be_like(name, vault.private.get(name), first)
     fed = Federation(
         world=world,
@@ -245,7 +255,7 @@ def _read(folder: Path) -> _Read:
     names = {name: bytes.fromhex(text) for name, text in facts["lists"].items()}
     server = Reader(stores["server"], tensors, facts["large"])
     listed, notes = params.from_bytes(stores["devices"].get(names["devices"]))
-    known = facts_of(notes)
+    known = table_in(notes)
     devices = Reader(stores["devices"], listed, known["large"])
     held = devices.all()
     past = (drawer("past", held), known["past"]) if "past" in known else None

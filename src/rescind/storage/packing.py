@@ -18,7 +18,7 @@ from rescind.core.holdings import Holdings
 from rescind.core.params import Params
 from rescind.core.records import Records
 from rescind.core.run_state import RunState
-from rescind.core.saved import Schema, Values, facts_of, fitting, must, must_count, reading
+from rescind.core.saved import Schema, Values, fitting, must, must_count, reading, table_in
 from rescind.core.state import Log, Memory, ServerState, Snapshot
 from rescind.core.update import Rows
 from rescind.core.versions import Versions
@@ -187,7 +187,7 @@ def read_packed(
     """Read tensors and facts of a file; raise if another version wrote it."""
     tensors, notes = params.load(path)
     with reading(path):
-        facts: Facts = facts_of(notes)
+        facts: Facts = table_in(notes)
     if (found := facts.get("format")) not in formats:
         known = " and ".join(map(str, formats))
         raise DataError(f"{path} has format {found}, this version reads {known}. Rerun with it.")

@@ -116,10 +116,10 @@ class Additive(Dial, Method):
                 there = own.get(name, value if name == "released" else None)
                 grows = name in exchange.FLAGS or not len(value)
                 must_be_like(name, there, value, None if grows else len(value))
+        zeros = [value for name, value in start.own.items() if name.startswith(exchange.SUMS)]
         for name in own:
             if name.startswith(exchange.SUMS):
-                zero = start.own[self.sum_key(world.block)]
-                must_be_like(name, own[name], zero, len(zero))
+                must_be_like(name, own[name], zeros[0], len(zeros[0]))
         for name, value in start.public.items():
             must_be_like(name, state.public.get(name), value, len(value))
         exchange.check_notes(own, world.sizes)
