@@ -9,7 +9,7 @@ from rescind.estimators import gram, seq_gram
 from rescind.estimators.state import State
 
 SOME = 11
-"""Every so many lines are tried here, all bytecodes of all files in tests/security."""
+"""Every so many lines are tried here, bytecodes of all files in tests/security."""
 
 
 @pytest.fixture(autouse=True)

@@ -126,6 +126,7 @@ def mutate_tensors(tensors: dict[str, Tensor], dice: Dice) -> None:
         flat = value.reshape(-1)
         for _ in range(many if many == 1 else min(many, 20)):
             number = dice.pick(NUMBERS) if dice.below(3) else int(flat[dice.below(len(flat))])
+            number = min(number, 2**63 - 1)  # a fraction may be larger
             flat[dice.below(len(flat))] = torch.tensor(number).to(flat.dtype)
         value = flat.reshape(value.shape)
     tensors[name] = value
