@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from interrupting import ERRORS, Interrupt
 
 import rescind as rs
+from interrupting import ERRORS, Interrupt
 from rescind.core import versions
 from rescind.core.files import write_atomically
 from rescind.core.records import Withdraw

@@ -361,7 +361,6 @@ done(ledger, take_back(people[1], "leave"))
 def test_a_change_of_the_sum_that_ends_in_its_midst_ends_the_service(tmp_path):
     """The loans are in the database: the next start adds them up."""
     from ledgers import opened
-
     from rescind.ledger.writer import EXIT
 
     helpers = str(Path(__file__).parents[1] / "helpers")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from mutating import MADE
 
 import rescind as rs
+from mutating import MADE
 from rescind.core import params
 from rescind.errors import DataError
 

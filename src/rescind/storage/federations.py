@@ -194,16 +194,9 @@ def _load(
     executor = learner.executor_for(executor)
     device = getattr(executor, "device", "cpu")
     vault = _unpack(read.devices, held_facts, device)
-    must_count(facts, "block")
-    must(type(facts["seed"]) is int, "the seed is no whole number")
-    must_count(facts["sizes"], *facts["sizes"])
-    must(type(facts.get("keep_every")) in (int, type(None)), "keep_every is no number of rounds")
-    sizes, flags, lent = facts["sizes"], drawer("flags", server), drawer("shared", server)
-    fitting(flags, FLAGS, sizes)
-    fitting({n: v for n, v in lent.items() if n != "rating"}, packing.LENT, sizes)
-    must(vault.holdings.clients == sizes["clients"], "devices and server differ in clients")
-    flags = {name: value.to(device) for name, value in flags.items()}
-    shared = Records(**lent).to(device)
+    _check_world(server, facts, vault.holdings.clients)
+    flags = {name: value.to(device) for name, value in drawer("flags", server).items()}
+    shared = Records(**drawer("shared", server)).to(device)
     world = World(facts["task"], Sizes(**facts["sizes"]), flags["members"], vault.announced, shared)
     hosts = [_unpack(drawer(n, server), f, "cpu") for n, f in facts["hosts"].items()]
     clients = [f["client"] for f in facts["hosts"].values()]
@@ -212,10 +205,8 @@ def _load(
     past = read.past and unpack_past(*read.past, vault)
     now = RunState(packing.unpack_state(server, facts, device), vault, tuple(hosts))
     learner.check_saved(now.state, world)
-    nobody = torch.zeros(0, dtype=torch.int64, device=device)
-    here = len(vault.holdings.records) > 0  # else silos hold the data, and what devices keep
-    for name, first in learner.client_init(nobody, Clock(0)).values.items() if here else ():
-        must_be_like(name, vault.private.get(name), first)
+    if len(vault.holdings.records):  # else silos have the data, and what devices keep
+        _check_kept(read.devices, learner, facts["sizes"]["clients"])
     fed = Federation(
         world=world,
         method=learner,
@@ -231,6 +222,26 @@ def _load(
     if read.lists is not None:
         _remember(fed, *read.lists)
     return fed
+
+
+def _check_world(server: Params, facts: Facts, clients: int) -> None:
+    """Raise `ValueError` unless what the server knows fits the numbers of clients and items."""
+    sizes, lent = facts["sizes"], drawer("shared", server)
+    must_count(facts, "block")
+    must_count(sizes, *sizes)
+    must(type(facts["seed"]) is int, "the seed is no whole number")
+    must(type(facts.get("keep_every")) in (int, type(None)), "keep_every is no number of rounds")
+    must(clients == sizes["clients"], "devices and server differ in clients")
+    fitting(drawer("flags", server), FLAGS, sizes)
+    fitting({n: v for n, v in lent.items() if n != "rating"}, packing.LENT, sizes)
+
+
+def _check_kept(devices: Params, learner: Method, clients: int) -> None:
+    """Raise `ValueError` unless devices keep what their method makes them begin with."""
+    kept, nobody = drawer("private", devices), torch.zeros(0, dtype=torch.int64)
+    for name, first in learner.client_init(nobody, Clock(0)).values.items():
+        must_be_like(name, kept.get(name), first, clients)
+    must({*map(len, kept.values())} <= {clients}, "what devices keep is cut")
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,6 @@ from rescind.core.params import Params
 from rescind.core.records import Arrive, Erase, Event, Records, Share, Unshare, Withdraw
 from rescind.core.request import Request
 from rescind.core.run_state import RoundResult
-from rescind.core.saved import must, must_be_like
 from rescind.core.state import ServerState
 from rescind.core.update import Sum
 from rescind.core.world import World
@@ -36,6 +35,7 @@ from rescind.methods.additive._exchange import BLOCK, CHANGE, LEAVE, OWNERS, Len
 from rescind.methods.additive._notes import BITS, Notes
 from rescind.methods.additive._pairs import Parts
 from rescind.methods.additive._release import Dial
+from rescind.methods.additive._saved_sums import check_sums
 from rescind.privacy import shared_sums
 from rescind.privacy.gaussian import epsilon_of
 from rescind.privacy.schedules import over_blocks
@@ -107,22 +107,7 @@ class Additive(Dial, Method):
         return shared_sums.executor_for(executor) if self.servers == 2 else executor
 
     def check_saved(self, state: ServerState, world: World) -> None:
-        """Raise `ValueError` unless sums, notes and loans of a file fit the items and clients."""
-        own, start = state.own, self.server_init(world, Clock(0))
-        loans = {name for name in start.own if name.startswith(exchange.LOANS)}
-        must(not loans or bool(exchange.Lent.of(own).pieces), "loans are missing")
-        for name, value in start.own.items():
-            if name not in loans and not name.startswith(exchange.SUMS):
-                there = own.get(name, value if name == "released" else None)
-                grows = name in exchange.FLAGS or not len(value)
-                must_be_like(name, there, value, None if grows else len(value))
-        zeros = [value for name, value in start.own.items() if name.startswith(exchange.SUMS)]
-        for name in own:
-            if name.startswith(exchange.SUMS):
-                must_be_like(name, own[name], zeros[0], len(zeros[0]))
-        for name, value in start.public.items():
-            must_be_like(name, state.public.get(name), value, len(value))
-        exchange.check_notes(own, world.sizes)
+        check_sums(state, self.server_init(world, Clock(0)), world.sizes)
 
     # -- forgetting: subtraction -----------------------------------------------------------------
 

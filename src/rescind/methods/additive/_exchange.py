@@ -18,11 +18,10 @@ from rescind.core import jagged
 from rescind.core.cohort import Cohort, Lot
 from rescind.core.params import Params
 from rescind.core.records import Records
-from rescind.core.saved import must
 from rescind.core.state import REFERENCE, Private
 from rescind.core.table import PIECE
 from rescind.core.update import Rows, Sum, Update
-from rescind.core.world import Sizes, World
+from rescind.core.world import World
 from rescind.methods.additive._notes import BITS, Notes
 from rescind.methods.additive._pairs import Parts, pair_sums, pairs_in
 from rescind.methods.additive._solving import half
@@ -310,23 +309,6 @@ class Lent:
         return self
 
 
-def check_notes(own: Params, sizes: Sizes) -> None:
-    """Raise `ValueError` unless loans and flags of a file fit the items and clients."""
-    for piece in Lent.of(own).pieces:
-        must(piece.dtype == torch.int64 and piece.dim() == 2, "loans are of another kind")
-        client, item = piece[0] >> _CLIENT, piece[0] & (2**_CLIENT - 1)
-        must(bool(((client >= 0) & (client < sizes.clients)).all()), "a lender is not there")
-        must(bool((item < sizes.items).all()), "a lent item is not there")
-        must(len(piece) == 2 and bool(((piece[1] >= 0) & (piece[1] < 2**15)).all()), "no block")
-    for name in {*FLAGS} & own.keys():
-        must(own[name].dim() == 1 and len(own[name]) <= sizes.clients, f"{name} is too long")
-    must(len(own.get("inverse", ())) in (0, half(sizes.items)), "the inverse is cut")
-
-
-FLAGS = ("counted", "owes", "lost")
-"""What the server notes of each client; shorter where clients came later."""
-SUMS = "gram/0"
-"""Prefix of the sums of all pairs, by block."""
 LOANS = "lent/"
 """Prefix of the server's values with the counted loans."""
 _COUNTED: weakref.WeakKeyDictionary[Records, tuple[weakref.ref[Tensor], ...]]
