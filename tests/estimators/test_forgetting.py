@@ -95,7 +95,7 @@ def same_state(model, again):
     assert (model.users, model.items, len(model)) == (again.users, again.items, len(again))
     for user in model.users:
         assert model.recommend(user, k=8) == again.recommend(user, k=8)
-    gone = model._sum.sum() - again._sum.sum()  # slots that nobody has hold nothing
+    gone = model._state.total.sum() - again._state.total.sum()  # slots that nobody has hold nothing
     assert gone == 0
     for one, two in zip(contents(model), contents(again), strict=True):
         assert one == two

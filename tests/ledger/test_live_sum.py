@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -337,3 +338,59 @@ def dense_of(weights: Weights) -> np.ndarray:
     source = np.repeat(np.arange(weights.items), np.diff(weights.first))
     out[source, weights.target] = weights.weight
     return out
+
+
+HALF = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import numpy as np
+from ledgers import opened, joined, done, take_back
+from rescind.methods.additive import _live_kernels
+from rescind.methods.additive._live_sum import LiveSum
+def half(total, owners, old, new, was, now):
+    total[: len(total) // 2] -= 1
+    raise MemoryError
+ledger = opened(Path(sys.argv[2]), live=LiveSum)
+people = [joined(ledger, n, n + 1, n + 2) for n in range(4)]
+_live_kernels.replace_part = half
+done(ledger, take_back(people[1], "leave"))
+"""
+
+
+def test_a_change_of_the_sum_that_ends_in_its_midst_ends_the_service(tmp_path):
+    """The loans are in the database: the next start adds them up."""
+    from ledgers import opened
+    from rescind.ledger.writer import EXIT
+
+    helpers = str(Path(__file__).parents[1] / "helpers")
+    words = [sys.executable, "-c", HALF, helpers, str(tmp_path)]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert ended.returncode == EXIT, ended.stderr
+    assert "MemoryError" in ended.stderr
+    ledger = opened(tmp_path, live=LiveSum)
+    try:
+        assert ledger.live.people == 3
+        assert same_sums(ledger.live)
+    finally:
+        ledger.close()
+
+
+def test_control_a_sum_that_is_used_after_it_is_another(monkeypatch):
+    live = LiveSum(ITEMS)
+    live.load(some_loans())
+    assert same_sums(live)
+
+    def half(total, *_):
+        total[: len(total) // 2] -= 1
+        raise MemoryError
+
+    monkeypatch.setattr(_live_sum.kernels, "replace_part", half)
+    with pytest.raises(MemoryError):
+        live.change(next(iter(live.loans)), next(iter(live.loans.values())), NOBODY)
+    assert not same_sums(live)
+
+
+def same_sums(live: LiveSum) -> bool:
+    """Whether a sum is that of its loans."""
+    return live.copy().digest() == added_up(live.loans.values(), live.items).digest()

@@ -20,4 +20,7 @@ def as_one(notes: Mapping[str, str]) -> dict[str, str]:
 def apart(metadata: Mapping[str, str]) -> dict[str, str]:
     """Return the notes of a header, also of earlier versions, which had each by itself."""
     whole: dict[str, str] = json.loads(metadata[WHOLE]) if {*metadata} == {WHOLE} else {}
-    return whole or dict(metadata)
+    notes = whole or dict(metadata)
+    if not all(isinstance(each, str) for each in notes.values()):
+        raise ValueError("a note is no text")
+    return notes

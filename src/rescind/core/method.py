@@ -28,6 +28,7 @@ from rescind.core.params import Params
 from rescind.core.records import Event, Records
 from rescind.core.request import Request
 from rescind.core.returns import hold_to_answers
+from rescind.core.saved import must_be_like
 from rescind.core.settings import refuse_unknown
 from rescind.core.state import Private, ServerState
 from rescind.core.tasks import Metric, Question, Task, named
@@ -252,6 +253,13 @@ class Method(Unlearner):
                     )
                 public[name] = torch.cat([old, new.to(old)])
         return ServerState(public, state.own, state.memory, state.round)
+
+    def check_saved(self, state: ServerState, world: World) -> None:
+        """Raise `ValueError` unless tables of a file have the shapes that compiled code goes by."""
+        if type(self).server_init is not Method.server_init:
+            return
+        for name, first in self.model.public(world.sizes, Clock(0)).items():
+            must_be_like(name, state.public.get(name), first, len(first))
 
     # -- client side: flat tensors with owner ids, many clients at once --------------------------
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from rescind.core.digests import digest_of
 from rescind.core.files import write_atomically
 from rescind.core.headers import apart, as_one
+from rescind.core.saved import reading
 from rescind.errors import DataError
 
 Params = Mapping[str, Tensor]
@@ -102,15 +103,17 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(path, framework="pt") as file:
+        with reading(path), safe_open(path, framework="pt") as file:
             notes = apart(file.metadata() or {})
             params = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
+            stated = notes.pop("digest", "")
+            found = _file_digest(params, notes)
+    except (SafetensorError, OSError) as error:
         raise DataError(
             f"{path} cannot be read ({error}): it is incomplete or not a safetensors file. "
             f"Use an older copy, or rerun."
         ) from None
-    if notes.pop("digest", "") != _file_digest(params, notes):
+    if stated != found:
         raise DataError(
             f"{path} does not match the digest stored in it: it was changed or is incomplete. "
             f"Use an older copy, or rerun."

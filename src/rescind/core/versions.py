@@ -38,7 +38,8 @@ class Version:
         if not bool((ids[1:] > ids[:-1]).all()):
             order = torch.argsort(ids)
             ids, rows = ids[order], rows[order]
-        self._table, self._other, self._ids, self._rows = None, other, ids, rows
+        self._ids, self._rows, self._other = ids, rows, other
+        self._table = None  # last: whatever interrupts, there is a way to a table
         return self
 
     def _path(self) -> tuple[Tensor, list[Version]]:

@@ -86,15 +86,16 @@ class Gram(Ranker):
     def _shape(self, slots: int) -> tuple[int, ...]:
         return (0,) if slots and self._counting() else (half(slots),)
 
-    def _count(self, lot: Lot, sign: int) -> None:
+    def _count(self, total: Tensor, lot: Lot, sign: int) -> None:
         if not self._counting():  # neighbours are made of the records, at the next use
-            add_pairs(self._sum, lot, sign * weight_of(lot.count))
+            add_pairs(total, lot, sign * weight_of(lot.count))
 
     def _in_order(self, slot: Ints) -> Tensor:
         if self._counting():
-            return local_sum(self._ledger, self._made["place"], len(slot))
-        out = self._sum.new_empty(half(len(slot)))
-        _take_pairs(self._sum.numpy(), slot, out.numpy())
+            return local_sum(self._ledger, self._state.made["place"], len(slot))
+        total = self._state.total
+        out = total.new_empty(half(len(slot)))
+        _take_pairs(total.numpy(), slot, out.numpy())
         return out
 
     def _solve(self, total: Tensor) -> Tensor:
@@ -113,10 +114,10 @@ class Gram(Ranker):
 
     def _neighbours(self, weights: Tensor) -> Params:
         """Return the weights as a federation publishes them; the same objects every time."""
-        if "public" not in self._made:
-            lists = {"neighbour": weights[0].int(), "weight": weights[1].float()}
-            self._made["public"] = lists
-        found: Params = self._made["public"]
+        made = self._state.made
+        if "public" not in made:
+            made["public"] = {"neighbour": weights[0].int(), "weight": weights[1].float()}
+        found: Params = made["public"]
         return found
 
     def _strongest(self, weights: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:

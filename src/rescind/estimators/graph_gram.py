@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from rescind.core import params
 from rescind.core.cohort import Cohort, Graph, Lot
+from rescind.core.saved import Ids, Schema, Values, fitting, ids_as_bytes, must, reading
 from rescind.core.tasks.nodes import Classes
 from rescind.core.update import Sum
 from rescind.data.dataset import GraphDataset
@@ -22,18 +24,31 @@ from rescind.estimators.graph_frames import Nodes, Row, read_edges, read_labels,
 from rescind.estimators.graph_ledger import Change, GraphLedger, Part
 from rescind.estimators.hints import hinted
 from rescind.estimators.ledger import ids_of
-from rescind.estimators.settings import Settings, ids_as_bytes, ids_from_bytes
+from rescind.estimators.settings import Settings
+from rescind.estimators.state import State, Stateful
 from rescind.methods.additive import graph_gram
 from rescind.methods.additive._graph_sums import part_of, weights_of
 from rescind.methods.additive._solving import half
 from rescind.models.hops import Hops, must_be_small
 
+SAVED: Schema = {
+    "nodes": Ids(),
+    "classes": Ids(),
+    "clients": Ids(),
+    "client": Values(torch.int64, ("nodes",), 0, "clients"),
+    "label": Values(torch.int64, ("nodes",), -1, "classes"),
+    "edge": Values(torch.int64, ("edges", 2), 0, "nodes"),
+    "first": Values(torch.int64, ("rows",), 0),
+    "column": Values(torch.int64, ("values",), 0),
+    "value": Values(torch.float32, ("values",)),
+    "width": Values(torch.int64, (1,), 0, 2**20),
+}
 NOTHING: Row = (np.zeros(0, np.int64), np.zeros(0, np.float32))
 """The features of a node that has none."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class GraphGram(Settings):
+class GraphGram(Settings, Stateful[GraphLedger]):
     """Classify nodes from their features and their neighbours'; no federation.
 
     The model is that of `rs.methods.GraphGram`, the method of a federation, which says how it
@@ -54,10 +69,7 @@ class GraphGram(Settings):
     max_width: int = 10_000
 
     def __post_init__(self) -> None:
-        self._ledger = GraphLedger()
-        self._sum = torch.zeros(0, dtype=torch.int64)
-        self._counted_by: Any = None
-        self._made: dict[str, Any] = {}  # from sum and settings, until either changes
+        self._state = State(GraphLedger())
 
     def _method(self) -> graph_gram.GraphGram:
         """Return the method of a federation with these settings, or raise if they are wrong."""
@@ -85,12 +97,10 @@ class GraphGram(Settings):
         features: a row for each node, numpy or scipy sparse. Default: the other columns of `nodes`
         columns: which column is node, label and client, if their names do not say so
         """
-        read = self._read(nodes, edges, features, columns)
-        empty = GraphLedger()
-        change = empty.with_(*read)
-        self.__post_init__()
-        self._ledger = empty
-        return self._change(change)
+        read, fitted = self._read(nodes, edges, features, columns), copy(self)
+        fitted.__post_init__()
+        self._state = fitted._change(fitted._ledger.with_(*read))._state
+        return self
 
     def add(
         self,
@@ -129,32 +139,34 @@ class GraphGram(Settings):
     def _read(
         self, nodes: Any, edges: Any, features: Any, columns: Mapping[str, str] | None
     ) -> tuple[Nodes | None, list[tuple[Id, Id]]]:
-        method = self._method()
+        self._method()
         if isinstance(nodes, GraphDataset):
             edges = nodes.edge_index.T
         read = None if nodes is None else read_nodes(nodes, features, columns)
         if read is not None:
-            method.must_fit(read.features.shape[1])
-            if method.model.drawn(read.features.shape[1]):
-                must_be_small(read.features.data)
+            self._must_fit(read.features)
         return read, read_edges(edges)
+
+    def _must_fit(self, features: Any) -> None:
+        method = self._method()
+        method.must_fit(features.shape[1])
+        if method.model.drawn(features.shape[1]):
+            must_be_small(features.data)
 
     def _change(self, change: Change) -> Self:
         """Replace what clients have, and their parts in the sum."""
-        book, model = self._ledger, self._method().model
-        old = [book.parts[client] for client in change if client in book.parts]
-        known = (self._counted_by, book.classes, len(self._sum))
-        self._made, self._counted_by = {}, None  # if an error follows, all is counted again
-        book.apply(change)
+        book, state, model = self._ledger, self._state, self._method().model
+        known = (book.classes, len(state.total))
+        counted = state.change(change)
         classes = book.classes
-        same = known == (model, classes, self._size())
-        if not same or 2 * len(old) > len(book.parts):  # two parts of most, or one of everybody
+        same = (counted, *known) == (model, classes, self._size())
+        if not same or 2 * len(change.before) > len(book.parts):  # two parts of most, or one of all
             self._recount()
             return self
-        for parts, sign in ((old, -1), (change.values(), 1)):
-            for part in parts:
-                self._sum += sign * self._count(part, classes)
-        self._counted_by = model
+        for parts, sign in ((change.before, -1), (change.after, 1)):
+            for part in parts.values():
+                state.total += sign * self._count(part, classes)
+        state.counted_by = model
         return self
 
     def _size(self) -> int:
@@ -164,12 +176,12 @@ class GraphGram(Settings):
         return half(width + len(book.classes))
 
     def _recount(self) -> None:
-        model, classes = self._method().model, self._ledger.classes
-        self._sum = torch.zeros(self._size(), dtype=torch.int64)
-        self._counted_by = None
-        for part in self._ledger.parts.values():
-            self._sum += self._count(part, classes)
-        self._counted_by = model
+        book, state, model = self._ledger, self._state, self._method().model
+        state.counted_by, state.made = None, {}
+        state.total = torch.zeros(self._size(), dtype=torch.int64)
+        for part in book.parts.values():
+            state.total += self._count(part, book.classes)
+        state.counted_by = model
 
     def _count(self, part: Part, classes: list[Id]) -> Tensor | int:
         """Return what a part adds to the sum; nothing if no class is known."""
@@ -182,12 +194,12 @@ class GraphGram(Settings):
 
     def _from_sum(self) -> dict[str, Any]:
         """Return what was made from the sum; nothing if settings have changed since."""
-        settings = self._method()
-        if self._counted_by != settings.model:
+        settings, book, state = self._method(), self._ledger, self._state
+        if state.counted_by != settings.model:
             self._recount()
-        if self._made.get("settings") != settings:
-            self._made = {"settings": settings, "classes": self._ledger.classes}
-        return self._made
+        if state.made.get("settings") != settings:
+            state.made = {"settings": settings, "classes": book.classes}
+        return state.made
 
     def _weights(self) -> Tensor:
         """Solve for the weights. [d, K] float32"""
@@ -196,7 +208,7 @@ class GraphGram(Settings):
             raise DataError("no node has a label, so there is nothing to go by. Add some.")
         if "weights" not in made:
             ridge = made["settings"].ridge
-            solved = weights_of(self._sum, len(made["classes"]), ridge).float()
+            solved = weights_of(self._state.total, len(made["classes"]), ridge).float()
             made["weights"] = solved.contiguous()
         found: Tensor = made["weights"]
         return found
@@ -214,7 +226,7 @@ class GraphGram(Settings):
         """
         made = self._from_sum()
         return params.digest(
-            {"classes": ids_as_bytes(made["classes"]), type(self).__name__: self._sum}
+            {"classes": ids_as_bytes(made["classes"]), type(self).__name__: self._state.total}
         )
 
     @property
@@ -326,16 +338,28 @@ class GraphGram(Settings):
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read a saved estimator, and count its graph again."""
-        from scipy.sparse import csr_matrix
+        with reading(path):
+            made, tensors, _ = cls._stored(Path(path))
+            held = fitting(tensors, SAVED)
+            nodes, classes, clients = (held[name] for name in ("nodes", "classes", "clients"))
+            table = Nodes(
+                nodes,
+                [classes[n] if n >= 0 else None for n in held["label"].tolist()],
+                [clients[n] for n in held["client"].tolist()],
+                _features(held),
+            )
+            made._must_fit(table.features)
+            edges = [(nodes[one], nodes[other]) for one, other in held["edge"].tolist()]
+            return made._change(made._ledger.with_(table if nodes else None, edges))
 
-        made, held, _ = cls._stored(Path(path))
-        nodes, classes, clients = (ids_from_bytes(held[n]) for n in ("nodes", "classes", "clients"))
-        sparse = tuple(held[name].numpy() for name in ("value", "column", "first"))
-        table = Nodes(
-            nodes,
-            [classes[n] if n >= 0 else None for n in held["label"].tolist()],
-            [clients[n] for n in held["client"].tolist()],
-            csr_matrix(sparse, shape=(len(nodes), int(held["width"]))),
-        )
-        edges = [(nodes[one], nodes[other]) for one, other in held["edge"].tolist()]
-        return made._change(made._ledger.with_(table if nodes else None, edges))
+
+def _features(held: Mapping[str, Any]) -> Any:
+    """Return the features of a file as a sparse matrix. [N, F]"""
+    from scipy.sparse import csr_matrix
+
+    first, width = held["first"].numpy(), int(held["width"])
+    must(len(first) == len(held["nodes"]) + 1 and first[0] == 0, "rows do not begin at 0")
+    must(bool((np.diff(first) >= 0).all()) and first[-1] == len(held["value"]), "rows are cut")
+    must(max(held["column"].tolist(), default=-1) < width, "a column is too large")
+    sparse = tuple(held[name].numpy() for name in ("value", "column", "first"))
+    return csr_matrix(sparse, shape=(len(held["nodes"]), width))

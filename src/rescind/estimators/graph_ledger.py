@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -62,8 +62,14 @@ class Part:
         return graph_from(torch.from_numpy(table), edges, torch.tensor(known), len(classes))
 
 
-Change = Mapping[Id, Part]
-"""What clients have from now on; no nodes: the client is gone."""
+class Change(NamedTuple):
+    """What is there after a change. These are final values: making it twice is making it once."""
+
+    before: Mapping[Id, Part]
+    """What its clients have until now, those who are known."""
+    after: Mapping[Id, Part]
+    """What its clients have from now on; no nodes: the client is gone."""
+    width: int
 
 
 @dataclass
@@ -108,8 +114,7 @@ class GraphLedger:
                 near = changed[known[one]].near
                 near[one].add(other)
                 near[other].add(one)
-        self.width = width
-        return changed
+        return self._changed(changed, width)
 
     def without(
         self,
@@ -137,7 +142,7 @@ class GraphLedger:
         for client in clients:
             must_be_known(client, self.parts, "client")
             changed[client] = Part()
-        return changed
+        return self._changed(changed, self.width)
 
     def client(self, node: Id, then: str = UNCHANGED) -> Id:
         """Return the client of a node, or raise. then: as in `must_be_known`"""
@@ -147,16 +152,20 @@ class GraphLedger:
     # -- changing --------------------------------------------------------------------------------
 
     def apply(self, change: Change) -> None:
-        """Make a change; who has no nodes left is gone."""
-        for client, part in change.items():
-            old = self.parts.pop(client, None)
-            for node in old.features if old else ():
-                del self.owner[node]
+        """Make a change; whoever interrupts it makes it again."""
+        for client, part in change.after.items():
+            for node in change.before[client].features if client in change.before else ():
+                self.owner.pop(node, None)
             if part.features:
                 self.parts[client] = part
                 self.owner.update(dict.fromkeys(part.features, client))
-        if not self.parts:
-            self.width = 0
+            else:  # who has no nodes left is gone
+                self.parts.pop(client, None)
+        self.width = change.width if self.parts else 0
+
+    def _changed(self, after: Mapping[Id, Part], width: int) -> Change:
+        before = {client: self.parts[client] for client in after if client in self.parts}
+        return Change(before, dict(after), width)
 
 
 GONE = f": it was never there, or is forgotten already.{UNCHANGED}"

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from rescind.core.cohort import Lot
 from rescind.errors import ConfigError, DataError
@@ -20,12 +21,25 @@ from rescind.estimators.frames import Frame, Id, Ints, in_order, plain_id
 
 Owned = Ints
 """A user's distinct items. [1 | 2, n]: slots, sorted; then times, if any"""
-Change = Mapping[Id, Owned]
-"""What users have from now on; nothing: the user is gone."""
+Marks = NDArray[np.uint64]
+"""[users, 2] a hash of the user's id, and one of the records: enough to recognise both again."""
 SPARE = 64
 """Slots added at a time when there is no free one; changes speed only."""
 UNCHANGED = " Nothing was changed."
 """The end of a refusal; questions, which change nothing anyway, leave it out."""
+
+
+class Change(NamedTuple):
+    """What is there after a change. These are final values: making it twice is making it once."""
+
+    before: Mapping[Id, Owned]
+    """What its users have until now, those who are known."""
+    after: Mapping[Id, Owned]
+    """What its users have from now on; nothing: the user is gone."""
+    slot: dict[Id, int]
+    owners: Ints
+    marks: Marks | None = None
+    """Of the users of a log."""
 
 
 @dataclass
@@ -60,44 +74,46 @@ class Ledger:
 
     def with_(self, frame: Frame) -> Change:
         """Return what the users of a frame have with its records; new items get slots."""
-        self._make_room([each for each in frame.items if each not in self.slot])
-        slot = np.fromiter((self.slot[each] for each in frame.items), np.int64, len(frame.items))
+        before, slots = self.owned_by(frame.users), self._with_room(frame.items)
+        slot = np.fromiter((slots[each] for each in frame.items), np.int64, len(frame.items))
         rows = np.stack([slot[frame.item], *([] if frame.time is None else [frame.time])])
-        known = [(n, self.of[u]) for n, u in enumerate(frame.users) if u in self.of]
+        known = [(n, before[u]) for n, u in enumerate(frame.users) if u in before]
         user = np.concatenate([frame.user, *(np.full(own.shape[1], n) for n, own in known)])
         rows = np.concatenate([rows, *(own for _, own in known)], axis=1)
         user, rows = distinct(user, rows)
         begin = np.flatnonzero(np.diff(user, prepend=-1))
         end = np.append(begin, len(user))[1:]
         # Copies, not views: a view would keep the records of users who leave in memory.
-        return {frame.users[user[b]]: rows[:, b:e].copy() for b, e in zip(begin, end, strict=True)}
+        ends = zip(begin, end, strict=True)
+        after = {frame.users[user[b]]: rows[:, b:e].copy() for b, e in ends}
+        return self._changed(before, after, slots)
 
     def without(self, users: Iterable[Id], items: Iterable[Id], records: Frame | None) -> Change:
         """Return what users have without these; raise if something is not there."""
-        left: dict[Id, Owned] = {}
-        for user in users:
+        people = [*users]
+        named = people + ([] if records is None else [*records.users])
+        for user in named:
             self.find(user, "user")
-            left[user] = self.nothing
+        before = self.owned_by(named)
+        left = dict.fromkeys(people, self.nothing)
         slots = np.array([self.find(item, "item") for item in items], np.int64)
         for user, own in self.of.items() if len(slots) else ():
             kept = ~np.isin(own[0], slots)
             if user not in left and not kept.all():
-                left[user] = own[:, kept]
-        for user, gone in self._named(records) if records is not None else ():
-            own = left.get(user, self.of[user])
+                before[user], left[user] = own, own[:, kept]
+        for user, gone in self._named(records, before) if records is not None else ():
+            own = left.get(user, before[user])
             left[user] = own[:, ~np.isin(own[0], gone)]
-        return left
+        return self._changed({user: before[user] for user in left}, left, self.slot)
 
-    def _named(self, records: Frame) -> Iterator[tuple[Id, Ints]]:
+    def _named(self, records: Frame, owned: Mapping[Id, Owned]) -> Iterator[tuple[Id, Ints]]:
         """Yield the slots of the named records by user; all of them are there."""
-        for user in records.users:
-            self.find(user, "user")
         slot = np.array([self.find(item, "item") for item in records.items], np.int64)
         order = np.argsort(records.user, kind="stable")
         ends = np.cumsum(np.bincount(records.user, minlength=len(records.users)))
         groups = np.split(slot[records.item[order]], ends)  # after the last end: nothing
         for user, gone in zip(records.users, groups, strict=False):
-            own = self.of[user]
+            own = owned[user]
             there = np.isin(gone, own[0])
             if not there.all():
                 wrong = next(i for i, s in self.slot.items() if s == gone[~there][0])
@@ -119,31 +135,40 @@ class Ledger:
     # -- changing --------------------------------------------------------------------------------
 
     def apply(self, change: Change) -> None:
-        """Make a change, and drop the ids of items that nobody has any more."""
-        touched = []
-        for user, own in change.items():
-            old = self.of.pop(user, self.nothing)
+        """Make a change; whoever interrupts it makes it again."""
+        for user, own in change.after.items():
             if own.shape[1]:
                 self.of[user] = own
-            np.subtract.at(self.owners, old[0], 1)
-            np.add.at(self.owners, own[0], 1)
-            touched.append(old[0])
-        slots = np.unique(np.concatenate(touched)) if touched else np.zeros(0, np.int64)
-        gone = set(slots[self.owners[slots] == 0].tolist())
-        if gone:
-            self.slot = {item: slot for item, slot in self.slot.items() if slot not in gone}
+            else:
+                self.of.pop(user, None)
+        self.slot, self.owners = change.slot, change.owners
 
-    def _make_room(self, new: list[Id]) -> None:
-        """Give slots to new items."""
+    def _changed(
+        self, before: Mapping[Id, Owned], after: Mapping[Id, Owned], slot: dict[Id, int]
+    ) -> Change:
+        """Return a change, without the ids of items that nobody has any more."""
+        slots = self.slots if slot is self.slot else 1 + max(slot.values())
+        if slots > self.slots > 0:
+            slots += SPARE
+        owners = np.zeros(max(self.slots, slots), np.int64)
+        owners[: self.slots] = self.owners
+        for owned, one in ((before, -1), (after, 1)):
+            slots_of = np.concatenate([self.nothing[0], *(own[0] for own in owned.values())])
+            owners += one * np.bincount(slots_of, minlength=len(owners))
+        empty = {*np.flatnonzero((owners[: self.slots] == 0) & (self.owners > 0)).tolist()}
+        if empty:
+            slot = {item: at for item, at in slot.items() if at not in empty}
+        return Change(before, after, slot, owners)
+
+    def _with_room(self, items: Iterable[Id]) -> dict[Id, int]:
+        """Return the slots with some for new items."""
+        if not (new := [each for each in items if each not in self.slot]):
+            return self.slot
         taken = np.zeros(self.slots, bool)
         taken[list(self.slot.values())] = True
         free = np.flatnonzero(~taken).tolist()
-        if len(free) < len(new):
-            more = len(new) - len(free)
-            more += SPARE if self.slots else 0
-            free += range(self.slots, self.slots + more)
-            self.owners = np.append(self.owners, np.zeros(more, np.int64))
-        self.slot.update(zip(new, free, strict=False))
+        free += range(self.slots, self.slots + len(new))
+        return {**self.slot, **dict(zip(new, free, strict=False))}
 
     # -- reading ---------------------------------------------------------------------------------
 

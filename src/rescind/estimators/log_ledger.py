@@ -19,15 +19,14 @@ import torch
 from torch import Tensor
 
 from rescind.core.memory import free_memory
+from rescind.core.saved import Ids, Schema, Values, fitting, ids_as_bytes, ids_from_bytes, must
 from rescind.errors import DataError
 from rescind.estimators.engines import executor_of, results
 from rescind.estimators.frames import Frame, Id, Ints
-from rescind.estimators.ledger import UNCHANGED, Change, Ledger, Owned, distinct
+from rescind.estimators.ledger import UNCHANGED, Change, Ledger, Marks, Owned, distinct
 from rescind.estimators.logs import Log
-from rescind.estimators.settings import ids_as_bytes, ids_from_bytes
 from rescind.estimators.shuffle import (
     Learner,
-    Marks,
     Total,
     groups,
     hashes,
@@ -36,6 +35,7 @@ from rescind.estimators.shuffle import (
     scatter,
     write_items,
 )
+from rescind.methods.additive._solving import UNIT
 
 PARTITION = 2**21
 """Rows of a partition, about; changes speed and memory only."""
@@ -45,7 +45,7 @@ PARTS = 64
 
 @dataclass
 class LogLedger(Ledger):
-    """The records of all users, in a log. `of` holds those of a request while it is carried out."""
+    """The records of all users, in a log; `of` is empty. It does not change: a copy of it does."""
 
     whole: ClassVar[bool] = False
 
@@ -54,32 +54,25 @@ class LogLedger(Ledger):
     marks: Marks = field(default_factory=lambda: np.zeros((0, 2), np.uint64))
     """[users, 2] sorted by the first column."""
 
-    def with_(self, frame: Frame) -> Change:
-        self.of = self.owned_by(frame.users)
-        return super().with_(frame)
-
     def without(self, users: Iterable[Id], items: Iterable[Id], records: Frame | None) -> Change:
         if list(items):
             self.must_be_whole("forgetting an item of everybody")
-        people = [*users]
-        named = people + ([] if records is None else list(records.users))
-        for user in named:
-            self.find(user, "user")
-        self.of = self.owned_by(named)
-        try:
-            return super().without(people, (), records)
-        except DataError:
-            self.of = {}
-            raise
+        return super().without(users, (), records)
 
     def apply(self, change: Change) -> None:
-        """Make a change, and let go of the records that were read for it."""
-        gone = np.isin(self.marks[:, 0], self._hashed(change))
-        new = {user: own for user, own in change.items() if own.shape[1]}
-        marks = np.concatenate([self.marks[~gone], self._marked(new)])
-        super().apply(change)
-        self.marks = marks[np.argsort(marks[:, 0], kind="stable")]
-        self.of = {}
+        """Make a change, without the records that were read for it."""
+        assert change.marks is not None
+        super().apply(change._replace(after={}))
+        self.marks = change.marks
+
+    def _changed(
+        self, before: Mapping[Id, Owned], after: Mapping[Id, Owned], slot: dict[Id, int]
+    ) -> Change:
+        change = super()._changed(before, after, slot)
+        gone = np.isin(self.marks[:, 0], self._hashed(after))
+        new = {user: own for user, own in after.items() if own.shape[1]}
+        marks = np.concatenate([self.marks[~gone], self._marked(new, slot)])
+        return change._replace(marks=marks[np.argsort(marks[:, 0], kind="stable")])
 
     def find(self, given: Id, kind: str, then: str = UNCHANGED) -> int:
         if kind != "user":
@@ -104,7 +97,10 @@ class LogLedger(Ledger):
         owned = self._counted(self.log.reopened().of_users(known))
         marks = {tuple(each) for each in self.marks[np.isin(self.marks[:, 0], self._hashed(known))]}
         for user in known:
-            if user not in owned or tuple(self._marked({user: owned[user]})[0]) not in marks:
+            if (
+                user not in owned
+                or tuple(self._marked({user: owned[user]}, self.slot)[0]) not in marks
+            ):
                 raise DataError(
                     f"the log does not have those records of user {user!r} that the model has. "
                     f"Delete from the log what was forgotten and append what was added, or fit "
@@ -150,12 +146,12 @@ class LogLedger(Ledger):
                 out.append(np.uint64(secrets.randbits(64)))
         return np.array(out, np.uint64)
 
-    def _marked(self, owned: Mapping[Id, Owned]) -> Marks:
+    def _marked(self, owned: Mapping[Id, Owned], slots: Mapping[Id, int]) -> Marks:
         """Return the marks of users with these records. [n, 2]"""
         lot = self.lot(owned.values())
         used = set(lot.item.tolist())
-        item = {slot: item for item, slot in self.slot.items() if slot in used}
-        names = np.zeros(self.slots, np.uint64)
+        item = {slot: item for item, slot in slots.items() if slot in used}
+        names = np.zeros(1 + max(used, default=0), np.uint64)
         names[list(item)] = self._hashed(item.values())
         return np.stack([self._hashed(owned), marks_of(lot, names, self.key)], axis=1)
 
@@ -208,19 +204,32 @@ def packed(model: Learner) -> tuple[dict[str, Tensor], dict[str, str]]:
     return tensors, {**model._notes(), "key": str(book.key)}
 
 
+SAVED: Schema = {
+    "items": Ids(),
+    "owners": Values(torch.int64, ("items",), 1),
+    "marks": Values(torch.int64, ("people", 2)),
+}
+
+
 def unpacked(
     tensors: Mapping[str, Tensor],
     notes: Mapping[str, str],
     source: Any,
     columns: Mapping[str, str] | None,
-    timed: bool,
-) -> LogLedger:
-    """Return who has what from a file of `packed`. source: the log, or None"""
-    log = None if source is None else Log.opened(source, columns, timed)
-    slot = {item: n for n, item in enumerate(ids_from_bytes(tensors["items"]))}
-    owners = tensors["owners"].numpy().copy()
-    marks = tensors["marks"].numpy().view(np.uint64)
-    return LogLedger(timed, {}, slot, owners, log, int(notes["key"]), marks)
+    model: Learner,
+) -> tuple[LogLedger, Tensor]:
+    """Return who has what and the sum from a file of `packed`. source: the log, or None"""
+    items = len(ids_from_bytes(tensors["items"]))
+    most = float(UNIT * len(tensors["marks"]))  # what each person adds at most
+    sums = {"total": Values(torch.int64, model._shape(items), 0, most + 1)}
+    held = fitting(tensors, {**SAVED, **sums})
+    marks, key = held["marks"].numpy().view(np.uint64), int(notes["key"])
+    must(bool((marks[1:, 0] >= marks[:-1, 0]).all()), "marks are not sorted")
+    must(0 <= key < 2**64 and max(held["owners"], default=0) <= len(marks), "too large a number")
+    log = None if source is None else Log.opened(source, columns, model.timed)
+    slot = {item: n for n, item in enumerate(held["items"])}
+    owners = held["owners"].numpy().copy()
+    return LogLedger(model.timed, {}, slot, owners, log, key, marks), held["total"]
 
 
 def _united(items: Any, more: Any) -> Any:

@@ -12,7 +12,8 @@ import io
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -24,6 +25,7 @@ from rescind.core import params
 from rescind.core.cohort import Cohort, Lot
 from rescind.core.files import write_atomically
 from rescind.core.labels import check_one_user
+from rescind.core.saved import Ids, Schema, Values, fitting, ids_as_bytes, must, reading
 from rescind.core.settings import whole
 from rescind.core.tasks.metrics import Ranking, top_k
 from rescind.core.update import Sum
@@ -33,9 +35,17 @@ from rescind.estimators.hints import hinted
 from rescind.estimators.ledger import Change, Ledger, Owned, ids_of
 from rescind.estimators.log_ledger import packed, summed, unpacked
 from rescind.estimators.logs import is_log
-from rescind.estimators.settings import Settings, ids_as_bytes, ids_from_bytes
+from rescind.estimators.settings import Settings
+from rescind.estimators.state import State, Stateful
 from rescind.methods.additive.gram import Gram
 
+SAVED: Schema = {
+    "users": Ids(),
+    "items": Ids(),
+    "user": Values(torch.int64, ("records",), 0, "users"),
+    "item": Values(torch.int64, ("records",), 0, "items"),
+}
+SAVED_TIME: Schema = {"time": Values(torch.int64, ("records",))}
 AT_ONCE = 1024
 """Users scored at once; changes speed and memory only."""
 
@@ -62,18 +72,14 @@ class Recommended(NamedTuple):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Ranker(Settings, ABC):
+class Ranker(Settings, Stateful[Ledger], ABC):
     """An estimator that ranks items for people, from sums over people."""
 
     timed: ClassVar[bool] = False
     """Whether the order of a user's records counts."""
 
     def __post_init__(self) -> None:
-        self._ledger = Ledger(self.timed)
-        self._sum = torch.zeros(self._shape(0), dtype=torch.int64)
-        self._counted_by: Any = None
-        self._made: dict[str, Any] = {}  # from sum and settings, until either changes
-        self._columns: dict[str, str] = {}  # as given to `fit`, for the frames that follow
+        self._state = State(Ledger(self.timed))
 
     # -- what a learner says -----------------------------------------------------------------------
 
@@ -90,8 +96,8 @@ class Ranker(Settings, ABC):
         """Return the shape of a sum. More slots only append rows."""
 
     @abstractmethod
-    def _count(self, lot: Lot, sign: int) -> None:
-        """Add the parts of a lot to the sum, or subtract them, in place."""
+    def _count(self, total: Tensor, lot: Lot, sign: int) -> None:
+        """Add the parts of a lot to a sum, or subtract them, in place."""
 
     @abstractmethod
     def _in_order(self, slot: Ints) -> Tensor:
@@ -127,10 +133,9 @@ class Ranker(Settings, ABC):
         spill: for a log, a folder for temporary files, which all workers see; default: a new one
         """
         if is_log(frame):
-            learnt = summed(self, frame, columns, engine, spill)
-            self.__post_init__()
-            self._ledger, self._sum, self._counted_by = *learnt, self._counting()
-            self._columns = dict(columns or {})
+            fitted = self._empty()._of_log(summed(self, frame, columns, engine, spill))
+            fitted._state.columns = dict(columns or {})
+            self._state = fitted._state
             return self
         if engine is not None or spill is not None:
             raise ConfigError(
@@ -139,13 +144,24 @@ class Ranker(Settings, ABC):
             )
         records = read(frame, columns, self.timed)
         self._must_fit(records.items)
-        self.__post_init__()
-        self._columns = dict(columns or {})
-        return self._add(records)
+        fitted = self._empty()
+        fitted._state.columns = dict(columns or {})
+        self._state = fitted._add(records)._state
+        return self
+
+    def _of_log(self, learnt: tuple[Ledger, Tensor]) -> Self:
+        self._state = State(*learnt, self._counting())
+        return self
+
+    def _empty(self) -> Self:
+        """Return an estimator with these settings that has learnt nothing."""
+        empty = copy(self)
+        empty.__post_init__()
+        return empty
 
     def add(self, frame: Any, *, columns: Mapping[str, str] | None = None) -> Self:
         """Learn more records: as if all had been there from the start, bit for bit."""
-        records = read(frame, columns, self.timed, self._columns)
+        records = read(frame, columns, self.timed, self._state.columns)
         self._must_fit({*self._ledger.slot, *records.items})
         return self._add(records)
 
@@ -163,7 +179,7 @@ class Ranker(Settings, ABC):
         records: a frame as in `fit`; all copies of a pair of user and item go, whatever their time
         Raises `DataError` and changes nothing if one of them is not there.
         """
-        named = None if records is None else read(records, columns, usual=self._columns)
+        named = None if records is None else read(records, columns, usual=self._state.columns)
         people, things = ids_of(users, "users", "records"), ids_of(items, "items", "records")
         if not people and not things and not named:
             raise ConfigError("nothing to forget. Name users, items or records.")
@@ -179,43 +195,54 @@ class Ranker(Settings, ABC):
 
     def _change(self, change: Change) -> None:
         """Replace what users have, and their parts in the sum."""
+        if self._ledger.whole:
+            self._change_in_place(change)
+            return
+        beside, state = copy(self), self._state
+        beside._state = replace(state, book=replace(state.book), total=state.total.clone())
+        beside._change_in_place(change)
+        self._state = beside._state
+
+    def _change_in_place(self, change: Change) -> None:
+        """Change ledger and sum. After an interrupt the sum is counted again (`State`)."""
+        state = self._state
+        counted = state.change(change)
         book = self._ledger
-        before = [book.of[user] for user in change if user in book.of]
-        after = [own for own in change.values() if own.shape[1]]
-        book.apply(change)
-        self._made = {}
         # Two parts of most users take longer than one part of everybody.
-        most = book.whole and 2 * len(before) > len(book.of)
-        if most or self._counted_by != self._counting():
+        most = book.whole and 2 * len(change.before) > len(book.of)
+        if most or counted is None or counted != self._counting():
             self._recount()
             return
         shape = self._shape(book.slots)
-        if shape != self._sum.shape:
+        if shape != state.total.shape:
             grown = torch.zeros(shape, dtype=torch.int64)
-            grown[: len(self._sum)] = self._sum
-            self._sum = grown
-        for owned, sign in ((before, -1), (after, 1)):
-            if owned:
-                self._count(book.lot(owned), sign)
+            grown[: len(state.total)] = state.total
+            state.total = grown
+        for owned, sign in ((change.before, -1), (change.after, 1)):
+            if parts := [own for own in owned.values() if own.shape[1]]:
+                self._count(state.total, book.lot(parts), sign)
+        state.counted_by = counted
 
     def _recount(self) -> None:
-        self._ledger.must_be_whole("counting everybody again")
-        self._sum = torch.zeros(self._shape(self._ledger.slots), dtype=torch.int64)
-        self._count(self._ledger.lot(self._ledger.of.values()), 1)
-        self._counted_by = self._counting()
+        book, state = self._ledger, self._state
+        book.must_be_whole("counting everybody again")
+        state.counted_by, state.made = None, {}
+        state.total = torch.zeros(self._shape(book.slots), dtype=torch.int64)
+        self._count(state.total, book.lot(book.of.values()), 1)
+        state.counted_by = self._counting()
 
     # -- what is made from the sum ---------------------------------------------------------------
 
     def _from_sum(self) -> dict[str, Any]:
         """Return what was made from the sum; nothing if settings have changed since."""
-        settings = self._method()
-        if self._counted_by != self._counting():
+        settings, book, state = self._method(), self._ledger, self._state
+        if state.counted_by is None or state.counted_by != self._counting():
             self._recount()
-        if self._made.get("settings") != settings:
-            items, place = self._ledger.order()
-            slot = np.array([self._ledger.slot[each] for each in items], np.int64)
-            self._made = {"settings": settings, "items": items, "slot": slot, "place": place}
-        return self._made
+        if state.made.get("settings") != settings:
+            items, place = book.order()
+            slot = np.array([book.slot[each] for each in items], np.int64)
+            state.made = {"settings": settings, "items": items, "slot": slot, "place": place}
+        return state.made
 
     def _weights(self) -> Tensor:
         made = self._from_sum()
@@ -311,7 +338,7 @@ class Ranker(Settings, ABC):
         tells how many. Users who are not known have no list and do not count; held-out items that
         are not known count as missed.
         """
-        held = read(frame, columns, usual=self._columns)
+        held = read(frame, columns, usual=self._state.columns)
         metric = Ranking(k=(k,) if isinstance(k, int) else tuple(k))
         weights, made, book = self._weights(), self._from_sum(), self._ledger
         new = [i for i in held.items if i not in book.slot]
@@ -405,15 +432,15 @@ class Ranker(Settings, ABC):
 
         log: after a fit on a log, the log as the model knows it, to forget people of it
         """
-        made, tensors, notes = cls._stored(Path(path))
-        if "marks" in tensors:
-            made._ledger = unpacked(tensors, notes, log, columns, cls.timed)
-            made._sum, made._counted_by = tensors["total"], made._counting()
-            return made
-        if log is not None:
-            raise ConfigError(f"{path} holds its own records and needs no log. Leave log out.")
-        time = tensors["time"].numpy() if cls.timed else None
-        ids = (ids_from_bytes(tensors["users"]), tensors["user"].numpy())
-        return made._add(
-            Frame(*ids, ids_from_bytes(tensors["items"]), tensors["item"].numpy(), time)
-        )
+        with reading(path):
+            made, tensors, notes = cls._stored(Path(path))
+            if "marks" in tensors:
+                return made._of_log(unpacked(tensors, notes, log, columns, made))
+            if log is not None:
+                raise ConfigError(f"{path} holds its own records and needs no log. Leave log out.")
+            held = fitting(tensors, {**SAVED, **(SAVED_TIME if cls.timed else {})})
+            for name, each in (("users", "user"), ("items", "item")):
+                must(len(held[each].unique()) == len(held[name]), f"some {name} have no record")
+            user, item = held["user"].numpy(), held["item"].numpy()
+            time = held["time"].numpy() if cls.timed else None
+            return made._add(Frame(held["users"], user, held["items"], item, time))

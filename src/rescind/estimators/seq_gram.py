@@ -70,16 +70,16 @@ class SeqGram(Ranker):
     def _shape(self, slots: int) -> tuple[int, ...]:
         return (slots**2, 2)
 
-    def _count(self, lot: Lot, sign: int) -> None:
+    def _count(self, total: Tensor, lot: Lot, sign: int) -> None:
         signs = torch.full((lot.clients,), sign)
-        ordered.add_sequences(self._sum, lot, signs, self._method().nearness)
+        ordered.add_sequences(total, lot, signs, self._method().nearness)
 
     def _in_order(self, slot: Ints) -> Tensor:
-        at = torch.from_numpy(slot)
-        out, every = self._sum.new_empty(len(at) ** 2, 2), torch.arange(len(at))
+        at, total = torch.from_numpy(slot), self._state.total
+        out, every = total.new_empty(len(at) ** 2, 2), torch.arange(len(at))
         for begin in range(0, len(at), ROWS):
             row = every[begin : begin + ROWS, None]
-            out[ordered.shell(row, every)] = self._sum[ordered.shell(at[row], at[every])]
+            out[ordered.shell(row, every)] = total[ordered.shell(at[row], at[every])]
         return out
 
     def _solve(self, total: Tensor) -> Tensor:

@@ -7,13 +7,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
-import torch
 from torch import Tensor
 
 from rescind.core import params
 from rescind.core.settings import checked, fields_of, refuse_unknown
 from rescind.errors import DataError
-from rescind.estimators.frames import Id
 
 FORMAT = 1
 """Version of saved estimators."""
@@ -38,8 +36,7 @@ class Settings:
     def set_params(self, **settings: Any) -> Self:
         """Change settings; what was learnt follows them at its next use."""
         refuse_unknown(type(self), settings)
-        for name, value in settings.items():
-            setattr(self, name, value)
+        vars(self).update(settings)  # all or none, whatever interrupts
         return self
 
     def _checked(self) -> dict[str, Any]:
@@ -61,20 +58,11 @@ class Settings:
                 f"{path} holds {notes.get('class', 'something else')}, format "
                 f"{notes.get('format', 'unknown')}; {cls.__name__} reads its own, format {FORMAT}."
             )
-        return cls().set_params(**json.loads(notes["settings"])), tensors, notes
+        made = cls().set_params(**json.loads(notes["settings"]))
+        made._checked()
+        return made, tensors, notes
 
     def __repr__(self) -> str:
         new = [f"{f.name}={getattr(self, f.name)!r}" for f in fields(self)
                if getattr(self, f.name) != f.default]  # fmt: skip
         return f"{type(self).__name__}({', '.join(new)})"
-
-
-def ids_as_bytes(ids: list[Id]) -> Tensor:
-    """Write ids as text, so that 1 and "1" stay different. [n] uint8"""
-    return torch.frombuffer(bytearray(json.dumps(ids).encode()), dtype=torch.uint8)
-
-
-def ids_from_bytes(text: Tensor) -> list[Id]:
-    """Read what `ids_as_bytes` wrote."""
-    made: list[Id] = json.loads(text.numpy().tobytes())
-    return made

@@ -28,12 +28,10 @@ from rescind.core.cohort import Lot
 from rescind.core.fast.kept_code import njit
 from rescind.errors import DataError
 from rescind.estimators.frames import Ints
-from rescind.estimators.ledger import Ledger, distinct
+from rescind.estimators.ledger import Ledger, Marks, distinct
 from rescind.estimators.logs import Columns, Piece
 
 Hashes = NDArray[np.uint64]
-Marks = NDArray[np.uint64]
-"""[users, 2] a hash of the user's id, and one of the records: enough to recognise both again."""
 _ITEMS = "items.arrow"
 
 
@@ -41,8 +39,9 @@ class Learner(Protocol):
     """What an estimator that ranks has to say about its sum."""
 
     timed: ClassVar[bool]
-    _sum: Tensor
-    _ledger: Ledger
+
+    @property
+    def _ledger(self) -> Ledger: ...
 
     def get_params(self) -> dict[str, Any]: ...
 
@@ -50,7 +49,7 @@ class Learner(Protocol):
 
     def _shape(self, slots: int) -> tuple[int, ...]: ...
 
-    def _count(self, lot: Lot, sign: int) -> None: ...
+    def _count(self, total: Tensor, lot: Lot, sign: int) -> None: ...
 
     def _in_order(self, slot: Ints) -> Tensor: ...
 
@@ -162,18 +161,18 @@ def part_of(
     names, files = _opened(spill, pieces, key)
     items = len(names)
     model = type(model)(**model.get_params())  # in one process, every part has its own
-    model._sum = torch.zeros(model._shape(items), dtype=torch.int64)
+    total = torch.zeros(model._shape(items), dtype=torch.int64)
     owners, marks, rows = np.zeros(items, np.int64), [], 0
     for partition in partitions:
         read, users, lot = _whole_users(files, partition)
         rows += read
         if not len(lot):
             continue
-        model._count(lot, 1)
+        model._count(total, lot, 1)
         owners += np.bincount(lot.item.numpy(), minlength=items)
         marks.append(np.stack([hashes(users, key), marks_of(lot, names, key)], axis=1))
     found = np.concatenate([np.zeros((0, 2), np.uint64), *marks])
-    return Part(number, rows, owners, found, model._sum.numpy())
+    return Part(number, rows, owners, found, total.numpy())
 
 
 def _opened(spill: Path, pieces: int, key: int) -> tuple[Hashes, list[tuple[Any, Ints]]]:

@@ -18,6 +18,7 @@ from rescind.core.executor import Executor, InProcess
 from rescind.core.federation import Federation
 from rescind.core.loss_terms import preference_shift
 from rescind.core.run_state import RoundResult
+from rescind.core.saved import reading
 from rescind.core.tasks.metrics import Ranking, top_k
 from rescind.experiments.streams import mean
 from rescind.storage.federations import load_federation, save_federation
@@ -61,9 +62,10 @@ class Drift:
             self.before = load_federation(place / BEFORE, executor)
         if (place / NOTED).is_file():
             found, notes = params.load(place / NOTED)
-            self.lists = found.pop("lists", None)
-            self.people, told = found, json.loads(notes["told"])
-            self.users, self.items = told["users"], told["items"]
+            with reading(place / NOTED):
+                self.lists = found.pop("lists", None)
+                self.people, told = found, json.loads(notes["told"])
+                self.users, self.items = told["users"], told["items"]
 
     def _note(self) -> None:
         if self.place is None:

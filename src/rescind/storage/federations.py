@@ -8,10 +8,11 @@ all.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import cast
+
+import torch
 
 from rescind.core import files, params
 from rescind.core.about import about_items
@@ -26,6 +27,16 @@ from rescind.core.method import Method
 from rescind.core.params import Params
 from rescind.core.records import Records
 from rescind.core.run_state import RunState
+from rescind.core.saved import (
+    Schema,
+    Values,
+    fitting,
+    must,
+    must_be_like,
+    must_count,
+    reading,
+    table_in,
+)
 from rescind.core.settings import fields_of, find, from_table, in_package, to_table
 from rescind.core.world import Sizes, World
 from rescind.errors import ConfigError, DataError
@@ -51,6 +62,9 @@ SAVE_SECONDS = 1e-8
 """CPU time of a save for each byte that the server keeps, measured with 13 and 54 MB."""
 FORMAT = 3
 """Version of federations that are saved in pieces."""
+FLAGS: Schema = {
+    name: Values(torch.bool, ("clients",)) for name in ("members", "available", "keeps")
+}
 SIDES = {"server": ".safetensors", "devices": ".safetensors", "labels": ".json"}
 """Folders of files that are named by their content."""
 
@@ -167,14 +181,21 @@ def load_federation(
     if the file is as it was when the federation was saved
     """
     folder = model_in(Path(folder))
-    read = _read(folder)
+    with reading(folder):
+        return _load(_read(folder), folder, executor, method)
+
+
+def _load(
+    read: _Read, folder: Path, executor: Executor | None, method: type[Method] | None
+) -> Federation:
     server, facts, held_facts = read.server, read.facts, read.device_facts
     learner = _method(facts["method"], method or _class_of(facts, folder))
     executor = _guarded(executor or InProcess(), facts.get("guards") or [], folder)
     executor = learner.executor_for(executor)
     device = getattr(executor, "device", "cpu")
     vault = _unpack(read.devices, held_facts, device)
-    flags = {n: v.to(device) for n, v in drawer("flags", server).items()}
+    _check_world(server, facts, vault.holdings.clients)
+    flags = {name: value.to(device) for name, value in drawer("flags", server).items()}
     shared = Records(**drawer("shared", server)).to(device)
     world = World(facts["task"], Sizes(**facts["sizes"]), flags["members"], vault.announced, shared)
     hosts = [_unpack(drawer(n, server), f, "cpu") for n, f in facts["hosts"].items()]
@@ -182,10 +203,14 @@ def load_federation(
     hosted = tuple(zip(clients, (v.holdings for v in hosts), strict=True))
     world = replace(world, block=facts["block"], hosted=hosted, about=about_items(read.labels))
     past = read.past and unpack_past(*read.past, vault)
+    now = RunState(packing.unpack_state(server, facts, device), vault, tuple(hosts))
+    learner.check_saved(now.state, world)
+    if len(vault.holdings.records):  # else silos have the data, and what devices keep
+        _check_kept(read.devices, learner, facts["sizes"]["clients"])
     fed = Federation(
         world=world,
         method=learner,
-        now=RunState(packing.unpack_state(server, facts, device), vault, tuple(hosts)),
+        now=now,
         clock=Clock(facts["seed"]),
         executor=executor,
         labels=read.labels,
@@ -197,6 +222,26 @@ def load_federation(
     if read.lists is not None:
         _remember(fed, *read.lists)
     return fed
+
+
+def _check_world(server: Params, facts: Facts, clients: int) -> None:
+    """Raise `ValueError` unless what the server knows fits the numbers of clients and items."""
+    sizes, lent = facts["sizes"], drawer("shared", server)
+    must_count(facts, "block")
+    must_count(sizes, *sizes)
+    must(type(facts["seed"]) is int, "the seed is no whole number")
+    must(type(facts.get("keep_every")) in (int, type(None)), "keep_every is no number of rounds")
+    must(clients == sizes["clients"], "devices and server differ in clients")
+    fitting(drawer("flags", server), FLAGS, sizes)
+    fitting({n: v for n, v in lent.items() if n != "rating"}, packing.LENT, sizes)
+
+
+def _check_kept(devices: Params, learner: Method, clients: int) -> None:
+    """Raise `ValueError` unless devices keep what their method makes them begin with."""
+    kept, nobody = drawer("private", devices), torch.zeros(0, dtype=torch.int64)
+    for name, first in learner.client_init(nobody, Clock(0)).values.items():
+        must_be_like(name, kept.get(name), first, clients)
+    must({*map(len, kept.values())} <= {clients}, "what devices keep is cut")
 
 
 @dataclass(frozen=True)
@@ -221,7 +266,7 @@ def _read(folder: Path) -> _Read:
     names = {name: bytes.fromhex(text) for name, text in facts["lists"].items()}
     server = Reader(stores["server"], tensors, facts["large"])
     listed, notes = params.from_bytes(stores["devices"].get(names["devices"]))
-    known: Facts = json.loads(notes["facts"])
+    known = table_in(notes)
     devices = Reader(stores["devices"], listed, known["large"])
     held = devices.all()
     past = (drawer("past", held), known["past"]) if "past" in known else None

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from torch import Tensor
 
 from rescind.core import params
@@ -17,6 +18,7 @@ from rescind.core.holdings import Holdings
 from rescind.core.params import Params
 from rescind.core.records import Records
 from rescind.core.run_state import RunState
+from rescind.core.saved import Schema, Values, fitting, must, must_count, reading, table_in
 from rescind.core.state import Log, Memory, ServerState, Snapshot
 from rescind.core.update import Rows
 from rescind.core.versions import Versions
@@ -24,6 +26,31 @@ from rescind.errors import DataError
 
 FORMAT = 2
 """Version of checkpoints."""
+LENT: Schema = {
+    "client": Values(torch.int64, ("records",), 0, "clients"),
+    "item": Values(torch.int64, ("records",), 0, "items"),
+    "time": Values(torch.int64, ("records",)),
+}
+HELD: Schema = {
+    **LENT,
+    "split": Values(torch.int8, ("records",), 0, 3),
+    "block": Values(torch.int16, ("records",), 0),
+    "lent": Values(torch.bool, ("records",)),
+    "members": Values(torch.bool, ("clients",)),
+}
+GRAPH: Schema = {
+    "owner": Values(torch.int64, ("nodes",), 0, "clients"),
+    "index": Values(torch.int64, ("nodes",), 0, "items"),
+    "edge": Values(torch.int64, (2, "edges"), 0, "nodes"),
+    "node": Values(torch.int64, ("entries",), 0, "nodes"),
+    "feature": Values(torch.int64, ("entries",), 0, "features"),
+    "value": Values(torch.float32, ("entries",)),
+    "label": Values(torch.int64, ("nodes",), -1, "classes"),
+}
+ROWS: Schema = {
+    "owner": Values(torch.int64, ("rows",), 0, "clients"),
+    "index": Values(torch.int64, ("rows",), 0, "size"),
+}
 Facts = dict[str, Any]
 Packed = tuple[dict[str, Tensor], Facts]
 
@@ -69,6 +96,7 @@ def unpack_state(tensors: Params, facts: Facts, device: str) -> ServerState:
     )
     public = params.to(drawer("public", tensors), device)
     own = params.to(drawer("own", tensors), device)
+    must_count(facts, "round")
     return ServerState(public, own, Memory(snapshots), facts["round"])
 
 
@@ -92,8 +120,13 @@ def unpack_vault(tensors: Params, facts: Facts, holdings: Holdings, device: str)
     entries = []
     for number, (at, name, size) in enumerate(facts["log"]):
         rows = params.to(drawer(f"log{number}", tensors), device)
+        ids = {name: rows[name] for name in ("owner", "index")}
+        fitting(ids, ROWS, {"rows": len(rows["value"]), "clients": holdings.clients, "size": size})
         entries.append((at, name, Rows(rows["owner"], rows["index"], rows["value"], size)))
-    private = Versions(params.to(drawer("private", tensors), device))
+    values = drawer("private", tensors)
+    most = holdings.clients  # fewer in a restore point from before some came, none with silos
+    must(all(value.dim() and len(value) <= most for value in values.values()), "too many clients")
+    private = Versions(params.to(values, device))
     return Vault(holdings.to(device), private, Log(tuple(entries)))
 
 
@@ -110,9 +143,19 @@ def pack_holdings(holdings: Holdings, rows: bool = True) -> Packed:
 
 
 def unpack_holdings(tensors: Params, facts: Facts) -> Holdings:
+    held = {name: value for name, value in drawer("held", tensors).items() if name != "rating"}
+    sizes = {"clients": len(held["members"]), "items": facts["items"]}
+    must_count(facts, "items", "now")
+    must(facts["task"] in ("ranking", "next_item", "nodes"), "there is no such task")
+    fitting(held, HELD, sizes)
+    must(bool((held["client"].diff() >= 0).all()), "records are not sorted by client")
     held = drawer("held", tensors)
+    must(len(held.get("rating", held["time"])) == len(held["time"]), "ratings are cut")
     parts = cast(Facts, drawer("graph", tensors))
-    graph = Graph(**parts, **facts["graph"]) if "graph" in facts else None
+    graph = None
+    if "graph" in facts:
+        fitting(parts, GRAPH, {**sizes, **facts["graph"]})
+        graph = Graph(**parts, **facts["graph"])
     records = Records(held["client"], held["item"], held["time"], held.get("rating"))
     rest: Facts = {name: held[name] for name in ("split", "block", "lent", "members")}
     rest |= {name: facts[name] for name in ("items", "now", "task")}
@@ -144,7 +187,8 @@ def read_packed(
 ) -> tuple[dict[str, Tensor], Facts]:
     """Read tensors and facts of a file; raise if another version wrote it."""
     tensors, notes = params.load(path)
-    facts: Facts = json.loads(notes["facts"])
+    with reading(path):
+        facts: Facts = table_in(notes)
     if (found := facts.get("format")) not in formats:
         known = " and ".join(map(str, formats))
         raise DataError(f"{path} has format {found}, this version reads {known}. Rerun with it.")

@@ -10,6 +10,7 @@ from rescind.core.history import History, RestorePoint
 from rescind.core.holdings import Holdings
 from rescind.core.params import Params
 from rescind.core.records import Records
+from rescind.core.saved import must
 from rescind.core.state import Log
 from rescind.core.versions import Versions
 from rescind.storage import packing
@@ -95,6 +96,7 @@ def unpack_past(tensors: Params, facts: Facts, vault: Vault) -> History:
         (saved["round"], unpack_event(params.to(drawer(f"event{number}", tensors), device), saved))
         for number, saved in enumerate(facts["story"])
     )
+    must(tensors["first"].shape == (held.clients,), "a client's first round is missing")
     return History(start, tensors["first"].to(device), base, story, tuple(points))
 
 

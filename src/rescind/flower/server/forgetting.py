@@ -25,6 +25,7 @@ from rescind.core.history import NEVER
 from rescind.core.method import Method, Unlearner
 from rescind.core.records import Event, Records, Withdraw
 from rescind.core.run_state import RoundResult
+from rescind.core.saved import reading, table_in
 from rescind.core.settings import find
 from rescind.core.words import count_of
 from rescind.errors import ConfigError, ConsentError, DataError
@@ -142,6 +143,11 @@ class ForgetProgressFiles:
                 table = json.loads((place / TABLE).read_text(encoding="utf-8"))
                 fed = load_remote(place, self.executor)
                 tensors, notes = params.load(place / EVENTS)
+                with reading(place):
+                    packed = table_in(notes)
+                    both = (unpack_events(n, tensors, packed) for n in ("event", "answered"))
+                    left, old = map(tuple, both)
+                    asked, names = tuple(table["asked"]), AskedNames.read(table.get("names", {}))
             except (OSError, ValueError, DataError) as error:
                 log.warning("skipped incomplete progress: %s", error)
                 continue
@@ -151,9 +157,6 @@ class ForgetProgressFiles:
                     f"number of silos, or choose another --out."
                 )
             self.number = int(place.name.split("-")[1])
-            packed = json.loads(notes["facts"])
-            left, old = (tuple(unpack_events(n, tensors, packed)) for n in ("event", "answered"))
-            asked, names = tuple(table["asked"]), AskedNames.read(table.get("names", {}))
             unsettled = bool(table["unsettled"])
             return ForgetProgress(fed, table["facts"], left, old, asked, names, unsettled)
         return None

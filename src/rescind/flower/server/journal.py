@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rescind.core import params
+from rescind.core.saved import reading, table_in
 from rescind.errors import DataError
 from rescind.flower.wire.messages import Letter
 from rescind.storage.packing import drawer, under
@@ -46,20 +47,22 @@ class Journal:
             return None
         try:
             tensors, notes = params.load(path)
+            with reading(path):
+                saved = table_in(notes)
+                replies = {
+                    int(silo): Letter(facts, drawer(f"silo{silo}", tensors))
+                    for silo, facts in saved["replies"].items()
+                }
+                why = {int(silo): reason for silo, reason in saved["why"].items()}
+                asked = saved["asked"]
         except DataError as error:
             log.warning("skipped an incomplete file of the journal: %s", error)
             self._drop()
             return None
-        saved = json.loads(notes["facts"])
-        if saved["asked"] != _digests(requests):
+        if asked != _digests(requests):
             log.warning("the journal is not used: the unlearner's messages have changed")
             self._drop()
             return None
-        replies = {
-            int(silo): Letter(facts, drawer(f"silo{silo}", tensors))
-            for silo, facts in saved["replies"].items()
-        }
-        why = {int(silo): reason for silo, reason in saved["why"].items()}
         if why and not self._path(self.position + 1).is_file():
             return replies, {}
         self.position += 1

@@ -14,6 +14,7 @@ from rescind.core.executor import Executor
 from rescind.core.federation import Federation
 from rescind.core.holdings import Holdings
 from rescind.core.params import Params
+from rescind.core.saved import reading, table_in
 from rescind.core.world import Announced
 from rescind.flower.server.remote_holdings import RemoteHoldings, remote_holdings
 from rescind.flower.wire.messages import Letter
@@ -44,7 +45,12 @@ def load_remote(place: Path, executor: Executor | None) -> Federation:
     """Read what `save_remote` wrote."""
     fed = load_federation(place, executor)
     tensors, notes = params.load(place / SILOS)
-    saved, past = json.loads(notes["facts"]), fed.past
+    with reading(place / SILOS):
+        return _with_silos(fed, tensors, table_in(notes))
+
+
+def _with_silos(fed: Federation, tensors: Params, saved: Facts) -> Federation:
+    past = fed.past
     held = _unpack(fed.now.vault.holdings, saved["now"], drawer("now", tensors))
     if past is not None and "origin" in saved:
         origin = _unpack(past.origin, saved["origin"], drawer("origin", tensors))

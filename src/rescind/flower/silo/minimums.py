@@ -6,7 +6,6 @@ the same people. The silo's owner can allow both with `--single-updates`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from rescind.core import params
 from rescind.core.executor import by_role
 from rescind.core.holdings import Holdings
 from rescind.core.method import Method
+from rescind.core.saved import Schema, Values, fitting, reading, table_in
 from rescind.errors import ConsentError
 from rescind.flower.silo.names import NOT_HERE
 from rescind.flower.silo.storage import as_bytes, as_keys
@@ -29,6 +29,10 @@ LEAST_PEOPLE = 3
 something to train on gives sums of all of them; of one, only if the silo has no other member."""
 Flags = NDArray[np.bool_]
 FILE = "masked-sums.safetensors"
+SAVED: Schema = {
+    "sums": Values(torch.uint8, ("sums", 2, "bytes")),
+    "people": Values(torch.uint8, ("people", 16)),
+}
 _REMEDY = "Ask for more of its clients, or let its owner join with --single-updates."
 
 
@@ -188,11 +192,13 @@ def _read(path: Path, names: Sequence[str]) -> tuple[tuple[str, ...], Flags]:
     if not path.is_file():
         return (), np.zeros((0, 2, 0), dtype=bool)
     tensors, notes = params.load(path)
-    if "people" in tensors:
-        keys = as_keys(tensors["people"])
-        count = len(keys)
-    else:
-        count = int(json.loads(notes["facts"])["clients"])
-        keys = tuple(names[:count])
-    sums = np.unpackbits(tensors["sums"].numpy(), axis=2, count=count).astype(bool)
-    return keys, sums[:, :, : len(keys)]
+    with reading(path):
+        fitting(tensors, {name: stated for name, stated in SAVED.items() if name in tensors})
+        if "people" in tensors:
+            keys = as_keys(tensors["people"])
+            count = len(keys)
+        else:
+            count = int(table_in(notes)["clients"])
+            keys = tuple(names[:count])
+        sums = np.unpackbits(tensors["sums"].numpy(), axis=2, count=count).astype(bool)
+        return keys, sums[:, :, : len(keys)]

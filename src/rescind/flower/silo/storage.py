@@ -20,6 +20,7 @@ from rescind.core.executor import Vault
 from rescind.core.holdings import Holdings
 from rescind.core.method import Method
 from rescind.core.params import Params
+from rescind.core.saved import Schema, Values, fitting, reading, table_in
 from rescind.core.settings import to_table
 from rescind.errors import DataError
 from rescind.flower.silo.names import Numbering
@@ -28,6 +29,8 @@ from rescind.flower.wire.steps import HELD, PRIVATE
 from rescind.storage.packing import Facts, pack_holdings, pack_vault, unpack_holdings, unpack_vault
 
 NUMBERING = "numbering"
+NUMBERS: Schema = {name: Values(torch.uint8, (name, 16)) for name in ("users", "items")}
+MINE: Schema = {"mine": Values(torch.bool, ("clients",))}
 """The folder of numberings (`names.py`), and the note of holdings that says which is theirs."""
 
 
@@ -54,7 +57,8 @@ class Store:
     def held(self, moment: int) -> Holdings:
         """Read the holdings of a moment."""
         tensors, facts = self._load(HELD, moment)
-        return unpack_holdings(tensors, facts)
+        with reading(self._path(HELD, moment)):
+            return unpack_holdings(tensors, facts)
 
     def numbering_of(self, moment: int) -> str:
         """Return the name of the numbering of saved holdings; "" if an earlier version wrote it."""
@@ -71,8 +75,11 @@ class Store:
 
     def numbering(self, name: str) -> Numbering:
         """Read a numbering."""
-        tensors, _ = params.load(self._numbering(name))
-        return Numbering(as_keys(tensors["users"]), as_keys(tensors["items"]))
+        path = self._numbering(name)
+        tensors, _ = params.load(path)
+        with reading(path):
+            keys = fitting(tensors, NUMBERS)
+            return Numbering(as_keys(keys["users"]), as_keys(keys["items"]))
 
     def save_private(self, moment: int, vault: Vault, mine: Tensor) -> None:
         """Write the private values of the silo's clients. mine: [clients] bool"""
@@ -86,9 +93,11 @@ class Store:
         """Read the vault of two moments. Rows of other silos' clients are zeros."""
         holdings = self.held(held)
         tensors, facts = self._load(PRIVATE, private)
-        mine = tensors.pop("mine")
-        wide = {n: _spread(v, mine) if n.startswith("private|") else v for n, v in tensors.items()}
-        return unpack_vault(wide, facts, holdings, "cpu")
+        with reading(self._path(PRIVATE, private)):
+            mine, start = tensors.pop("mine"), "private|"
+            fitting({"mine": mine}, MINE, {"clients": holdings.clients})
+            wide = {n: _spread(v, mine) if n.startswith(start) else v for n, v in tensors.items()}
+            return unpack_vault(wide, facts, holdings, "cpu")
 
     def keep_only(self, kind: str, moments: Collection[int]) -> int:
         """Remove all other moments. Return how many were removed."""
@@ -133,7 +142,8 @@ class Store:
                 f"{self.folder} has no model yet. Let the silo join and take part in a round first."
             )
         tensors, notes = params.load(path)
-        return json.loads(notes["facts"]), tensors
+        with reading(path):
+            return table_in(notes), tensors
 
     def _path(self, kind: str, moment: int) -> Path:
         return self.folder / kind / f"{moment:016x}.safetensors"
@@ -149,7 +159,8 @@ class Store:
                 f"a new folder. Start the run again from the beginning."
             )
         tensors, notes = params.load(path)
-        return tensors, json.loads(notes["facts"])
+        with reading(path):
+            return tensors, table_in(notes)
 
 
 def as_bytes(keys: Sequence[str]) -> Tensor:

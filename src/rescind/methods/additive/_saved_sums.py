@@ -1,0 +1,65 @@
+"""What a saved sum must be: of the items and clients that there are, before it is computed with."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rescind.core.params import Params
+from rescind.core.saved import must, must_be_like
+from rescind.core.state import ServerState
+from rescind.core.world import Sizes
+from rescind.methods.additive._exchange import _CLIENT, LOANS, Lent
+from rescind.methods.additive._solving import half
+
+FLAGS = ("counted", "owes", "lost")
+"""What the server notes of each client; shorter where clients came later."""
+SUMS = "gram/0"
+"""Prefix of the sums of all pairs, by block."""
+
+
+def check_sums(state: ServerState, start: ServerState, sizes: Sizes) -> None:
+    """Raise `ValueError` unless sums, notes and loans of a file fit. start: as it would begin"""
+    own = state.own
+    loans = {name for name in start.own if name.startswith(LOANS)}
+    must(not loans or bool(Lent.of(own).pieces), "loans are missing")
+    for name, value in start.own.items():
+        if name not in loans and not name.startswith(SUMS):
+            there = own.get(name, value if name == "released" else None)
+            grows = name in FLAGS or not len(value)
+            must_be_like(name, there, value, None if grows else len(value))
+    zeros = [value for name, value in start.own.items() if name.startswith(SUMS)]
+    for name in own:
+        if name.startswith(SUMS):
+            must_be_like(name, own[name], zeros[0], len(zeros[0]))
+    for name, value in start.public.items():
+        must_be_like(name, state.public.get(name), value, len(value))
+    _must_lie(state.public.get("neighbour", torch.zeros(0)), -1, sizes.items)
+    _check_notes(own, sizes)
+
+
+def _check_notes(own: Params, sizes: Sizes) -> None:
+    """Raise `ValueError` unless loans and flags of a file fit the items and clients."""
+    for piece in Lent.of(own).pieces:
+        must(piece.dtype == torch.int64 and piece.dim() == 2, "loans are of another kind")
+        client, item = piece[0] >> _CLIENT, piece[0] & (2**_CLIENT - 1)
+        must(bool(((client >= 0) & (client < sizes.clients)).all()), "a lender is not there")
+        must(bool((item < sizes.items).all()), "a lent item is not there")
+        must(len(piece) == 2 and bool(((piece[1] >= 0) & (piece[1] < 2**15)).all()), "no block")
+    for name in {*FLAGS} & own.keys():
+        must(own[name].dim() == 1 and len(own[name]) <= sizes.clients, f"{name} is too long")
+    if "gram/other" in own:  # neighbours of a large catalogue
+        first, other = own["gram/first"], own["gram/other"]
+        rises = bool((first.diff() >= 0).all()) and first.aminmax() == (0, len(other))
+        must(len(first) == sizes.items + 1 and rises, "rows are cut")
+        must(len(other) == len(own["gram/value"]), "values are cut")
+        _must_lie(other, 0, sizes.items)
+    if "gram/place" in own:
+        _must_lie(own["gram/place"], 0, sizes.items**2)
+        must(len(own["gram/place"]) == len(own["gram/value"]), "values are cut")
+    must(len(own.get("inverse", ())) in (0, half(sizes.items)), "the inverse is cut")
+
+
+def _must_lie(numbers: Tensor, low: int, below: int) -> None:
+    inside = (numbers >= low) & (numbers < below)
+    must(bool(inside.all()), f"numbers are not from {low} to {below}")
