@@ -10,6 +10,10 @@ import json
 from collections.abc import Mapping
 
 WHOLE = "rescind.notes"
+FOREIGN = (
+    ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError,
+)  # fmt: skip
+"""What reading a file ends with whose content is not what was expected."""
 
 
 def as_one(notes: Mapping[str, str]) -> dict[str, str]:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rescind.core.headers import FOREIGN
 from rescind.errors import DataError, RescindError
 
 Id = str | int
@@ -52,10 +53,7 @@ def reading(path: Path | str) -> Iterator[None]:
         yield
     except RescindError:
         raise
-    except (
-        ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError,
-        ValueError,
-    ) as error:  # fmt: skip
+    except FOREIGN as error:
         raise DataError(
             f"{path} holds what this version does not write ({type(error).__name__}: {error}). "
             f"Use an older copy, or rerun."

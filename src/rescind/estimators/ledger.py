@@ -14,8 +14,10 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rescind.core.cohort import Lot
+from rescind.core.saved import Ids, Schema, Values, fitting, ids_as_bytes, must
 from rescind.errors import ConfigError, DataError
 from rescind.estimators.frames import Frame, Id, Ints, in_order, plain_id
 
@@ -23,6 +25,13 @@ Owned = Ints
 """A user's distinct items. [1 | 2, n]: slots, sorted; then times, if any"""
 Marks = NDArray[np.uint64]
 """[users, 2] a hash of the user's id, and one of the records: enough to recognise both again."""
+SAVED: Schema = {
+    "users": Ids(),
+    "items": Ids(),
+    "user": Values(torch.int64, ("records",), 0, "users"),
+    "item": Values(torch.int64, ("records",), 0, "items"),
+}
+SAVED_TIME: Schema = {"time": Values(torch.int64, ("records",))}
 SPARE = 64
 """Slots added at a time when there is no free one; changes speed only."""
 UNCHANGED = " Nothing was changed."
@@ -190,6 +199,26 @@ class Ledger:
             rows = rows[:, order]  # owners are sorted already
         time = torch.from_numpy(rows[1].copy()) if self.timed else None
         return Lot(torch.from_numpy(owner), torch.from_numpy(rows[0].copy()), len(parts), time)
+
+    # -- files -----------------------------------------------------------------------------------
+
+    def packed(self) -> dict[str, Tensor]:
+        """Return all records as a file holds them, in the order of the ids."""
+        (items, place), users = self.order(), in_order(self.of)
+        lot = self.lot((self.of[user] for user in users), place)
+        time = {} if lot.time is None else {"time": lot.time}
+        names = {"users": ids_as_bytes(users), "items": ids_as_bytes(items)}
+        return {"user": lot.owner, "item": lot.item, **names, **time}
+
+
+def unpacked_records(tensors: Mapping[str, Tensor], timed: bool) -> Frame:
+    """Return what `Ledger.packed` wrote, or raise `ValueError`."""
+    held = fitting(tensors, {**SAVED, **(SAVED_TIME if timed else {})})
+    for name, each in (("users", "user"), ("items", "item")):
+        must(len(held[each].unique()) == len(held[name]), f"some {name} have no record")
+    time = held["time"].numpy() if timed else None
+    user, item = held["user"].numpy(), held["item"].numpy()
+    return Frame(held["users"], user, held["items"], item, time)
 
 
 def distinct(user: Ints, rows: Owned) -> tuple[Ints, Owned]:

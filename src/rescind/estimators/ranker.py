@@ -25,27 +25,20 @@ from rescind.core import params
 from rescind.core.cohort import Cohort, Lot
 from rescind.core.files import write_atomically
 from rescind.core.labels import check_one_user
-from rescind.core.saved import Ids, Schema, Values, fitting, ids_as_bytes, must, reading
+from rescind.core.saved import ids_as_bytes, reading
 from rescind.core.settings import whole
 from rescind.core.tasks.metrics import Ranking, top_k
 from rescind.core.update import Sum
 from rescind.errors import ConfigError, DataError
 from rescind.estimators.frames import Frame, Id, Ints, in_order, plain_id, read
 from rescind.estimators.hints import hinted
-from rescind.estimators.ledger import Change, Ledger, Owned, ids_of
+from rescind.estimators.ledger import Change, Ledger, Owned, ids_of, unpacked_records
 from rescind.estimators.log_ledger import packed, summed, unpacked
 from rescind.estimators.logs import is_log
 from rescind.estimators.settings import Settings
 from rescind.estimators.state import State, Stateful
 from rescind.methods.additive.gram import Gram
 
-SAVED: Schema = {
-    "users": Ids(),
-    "items": Ids(),
-    "user": Values(torch.int64, ("records",), 0, "users"),
-    "item": Values(torch.int64, ("records",), 0, "items"),
-}
-SAVED_TIME: Schema = {"time": Values(torch.int64, ("records",))}
 AT_ONCE = 1024
 """Users scored at once; changes speed and memory only."""
 
@@ -415,14 +408,7 @@ class Ranker(Settings, Stateful[Ledger], ABC):
         params.save(Path(path), *(self._packed() if self._ledger.whole else packed(self)))
 
     def _packed(self) -> tuple[dict[str, Tensor], dict[str, str]]:
-        items, place = self._ledger.order()
-        users = self.users
-        lot = self._ledger.lot((self._ledger.of[user] for user in users), place)
-        tensors = {"user": lot.owner, "item": lot.item}
-        tensors |= {"users": ids_as_bytes(users), "items": ids_as_bytes(items)}
-        if lot.time is not None:
-            tensors["time"] = lot.time
-        return tensors, self._notes()
+        return self._ledger.packed(), self._notes()
 
     @classmethod
     def load(
@@ -438,9 +424,4 @@ class Ranker(Settings, Stateful[Ledger], ABC):
                 return made._of_log(unpacked(tensors, notes, log, columns, made))
             if log is not None:
                 raise ConfigError(f"{path} holds its own records and needs no log. Leave log out.")
-            held = fitting(tensors, {**SAVED, **(SAVED_TIME if cls.timed else {})})
-            for name, each in (("users", "user"), ("items", "item")):
-                must(len(held[each].unique()) == len(held[name]), f"some {name} have no record")
-            user, item = held["user"].numpy(), held["item"].numpy()
-            time = held["time"].numpy() if cls.timed else None
-            return made._add(Frame(held["users"], user, held["items"], item, time))
+            return made._add(unpacked_records(tensors, cls.timed))

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
+from rescind.core.headers import FOREIGN
 from rescind.core.labels import Recommendation
-from rescind.storage.partly import Array, Saved, Unreadable
+from rescind.storage.partly import Array, Saved
 
 TINY = 1e-12
 """Norms are at least this, as in torch's `normalize`."""
@@ -23,7 +24,7 @@ def open_saved(folder: Path) -> Saved | None:
     """Return a saved federation of which parts can be read; None if it has to be loaded."""
     try:
         return Saved(folder)
-    except (Unreadable, OSError, KeyError, ValueError):
+    except (OSError, *FOREIGN):
         return None
 
 
@@ -33,7 +34,7 @@ def recommend(
     """Return what `Federation.recommend` does; None if that has to be asked."""
     try:
         return _recommend(saved, user, k, history)
-    except (Unreadable, KeyError):
+    except FOREIGN:
         return None
 
 

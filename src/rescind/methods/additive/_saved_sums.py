@@ -50,8 +50,8 @@ def _check_notes(own: Params, sizes: Sizes) -> None:
         must(own[name].dim() == 1 and len(own[name]) <= sizes.clients, f"{name} is too long")
     if "gram/other" in own:  # neighbours of a large catalogue
         first, other = own["gram/first"], own["gram/other"]
-        rises = bool((first.diff() >= 0).all()) and first.aminmax() == (0, len(other))
-        must(len(first) == sizes.items + 1 and rises, "rows are cut")
+        must(first.shape == (sizes.items + 1,) and not first[0], "rows do not begin at 0")
+        must(bool((first.diff() >= 0).all()) and int(first[-1]) == len(other), "rows are cut")
         must(len(other) == len(own["gram/value"]), "values are cut")
         _must_lie(other, 0, sizes.items)
     if "gram/place" in own:
