@@ -125,9 +125,8 @@ def mutate_tensors(tensors: dict[str, Tensor], dice: Dice) -> None:
         many = 1 if act < 9 else value.numel()
         flat = value.reshape(-1)
         for _ in range(many if many == 1 else min(many, 20)):
-            number = dice.pick(NUMBERS) if dice.below(3) else int(flat[dice.below(len(flat))])
-            number = min(number, 2**63 - 1)  # a fraction may be larger
-            flat[dice.below(len(flat))] = torch.tensor(number).to(flat.dtype)
+            number, other = torch.tensor(dice.pick(NUMBERS)), flat[dice.below(len(flat))]
+            flat[dice.below(len(flat))] = number.to(flat.dtype) if dice.below(3) else other
         value = flat.reshape(value.shape)
     tensors[name] = value
 
@@ -183,7 +182,7 @@ class Saved:
 
     def __init__(self, method: str, side: str, folder: Path) -> None:
         self.folder, self.side = folder / "fed", side
-        data = rs.load("synthetic", users=12, items=16, interactions=90)
+        data = rs.load("synthetic", users=12, items=19, interactions=90)
         fed = rs.Federation.start(data, getattr(rs.methods, method)(), seed=0)
         fed = rs.simulate_lending(fed).run(1)
         save_federation(fed, self.folder)

@@ -254,8 +254,11 @@ class Method(Unlearner):
                 public[name] = torch.cat([old, new.to(old)])
         return ServerState(public, state.own, state.memory, state.round)
 
-    def check_saved(self, state: ServerState, world: World) -> None:
-        """Raise `ValueError` unless tables of a file have the shapes that compiled code goes by."""
+    def check_saved(self, state: ServerState, kept: Params, world: World) -> None:
+        """Raise `ValueError` unless tables of a file have the shapes that compiled code goes by.
+
+        kept: private values of all clients; none if they are on silos
+        """
         if type(self).server_init is not Method.server_init:
             return
         for name, first in self.model.public(world.sizes, Clock(0)).items():

@@ -204,9 +204,10 @@ def _load(
     world = replace(world, block=facts["block"], hosted=hosted, about=about_items(read.labels))
     past = read.past and unpack_past(*read.past, vault)
     now = RunState(packing.unpack_state(server, facts, device), vault, tuple(hosts))
-    learner.check_saved(now.state, world)
+    kept = drawer("private", read.devices)
+    learner.check_saved(now.state, kept, world)
     if len(vault.holdings.records):  # else silos have the data, and what devices keep
-        _check_kept(read.devices, learner, facts["sizes"]["clients"])
+        _check_kept(kept, learner, facts["sizes"]["clients"])
     fed = Federation(
         world=world,
         method=learner,
@@ -236,9 +237,9 @@ def _check_world(server: Params, facts: Facts, clients: int) -> None:
     fitting({n: v for n, v in lent.items() if n != "rating"}, packing.LENT, sizes)
 
 
-def _check_kept(devices: Params, learner: Method, clients: int) -> None:
+def _check_kept(kept: Params, learner: Method, clients: int) -> None:
     """Raise `ValueError` unless devices keep what their method makes them begin with."""
-    kept, nobody = drawer("private", devices), torch.zeros(0, dtype=torch.int64)
+    nobody = torch.zeros(0, dtype=torch.int64)
     for name, first in learner.client_init(nobody, Clock(0)).values.items():
         must_be_like(name, kept.get(name), first, clients)
     must({*map(len, kept.values())} <= {clients}, "what devices keep is cut")

@@ -35,7 +35,7 @@ from rescind.methods.additive._exchange import BLOCK, CHANGE, LEAVE, OWNERS, Len
 from rescind.methods.additive._notes import BITS, Notes
 from rescind.methods.additive._pairs import Parts
 from rescind.methods.additive._release import Dial
-from rescind.methods.additive._saved_sums import check_sums
+from rescind.methods.additive._saved_sums import check_notes, check_sums
 from rescind.privacy import shared_sums
 from rescind.privacy.gaussian import epsilon_of
 from rescind.privacy.schedules import over_blocks
@@ -106,8 +106,9 @@ class Additive(Dial, Method):
     def executor_for(self, executor: Executor) -> Executor:
         return shared_sums.executor_for(executor) if self.servers == 2 else executor
 
-    def check_saved(self, state: ServerState, world: World) -> None:
+    def check_saved(self, state: ServerState, kept: Params, world: World) -> None:
         check_sums(state, self.server_init(world, Clock(0)), world.sizes)
+        check_notes(kept, self.notes, world)
 
     # -- forgetting: subtraction -----------------------------------------------------------------
 

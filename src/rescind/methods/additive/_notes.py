@@ -26,6 +26,10 @@ class Notes(ABC):
     def without(self, table: Tensor, lot: Lot) -> Tensor:
         """Return a table in which these items are not counted. Items it has no room for are not."""
 
+    @abstractmethod
+    def fit(self, table: Tensor, items: int) -> bool:
+        """Return whether a table of a file, of the right width or less, has only these items."""
+
 
 class Bits(Notes):
     """One bit per item: which items."""
@@ -40,6 +44,9 @@ class Bits(Notes):
         inside = lot.item < table.shape[1] * 8
         lot = Lot(lot.owner[inside], lot.item[inside], lot.clients)
         return table & ~to_bits(lot, table.shape[1] * 8)
+
+    def fit(self, table: Tensor, items: int) -> bool:
+        return not bool((table[:, items // 8 :] >> (items % 8)).any())
 
 
 class Order(Notes):
@@ -65,6 +72,9 @@ class Order(Notes):
         inside, left = lot.item < table.shape[1], table.clone()
         left[lot.owner[inside], lot.item[inside]] = 0
         return left
+
+    def fit(self, table: Tensor, items: int) -> bool:
+        return table.shape[1] <= items
 
 
 class Rated(Order):
@@ -113,6 +123,10 @@ class Listed(Notes):
         pair = (torch.arange(len(table), device=table.device).unsqueeze(1) << 32) + table.long()
         gone = torch.isin(pair[:, : self.longest], (lot.owner << 32) + lot.item + 1)
         return torch.where(torch.cat([gone, gone], 1), 0, table)
+
+    def fit(self, table: Tensor, items: int) -> bool:
+        listed = table[:, : self.longest]
+        return bool(((listed >= 0) & (listed <= items)).all())
 
 
 BITS, ORDER, RATED = Bits(), Order(), Rated()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rescind.core.cohort import Lot
 from rescind.core.params import Params
 from rescind.core.saved import must, must_be_like
 from rescind.core.state import ServerState
-from rescind.core.world import Sizes
+from rescind.core.world import Sizes, World
 from rescind.methods.additive._exchange import _CLIENT, LOANS, Lent
+from rescind.methods.additive._notes import Notes
 from rescind.methods.additive._solving import half
 
 FLAGS = ("counted", "owes", "lost")
@@ -35,10 +37,10 @@ def check_sums(state: ServerState, start: ServerState, sizes: Sizes) -> None:
     for name, value in start.public.items():
         must_be_like(name, state.public.get(name), value, len(value))
     _must_lie(state.public.get("neighbour", torch.zeros(0)), -1, sizes.items)
-    _check_notes(own, sizes)
+    _check_loans(own, sizes)
 
 
-def _check_notes(own: Params, sizes: Sizes) -> None:
+def _check_loans(own: Params, sizes: Sizes) -> None:
     """Raise `ValueError` unless loans and flags of a file fit the items and clients."""
     for piece in Lent.of(own).pieces:
         must(piece.dtype == torch.int64 and piece.dim() == 2, "loans are of another kind")
@@ -58,6 +60,19 @@ def _check_notes(own: Params, sizes: Sizes) -> None:
         _must_lie(own["gram/place"], 0, sizes.items**2)
         must(len(own["gram/place"]) == len(own["gram/value"]), "values are cut")
     must(len(own.get("inverse", ())) in (0, half(sizes.items)), "the inverse is cut")
+
+
+def check_notes(kept: Params, notes: Notes, world: World) -> None:
+    """Raise `ValueError` unless devices note items that there are; older notes may be narrower."""
+    zero = torch.zeros(0, dtype=torch.int64)
+    first = notes.of(Lot(zero, zero, 0), world.sizes.items)
+    for name in kept:
+        if name.startswith(("sent/", "late/")):
+            table, wide = kept[name], first.shape[1]
+            must(table.dtype == first.dtype and table.dim() == 2, f"{name} is of another kind")
+            must(int(name[5:]) < world.block or table.shape[1] == wide, f"{name} is cut")
+            must(table.shape[1] <= wide and notes.fit(table, world.sizes.items), f"{name} is wide")
+            must(table.shape == kept.get(f"sent/{name[5:]}", first).shape, f"{name} stands alone")
 
 
 def _must_lie(numbers: Tensor, low: int, below: int) -> None:
