@@ -30,7 +30,7 @@ SAY = {
 """Words of the pages for people, and what command line and Python say instead."""
 DOCS = sorted(ROOT.glob("docs/**/*.md"))
 PAGES = {"service", "ledger", "releases", "proof", "officer", "edpb", "index", "glossary"}
-PAGES |= {"performance", "receipts", "reference-cli"}
+PAGES |= {"performance", "receipts", "reference-cli", "security"}
 """Pages in people's words, with both (also rows about the service), or made from what is run."""
 MOTTO = "Federated learning on data that people lend and can take back."
 
