@@ -396,7 +396,7 @@ def test_dropped_rows_are_known_in_every_batch_and_where_cells_have_several_line
     path = save("user,item,title,rating\n\n" + "\n".join(lines) + "\n")
     data = rs.import_file(path, "mine", drop_bad_rows=True, tell=lambda _: None)
     assert len(data) == 32
-    assert sorted(data.titles.tolist()) == [f"Title\nof {n}" for n in range(4)]
+    assert sorted(data.titles.tolist()) == [f"Title of {n}" for n in range(4)]
 
 
 def test_frames_of_all_kinds_give_the_same_data_as_a_file(save):

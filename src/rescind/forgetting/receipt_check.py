@@ -11,7 +11,7 @@ from rescind.reporting.html import Page
 
 WITHOUT_THIS_PROGRAM = r"""# from their web page, not this file:
 KEY=ed25519:...
-# one of these could be a link to a file of yours:
+# each could be a link to your file:
 rm -f key.der signature.bin signed.txt
 LINE='^ "signature": "ed25519:\([0-9a-f]\{128\}\)",$'
 bytes() { printf %b "$(printf '\\0%03o' $(sed 's/../0x& /g'))"; }

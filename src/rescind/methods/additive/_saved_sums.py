@@ -35,7 +35,10 @@ def check_sums(state: ServerState, start: ServerState, sizes: Sizes) -> None:
         if name.startswith(SUMS):
             must_be_like(name, own[name], zeros[0], len(zeros[0]))
     for name, value in start.public.items():
-        must_be_like(name, state.public.get(name), value, len(value))
+        there = state.public.get(name)
+        if there is not None and there.dim() > value.dim():  # one table for each reach
+            value = value.expand(len(there), *value.shape)
+        must_be_like(name, there, value, len(value))
     _must_lie(state.public.get("neighbour", torch.zeros(0)), -1, sizes.items)
     _check_loans(own, sizes)
 
