@@ -36,6 +36,7 @@ def test_mutated_files_are_read_or_refused(tmp_path):
         assert outcomes["refused"] >= 10
 
 
+@pytest.mark.slow
 def test_control_without_the_checks_there_are_tracebacks(tmp_path):
     found = played(tmp_path, "Gram,GraphGram", 1, 30, "unchecked")
     assert all(outcomes.keys() - OUTCOMES for outcomes in found.values())
@@ -61,7 +62,7 @@ model.recommend(history=[1], k=3)
 """
 
 
-@pytest.mark.parametrize("checks", [True, False])
+@pytest.mark.parametrize("checks", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_short_sum_is_refused_and_the_control_reads_on(tmp_path, checks):
     import pyarrow.parquet
 
