@@ -199,7 +199,8 @@ def test_the_device_of_one_who_lends_nothing_sends_the_negative_of_what_it_added
     apart = fed.now.state.own["gram/0000"] - after.now.state.own["gram/0000"]
     assert int(apart.sum()) == weight * len(mine) * (len(mine) + 1) // 2
     assert evidence.exact.done.online == {"requester": 1, "others": 0}
-    assert evidence.receipt.done.level == "L3"
+    assert evidence.receipt.done.level == "L1", "a callback of others saw the round"
+    assert forget(fed, Withdraw(who), audits="none")[1].receipt.done.level == "L3"
     assert check(evidence.exact, after, "the run").holds
 
 

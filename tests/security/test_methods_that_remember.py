@@ -6,6 +6,7 @@ bit for bit, the one that the person is in.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import queue
@@ -153,7 +154,7 @@ def said(evidence: Evidence) -> str:
 def blind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the guard away."""
     for module in (exactness, receipts):
-        monkeypatch.setattr(module, "claimed_by", lambda *_: "")
+        monkeypatch.setattr(module, "claimed_by", lambda *_, **__: "")
 
 
 @EVERY
@@ -265,3 +266,31 @@ def with_attribute(value: object) -> FedAvg:
 def test_code_from_outside_is_found_wherever_it_is_put(part, name):
     found = claimed_by(part)
     assert (name in found) if name else not found
+
+
+@pytest.mark.parametrize("guarded", [True, False], ids=["", "control: callbacks are not looked at"])
+def test_a_callback_that_brings_tables_back_is_named(guarded, monkeypatch):
+    fed, event = learnt(FedAvg(model=MF(dim=4)))
+    old = {name: value.clone() for name, value in fed.now.state.public.items()}
+
+    def back(moment) -> None:
+        for name, value in moment.now.state.public.items():
+            value.copy_(old[name])
+
+    if not guarded:
+        monkeypatch.setattr("rescind.forgetting.pipeline.strangers", lambda _: [])
+    watched, evidence = forget(replace(fed, watch=(back,)), event, audits="none")
+    assert all(torch.equal(watched.now.state.public[name], old[name]) for name in old)
+    assert evidence.receipt.done.level == ("L1" if guarded else "L3")
+
+
+def test_a_file_named_like_a_module_of_python_is_code_from_outside(tmp_path, monkeypatch):
+    text = "from rescind.methods import Retrain\n\n\nclass Mine(Retrain):\n    pass\n"
+    (tmp_path / "turtle.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "turtle", None)
+    del sys.modules["turtle"]
+    mine = importlib.import_module("turtle").Mine()
+    assert "turtle.py" in claimed_by(mine)
+    monkeypatch.setattr("rescind.core.own_code._STANDARD", str(tmp_path))
+    assert "turtle.py" not in claimed_by(mine), "control"

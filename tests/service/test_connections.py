@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import socket
 import time
@@ -140,6 +141,56 @@ def test_an_answer_that_nobody_reads_is_given_up(
         waiting = street.server.server_state.connections
         assert comes_true(lambda: waiting)
         assert comes_true(lambda: not waiting, 10 if guarded else 1) == guarded
+
+
+class Pipe(asyncio.Transport):
+    """A connection of which so many bytes are not read yet."""
+
+    unread, ended = 1000, False
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread
+
+    def abort(self) -> None:
+        self.ended = True
+
+
+def test_whoever_reads_on_is_not_cut_off(monkeypatch: Any) -> None:
+    monkeypatch.setattr(connections, "BODY_SECONDS", 0.0)
+
+    async def ended(reads: int) -> bool:
+        connection = connections.Connection.__new__(connections.Connection)
+        pipe = connection.transport = Pipe()
+        connection.loop = asyncio.get_running_loop()
+        connection._await_reader()
+        for _ in range(5):
+            pipe.unread -= reads
+            await asyncio.sleep(0)
+        assert connection._unread is not None
+        connection._unread.cancel()
+        return pipe.ended
+
+    assert not asyncio.run(ended(100))
+    assert asyncio.run(ended(0)), "control"
+
+
+@pytest.mark.parametrize("most", [0, 65_536])
+def test_the_last_part_of_an_answer_has_its_time_too(
+    served: Any, monkeypatch: Any, most: int
+) -> None:
+    """With the buffer that a transport has by itself, nobody is told of a part that fits it."""
+    monkeypatch.setattr(connections, "UNSENT", most)
+    monkeypatch.setattr(connections, "BODY_SECONDS", SOON)
+    street = served()
+    with closing(dialled(street)) as link:
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        waiting = street.server.server_state.connections
+        for _ in range(2000):  # until a part of an answer stays with the server
+            link.sendall(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            if any(each.transport.get_write_buffer_size() for each in [*waiting]):
+                break
+            time.sleep(0.001)
+        assert comes_true(lambda: not waiting, 10 if most == 0 else 1) == (most == 0)
 
 
 @pytest.mark.parametrize("guarded", [True, False])

@@ -9,7 +9,8 @@ from __future__ import annotations
 import inspect
 import random  # noqa: TID251 - to see whether others draw from it
 import sys
-from collections.abc import Callable, Mapping
+import sysconfig
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from functools import partial
@@ -34,6 +35,7 @@ ROUNDING = 1e-3
 """Of the largest value: two sums on a GPU differ by less, because it adds in any order."""
 
 _KNOWN = {"rescind", "torch", "numpy", *sys.stdlib_module_names}
+_STANDARD = sysconfig.get_path("stdlib")
 _MADE = 1 << 9
 """Of the flags of a type: Python code made it."""
 _ASKED = {"checked_sum": "client_train"}
@@ -63,6 +65,14 @@ def foreign(*parts: object) -> list[type | FunctionType]:
     return found
 
 
+def strangers(callbacks: Iterable[Any]) -> list[type | FunctionType]:
+    """Return what others wrote among callbacks: they get a round's tensors, and may change them."""
+    called = [each.__func__ if isinstance(each, MethodType) else each for each in callbacks]
+    called = [*called, *(each.func for each in called if isinstance(each, partial))]
+    written = [each if isinstance(each, type | FunctionType) else type(each) for each in called]
+    return [each for each in written if not _known(each)]
+
+
 def _within(part: Any) -> list[Any]:
     """Return the objects that an object holds."""
     if isinstance(part, partial):
@@ -80,8 +90,14 @@ def _known(part: type | FunctionType) -> bool:
     if isinstance(part, type) and part.__module__ == "builtins":
         return not part.__flags__ & _MADE
     module = sys.modules.get(part.__module__)
-    if module is None or part.__module__.partition(".")[0] not in _KNOWN:
+    name = part.__module__.partition(".")[0]
+    if module is None or name not in _KNOWN:
         return False
+    file = getattr(module, "__file__", None) or _STANDARD  # compiled in: it has no file
+    if name in sys.stdlib_module_names and not file.startswith(_STANDARD):
+        return False  # a script's own turtle.py comes before that of Python
+    if isinstance(part, FunctionType) and part.__globals__ is vars(module):
+        return True  # also within another function
     try:
         return attrgetter(part.__qualname__)(module) is part
     except AttributeError:

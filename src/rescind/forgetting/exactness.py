@@ -77,7 +77,7 @@ def exactness(done: Forgotten) -> Exactness:
         return Exactness(False, f"{type(by).__name__} is approximate.")
     if not vouched(by):
         return Exactness(False, f"{type(by).__name__} counts as exact (exact = True), not checked.")
-    if code := claimed_by(by, done.fed.method, done.fed.executor):
+    if code := claimed_by(by, done.fed.method, done.fed.executor, watch=done.fed.watch):
         says = f"Claimed by code {code}, not shown: it can bring back what an earlier run learnt."
         return Exactness(False, says, code)
     return Exactness(True, _repeated(done)) if retrains(by) else _added_up(done)

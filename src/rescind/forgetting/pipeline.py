@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rescind.core.federation import Federation
 from rescind.core.method import Method, Unlearner
-from rescind.core.own_code import foreign
+from rescind.core.own_code import foreign, strangers
 from rescind.core.request import Request
 from rescind.core.run_state import RoundResult
 from rescind.errors import BoundaryError, ConfigError
@@ -109,13 +109,14 @@ def vouched(unlearner: Unlearner) -> bool:
     return unlearner.exact and (retrains(unlearner) or subtracts(unlearner))
 
 
-def claimed_by(*parts: object) -> str:
-    """Return the files and digests of all code from outside rescind in these parts; "" for none.
+def claimed_by(*parts: object, watch: Sequence[Any] = ()) -> str:
+    """Return the files and digests of all code from outside in parts and callbacks; "" for none.
 
     Such code may bring back what an earlier run learnt, from a file, the environment, another
     module, thread or process. So rounds that are run again with it show nothing.
     """
-    found = {source_of(part) or f"{part.__name__} (in no file)" for part in foreign(*parts)}
+    written = [*foreign(*parts), *strangers(watch)]
+    found = {source_of(part) or f"{part.__name__} (in no file)" for part in written}
     return ", ".join(sorted(found))
 
 

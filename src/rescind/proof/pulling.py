@@ -7,7 +7,7 @@ leaves the machine (`proof.witness`), so a second history is refused, also after
 from __future__ import annotations
 
 import json
-from http.client import HTTPException
+from http.client import HTTPException, IncompleteRead
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
@@ -110,6 +110,8 @@ def sent(request: Request, most: int = LARGEST) -> bytes:
             answer = refused
         with answer:
             status, body = answer.status, bytes(answer.read(most))
+            if len(body) < most and getattr(answer, "length", None):
+                raise IncompleteRead(body, answer.length)
     except (URLError, OSError, ValueError, HTTPException) as error:  # whatever a stranger sends
         why = getattr(error, "reason", None) or error
         raise Away(f"{request.full_url} cannot be reached ({why}). Is it running?") from None

@@ -22,6 +22,8 @@ HEAD_SECONDS = 10.0
 """From the first byte of a request, or from the connection, to the end of its head."""
 BODY_SECONDS = 30.0
 """From there to the end of its body: 1 MiB at 280 kbit/s."""
+UNSENT = 0
+"""Bytes of an answer that may wait for their reader without a time: none."""
 PART = 8
 """One address may have this part of all connections; an office or a mobile network is one."""
 FILES = 200
@@ -40,12 +42,14 @@ class Connection(HttpToolsProtocol):
     _seat: str | None = None
     _timer: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
+    _unsent = 0
     _comes, _timed = HEAD, NOTHING
     """Which part of a request is awaited, and for which one the timer runs."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a seat, or end the connection."""
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=UNSENT)  # whatever is not read at once has its time
         seat = network_of(self.client[0] if self.client else "")
         if not self.seats.take(seat):
             transport.write(REFUSED)
@@ -87,15 +91,27 @@ class Connection(HttpToolsProtocol):
         super().on_message_complete()
 
     def pause_writing(self) -> None:
-        """See that the answer is not read: it has some time, too, for each part of it."""
+        """See that the answer is not read."""
         super().pause_writing()
-        self._unread = self.loop.call_later(BODY_SECONDS, self.transport.abort)
+        self._await_reader()
 
     def resume_writing(self) -> None:
         """See that it is read."""
         super().resume_writing()
         if self._unread is not None:
             self._unread.cancel()
+
+    def _await_reader(self) -> None:
+        """Give the reader some time for the next part of an answer."""
+        self._unsent = self.transport.get_write_buffer_size()
+        self._unread = self.loop.call_later(BODY_SECONDS, self._unmoved)
+
+    def _unmoved(self) -> None:
+        """End a connection of which nothing was read."""
+        if self.transport.get_write_buffer_size() < self._unsent:
+            self._await_reader()
+        else:
+            self.transport.abort()
 
     def _time(self) -> None:
         if self._timer is not None:
