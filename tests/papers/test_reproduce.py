@@ -211,6 +211,7 @@ QUICK = ROOT / "recipes" / "quick.jsonl"
 
 
 @pytest.mark.data
+@pytest.mark.filterwarnings("ignore:Eq. .25. as written")  # a recipe of the paper's own reading
 def test_one_quick_cell_chosen_by_the_commit_gives_what_it_gave(tmp_path):
     """Another one with every commit, so that in time all of them are run again."""
     shelf = Shelf(ROOT / "recipes")
