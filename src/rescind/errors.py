@@ -22,13 +22,20 @@ from difflib import get_close_matches
 class RescindError(Exception):
     """Base class of all errors that a user can fix."""
 
+    code = "error"
+    """What programs and tests compare: it stays, where a sentence may change."""
+
 
 class ConfigError(RescindError):
     """A setting is unknown or out of range."""
 
+    code = "setting"
+
 
 class DataError(RescindError):
     """A file or a record is not as described."""
+
+    code = "data"
 
 
 class NotCosigned(DataError):
@@ -46,6 +53,8 @@ class NotCosigned(DataError):
 class ConsentError(RescindError):
     """The request does not fit what was lent. `client` and `item` are indices, if known."""
 
+    code = "not-allowed"
+
     def __init__(self, text: str, client: int | None = None, item: int | None = None) -> None:
         super().__init__(text)
         self.client, self.item = client, item
@@ -53,6 +62,8 @@ class ConsentError(RescindError):
 
 class BoundaryError(RescindError):
     """Server code tried to read client data, or a method was given the wrong task."""
+
+    code = "boundary"
 
 
 def how_to_install(extra: str) -> str:

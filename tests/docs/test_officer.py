@@ -79,7 +79,7 @@ def test_a_record_is_a_row_and_digests_are_named(of_rows: Receipt) -> None:
 def test_words_that_a_receipt_marks_and_names_are_in_the_glossary() -> None:
     from rescind.core.claims import CASE
     from rescind.forgetting.receipt import STATEMENTS
-    from rescind.forgetting.sealing import BOUND, SEALED, band
+    from rescind.privacy.sealing import BOUND, SEALED, band
 
     assert f"`{band(42)}`" in meaning("band")
     assert f"(`{SEALED}`)" in meaning("sealed")

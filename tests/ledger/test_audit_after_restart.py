@@ -15,7 +15,7 @@ from ledgers import difference, done, joined, take_back
 from rescind.audits.finding import Finding, counted
 from rescind.errors import DataError
 from rescind.forgetting import receipt as receipts
-from rescind.forgetting.sealing import band
+from rescind.privacy.sealing import band
 from rescind.forgetting.verify import verify
 from rescind.ledger import fulfilment, releasing, tables
 from rescind.ledger.book import Ledger

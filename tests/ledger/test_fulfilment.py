@@ -22,7 +22,7 @@ from rescind.core.claims import AFTER, ENTRY, OPERATOR, PEOPLE, RELEASE, SOFTWAR
 from rescind.errors import DataError
 from rescind.forgetting import receipt as receipts
 from rescind.forgetting.receipt_html import page
-from rescind.forgetting.sealing import BOUND, band, fits, run_key, sealed
+from rescind.privacy.sealing import BOUND, band, fits, run_key, sealed
 from rescind.forgetting.verify import verify
 from rescind.ledger import fulfilment, tables
 from rescind.ledger.book import Ledger

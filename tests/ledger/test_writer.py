@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from ledgers import CATALOGUE, done, joined, lent, opened, take_back, ticking
 from rescind.errors import ConfigError, ConsentError, DataError
-from rescind.forgetting.sealing import sealed
+from rescind.privacy.sealing import sealed
 from rescind.ledger import tables
 from rescind.ledger.batch import Answer, Batch, Once
 from rescind.ledger.book import Ledger

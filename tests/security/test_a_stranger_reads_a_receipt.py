@@ -18,7 +18,7 @@ from rescind.forgetting.claims import AFTER, sum_digest
 from rescind.forgetting.forget import forget
 from rescind.forgetting.purge import inventory
 from rescind.forgetting.receipt import Receipt, canonical, issue, opened, parse, signed_bytes, write
-from rescind.forgetting.sealing import band, decrypt, encrypt, fits, run_key
+from rescind.privacy.sealing import band, decrypt, encrypt, fits, run_key
 from rescind.forgetting.verify import verify, verify_all
 from rescind.methods.additive.gram import Gram
 from rescind.methods.baselines.fedavg import FedAvg

@@ -33,7 +33,7 @@ from rescind.experiments.read_request import NamedRecords
 from rescind.experiments.recipe import Cell, DataSettings, RunSettings, SharingSettings
 from rescind.forgetting.data_erasure import erase
 from rescind.forgetting.receipt import Receipt, opened
-from rescind.forgetting.sealing import band
+from rescind.privacy.sealing import band
 from rescind.forgetting.verify import verify
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF

@@ -29,7 +29,7 @@ from rescind.flower.wire.steps import HELD
 from rescind.forgetting import receipt
 from rescind.forgetting.pipeline import unlearn_and_purge
 from rescind.forgetting.receipt_words import level_says
-from rescind.forgetting.sealing import fits
+from rescind.privacy.sealing import fits
 from rescind.forgetting.verify import verify
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.methods.unlearning.retrain import Retrain

@@ -59,6 +59,7 @@ QUESTIONS = {
     "taken back": "does the new model of the service know what was taken back?",
     "audit": "was anything measured?",
     "scan": "are rows of the request left in the stored files?",
+    "other models": "did every other model of this data forget, too?",
 }
 """The question of each check, by the first words of its name."""
 
@@ -71,6 +72,7 @@ UNITS = {
     "Q7 trigger": ("list", "lists"),
     "taken back": ("record", "records"),
     "scan": ("row", "rows"),
+    "other models": ("model", "models"),
 }
 """What `n` counts, one and many, by check. Others have one number per user: they count people."""
 

@@ -28,7 +28,7 @@ from rescind.cli import (
     recommend,
     release,
     reproduce,
-    requests,
+    request,
     roster,
     run,
     scan,
@@ -85,7 +85,7 @@ app.add_typer(roster.app, name="roster", rich_help_panel=FORGET)
 app.command("witness", rich_help_panel=FORGET)(witness.command)
 app.add_typer(flower.app, name="flower", rich_help_panel=DEPLOY)
 app.command("serve", rich_help_panel=DEPLOY)(serve.command)
-app.add_typer(requests.app, name="requests", rich_help_panel=DEPLOY)
+app.add_typer(request.app, name="request", rich_help_panel=FORGET)
 app.add_typer(tokens.app, name="tokens", rich_help_panel=DEPLOY)
 app.command("export", rich_help_panel=DEPLOY)(export.command)
 app.add_typer(keys.app, name="keys", rich_help_panel=DEPLOY)

@@ -8,35 +8,27 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from rescind.cli.forget import few_people
-from rescind.cli.forget_given import named_records, requests_of, unlearner
+from rescind.cli.forget import Draw, request_in
 from rescind.cli.options import ChangeUnlearner, Edges, NodeLabels, Nodes, Run
 from rescind.cli.progress import Countdown, working
+from rescind.cli.request import File, Item, Kind, User
 from rescind.cli.stopping import interruptible
 
 if TYPE_CHECKING:
     from rescind.audits import Report
 
+FEW_PEOPLE = 10
+"""Up to so many users mostly change less than chance does, so an audit cannot tell."""
+GRAPH = ("nodes", "edges", "labels")
+
 
 def command(
     run: Run,
-    erase: Annotated[
-        list[str] | None,
-        Option(metavar="FILE", help="Records to erase, as in rescind forget, or draw:0.3."),
-    ] = None,
-    unshare: Annotated[
-        list[str] | None,
-        Option(metavar="FILE", help="Lent records to unshare, in the format of --erase."),
-    ] = None,
-    withdraw: Annotated[
-        list[str] | None, Option(metavar="USER", help="A user who withdraws with all their data.")
-    ] = None,
-    user: Annotated[
-        list[str] | None, Option(metavar="USER", help="With --item: a few records of this user.")
-    ] = None,
-    item: Annotated[
-        list[str] | None, Option(metavar="ITEM", help="An item of --user; repeatable.")
-    ] = None,
+    user: User = None,
+    item: Item = None,
+    kind: Kind = None,
+    file: File = None,
+    draw: Draw = None,
     nodes: Nodes = None,
     edges: Edges = None,
     labels: NodeLabels = None,
@@ -62,39 +54,28 @@ def command(
 
     Exit code 0: PASS or INCONCLUSIVE, 1: FAIL or VOID.
 
-    Example: rescind audit runs/demo --erase draw:0.3
+    Example: rescind audit runs/demo --draw 0.3
     """
     from rescind.audits.finding import FAILED
-    from rescind.errors import ConfigError
     from rescind.storage.run_folder import check_finished, working_on
 
-    named = named_records(user, item, withdraw)
-    kind, sources = requests_of(erase, unshare, withdraw, nodes, edges, labels, named)
-    if len(sources) > 1:
-        raise ConfigError(
-            f"an audit looks at one request; {len(sources)} were given. Audit users who withdraw "
-            f"together as one request: --erase FILE, a CSV file with the column user."
-        )
     check_finished(run)
     from rescind.core.files import write_atomically
-    from rescind.experiments.counterfactual import open_run
-    from rescind.experiments.read_request import read_request
-    from rescind.forgetting.asked_before import AskedBefore
+    from rescind.experiments.unlearners import chosen_unlearner
     from rescind.forgetting.examine import By, committed, examine, forgotten
+    from rescind.requests.holders import run_copy
+    from rescind.requests.run_holder import Run as RunHolder
     from rescind.storage.provenance import version_of, versions
 
     nothing = method == "nothing" and not change
-    subject: By = "nothing" if nothing else unlearner(method, change or ())
+    subject: By = "nothing" if nothing else chosen_unlearner(method, change or ())
     with interruptible("Finished models are kept."), working_on(run):
-        before = open_run(run, repeatable=False)
-        event = read_request(before, kind, sources[0], AskedBefore.read(run))
-        if kind in ("erase", "unshare", "withdraw") and few_people(event):
-            typer.echo(
-                "One user, or a few, cannot get a PASS: what they change is too small to tell. "
-                "This takes minutes and ends INCONCLUSIVE or worse; stop now, or audit many users "
-                "at once, such as --erase draw:0.3.",
-                err=True,
-            )
+        holder = RunHolder(run_copy(run))
+        before = holder.fed
+        request = request_in(before, user, item, kind, file, draw, (nodes, edges, labels))
+        event = holder.event(request)
+        if len(request.records) <= FEW_PEOPLE and request.kind not in GRAPH:
+            typer.echo("A few users cannot get a PASS. Audit many: --draw 0.3.", err=True)
         lot = committed(run / "audits")  # before the unlearner runs
         with working("audit"):
             after = forgotten(subject, before, event)
@@ -118,7 +99,7 @@ def command(
     if as_json:
         typer.echo(json.dumps(facts))
     else:
-        _print(report, kind == "unshare")
+        _print(report, request.kind == "unshare")
         typer.echo(f"\nWritten: {run}/audit.json")
     if report.verdict in FAILED:
         raise typer.Exit(1)

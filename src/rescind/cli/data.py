@@ -1,17 +1,13 @@
-"""`rescind data`: list, describe, get, import. For people: `data_show.py`, `data_people.py`."""
-
 from __future__ import annotations
 
 import json as json_module
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
 
-from rescind.cli.data_people import admit_user, erase_rows
-from rescind.cli.data_show import LEFT_OUT, left_out_of, left_out_told, show_rows
+from rescind.cli.data_show import show_rows
 from rescind.cli.data_told import (
     misses_told,
     rated,
@@ -47,12 +43,8 @@ def list_datasets(json: Json = False) -> None:
     Example: rescind data list
     """
     from rescind.data import describe, names
-    from rescind.errors import DataError
 
     rows = sorted((describe(name) for name in names()), key=lambda row: row["kind"] != "imported")
-    for row in rows:
-        with suppress(DataError):  # a broken one is told where it is loaded
-            row.update(left_out_of(row["name"]) if row["kind"] == "imported" else {})
     if json:
         _print_json({"datasets": rows})
         return
@@ -63,9 +55,6 @@ def list_datasets(json: Json = False) -> None:
     for row in rows:
         table.add_row(row["name"], row["title"], _size(row))
     Console().print(table)
-    for row in rows:
-        if LEFT_OUT in row:
-            typer.echo(f"{row['name']}: {left_out_told(row['name'], row)}")
     typer.echo("\nNext: rescind data describe NAME, or rescind data get NAME")
 
 
@@ -89,7 +78,6 @@ def describe_dataset(name: Name, json: Json = False) -> None:
         _print_json(about)
         return
     lines = [("size", _size(about))]
-    lines += [("left out", left_out_told(name, about))] if LEFT_OUT in about else []
     lines += [("terms", about["terms"] or "not stated")]
     lines += [("publisher", url) for url in about["publisher"]]
     lines += [("wheel", about["wheel"])] if about["wheel"] else []
@@ -132,7 +120,6 @@ def _counted(name: str) -> dict[str, Any]:
         times += f", {100 * ties:.0f} % of the rows have the time of another item of their user"
     return {
         **data.size,
-        **left_out_of(name),
         "digest": data.digest,  # without rows that were erased, as the size
         "times": times,
         "ratings": rated(data),
@@ -291,7 +278,7 @@ def append_rows(
 
     The file is read as the import was: the same columns, separator and units, unless you say. Rows
     that were erased and rows of users who withdrew stay away, also if the file has them. A user who
-    returns is let in with `rescind data admit`.
+    returns is let in with `rescind request readmit`.
 
     Example: rescind data append mine today.csv
     """
@@ -331,14 +318,10 @@ def append_rows(
             f"  {rows} that earlier requests had left out were deleted with this, without a "
             f"receipt (rescind data erase before it gives one)"
         )
-    if counts := left_out_of(name):
-        typer.echo(f"  {left_out_told(name, counts)}")
     typer.echo(f"\nNext: rescind run --data {name}, with the --method and --out as before")
 
 
 app.command("show")(show_rows)
-app.command("erase")(erase_rows)
-app.command("admit")(admit_user)
 
 
 def _report_import(data: Any, file: Path, json: bool) -> None:

@@ -24,36 +24,19 @@ def show_rows(
     name: Annotated[
         str, Argument(metavar="NAME|RUN", help="A dataset, or the folder of a finished run.")
     ],
-    user: Annotated[str | None, Option(help="The user's original id.")] = None,
-    left_out: Annotated[
-        bool,
-        Option(
-            "--left-out",
-            help="List the users of whom imported data stores rows that no run uses any more, "
-            "instead of rows.",
-        ),
-    ] = False,
+    user: Annotated[str, Option(help="The user's original id.")],
     json: Json = False,
 ) -> None:
     """List what a dataset or a run has of one user: item, title, rating, time; of a run, if lent.
 
-    Of imported data every stored row is listed, also those that no run uses after a request (left
-    out), until rescind data erase deletes them. Who has such rows: --left-out instead of --user. A
-    run keeps ratings to the nearest half. Ids that differ from the given one only in capitals,
+    Of imported data every stored row is listed. A run keeps ratings to the nearest half. Ids that differ from the given one only in capitals,
     blanks, leading zeros or the form of accents are named here, and by no other command.
 
-    Examples: rescind data show mine --user c7; rescind data show runs/mine --user c7 --json;
-    rescind data show mine --left-out
+    Examples: rescind data show mine --user c7; rescind data show runs/mine --user c7 --json
     """
     from rescind.core.labels import named_alike
     from rescind.data import names
-    from rescind.errors import ConfigError
 
-    if left_out == (user is not None):
-        raise ConfigError("give --user USER, or --left-out for the users with rows left out.")
-    if user is None:
-        _show_left_out(name, json)
-        return
     is_data = name in names()
     rows, users = _of_dataset(name, user) if is_data else _of_run(Path(name), user)
     if json:
@@ -71,89 +54,28 @@ def show_rows(
     if not rows:
         return
     if is_data:
-        typer.echo(f"\nNext: rescind data erase {name} --user USER, or also --item ITEM")
+        typer.echo(f"\nNext: rescind forget --data {name} --user USER, or also --item ITEM")
     else:
-        typer.echo(f"\nNext: rescind forget {name} --user USER --item ITEM, or --withdraw USER")
-
-
-def left_out_of(name: str) -> dict[str, Any]:
-    """Count the rows of an imported dataset that are stored, and that no run uses any more."""
-    from rescind.data.erasing import left_out
-
-    found = left_out(name)
-    if not found:
-        return {}
-    rows, in_part = (sum(getattr(one, n) for one in found.values()) for n in ("rows", "in_part"))
-    return {LEFT_OUT: {"users": len(found), "rows": rows, "users_in_part": in_part}}
-
-
-def left_out_told(name: str, about: dict[str, Any]) -> str:
-    """Return what to do about such rows. No id is named: others read lists of datasets, too."""
-    rows, users = (count_of(about[LEFT_OUT][what], what[:-1]) for what in ("rows", "users"))
-    in_part, all_users = (about[LEFT_OUT][what] for what in ("users_in_part", "users"))
-    item = " --item ITEM" if in_part == all_users else ""
-    one = rows == "1 row"
-    return (
-        f"{rows} of {users} {'is' if one else 'are'} stored, but left out after a request: rescind "
-        f"data erase {name} --user USER{item} deletes {'it' if one else 'them'}"
-        + ("" if item or not in_part else f" ({_for_single_items(in_part)})")
-        + f". Whose: rescind data show {name} --left-out"
-    )
-
-
-def _for_single_items(users: int) -> str:
-    """Say that a deletion without --item would delete more than some users asked for."""
-    who = "1 user asks" if users == 1 else f"{users:,} users ask"
-    return f"{who} about single items: give --item ITEM, too"
-
-
-def _show_left_out(name: str, json: bool) -> None:
-    from rescind.data.erasing import left_out
-    from rescind.data.importing import check_imported
-
-    check_imported(name)
-    found = left_out(name)
-    if json:
-        rows = {user: one.rows for user, one in found.items()}
-        typer.echo(json_module.dumps({"name": name, "users": rows}))
-        return
-    rows_in_all = sum(one.rows for one in found.values())
-    what = f"{count_of(rows_in_all, 'row')} of {count_of(len(found), 'user')}"
-    typer.echo(f"{name}: {what} stored, but left out after a request")
-    table = [
-        {"user": who, "rows": str(n.rows), "stored": str(n.stored)} for who, n in found.items()
-    ]
-    for line in _table(table):
-        typer.echo(f"  {line}")
-    in_part = [one.in_part for one in found.values()]
-    erase = f"rescind data erase {name} --user USER"
-    again = []
-    if not all(in_part):
-        again = [f"{erase}, for {'who has all rows left out' if any(in_part) else 'each'}"]
-    if any(in_part):
-        again += [
-            f"{erase} --item ITEM, for who asked about single items (rows fewer than stored); "
-            f"which: rescind data show {name} --user USER"
-        ]
-    if again:
-        typer.echo("\nNext: " + "\n      ".join(again))
+        typer.echo(f"\nNext: rescind forget {name} --user USER, or also --item ITEM")
 
 
 def _of_dataset(name: str, user: str) -> tuple[Rows, Sequence[str]]:
     """Return the rows of a user, and the ids of all users."""
-    from rescind.core.labels import named_alike
     from rescind.data import load
     from rescind.data.blocklist import Blocklist
     from rescind.data.dataset import Dataset
-    from rescind.data.erasing import rows_of, unknown_id
-    from rescind.errors import ConfigError, DataError
+    from rescind.data.erasing import rows_of
+    from rescind.errors import ConfigError
+    from rescind.home import Refused
 
     data = load(name, erased_too=True)
     if not isinstance(data, Dataset):
         raise ConfigError(f"'{name}' is a graph: it has nodes, and no rows of users.")
     users = data.users.tolist()
     if user not in users:
-        raise DataError(unknown_id(name, "user", user, users, named_alike))
+        listed = Blocklist.of_dataset(name).has_asked(user)
+        why = "no rows any more, after a request" if listed else "no rows here"
+        raise Refused("unknown-person", f"'{user}' has {why}: '{name}', {len(users):,} users.")
     mine = rows_of(data, [user])
     used = {*Blocklist.of_dataset(name).left_of(mine).item.tolist()}
     return [
@@ -183,17 +105,16 @@ def _of_run(run: Path, user: str) -> tuple[Rows, Sequence[str]]:
             f"{run} was learnt with Flower: the data of its users is at the silos, not here. Give "
             f"the command there, with the name of the silo's data."
         )
-    from rescind.core.labels import named_alike
     from rescind.forgetting.asked_before import AskedBefore
-    from rescind.forgetting.succession import settle
     from rescind.storage.federations import load_federation
+    from rescind.storage.learning import settle
 
     settle(run)
     fed = load_federation(model_in(run))
     held, labels = fed.now.vault.holdings, fed.labels
     if held.graph is not None:
         raise ConfigError(f"{run} learnt a graph: it has nodes, and no rows of users.")
-    client = AskedBefore.read(run).client(user, labels, held.clients, named_alike)
+    client = AskedBefore.read(run).client(user, labels, held.clients)
     mine = (held.records.client == client).nonzero().flatten()
     records, timed = held.records[mine], bool(held.records.time.any())
     ratings = None if records.rating is None else (records.rating / 2).tolist()

@@ -28,17 +28,13 @@ def command(
     from rescind.cli.progress import working
     from rescind.errors import ConfigError
     from rescind.experiments.serving import NEAR, TOP, export
-    from rescind.forgetting.run_chain import current
     from rescind.storage.federations import load_federation
     from rescind.storage.run_folder import model_in
 
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out is the folder to write into; {out} is a file. Name a folder.")
-    standing = current(run)
-    if standing != run:
-        typer.echo(f"{run} was replaced; exporting {standing}", err=True)
-    folder = model_in(standing)
-    with working(f"lists of {standing}"):
+    folder = model_in(run)
+    with working(f"lists of {run}"):
         done = export(load_federation(folder), out, k)
     typer.echo(f"Written: {out / TOP}, lists of {count_of(done.users, 'user')}")
     if done.items:

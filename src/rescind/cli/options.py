@@ -11,7 +11,7 @@ from typer import Argument, Option
 def _settled(run: Path) -> Path:
     """Finish a forgetting of this run that was interrupted, before any command reads it."""
     if run.is_dir():
-        from rescind.forgetting.succession import settle
+        from rescind.storage.learning import settle
 
         settle(run)
     return run

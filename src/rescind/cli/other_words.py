@@ -6,7 +6,7 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-_FORGET = ("forget", "data erase")
+_FORGET = ("forget",)
 _MEASURE = ("run", "table")
 OURS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("erase", "delete", "remove"), _FORGET),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -47,8 +46,6 @@ def command(
     folder = model_in(run)  # before torch is loaded: an error answers at once
     items = None if history is None else [item.strip() for item in history.split(",")]
     found, why = _answer(run, folder, user, k, items)
-    if user is not None and folder != run:
-        _tell_forgotten(run, user)
     if as_json:
         asked = {"user": user} if items is None else {"history": items}
         typer.echo(json.dumps({**asked, "items": [vars(r) for r in found]}))
@@ -57,20 +54,6 @@ def command(
     typer.echo(f"{count_of(len(found), 'recommendation')} for {whom}, from {why}")
     for place, item in enumerate(found, 1):
         typer.echo(f"{place:4d}  {item.item:>8}  {item.score:8.4f}  {item.title}")
-
-
-def _tell_forgotten(run: Path, user: str) -> None:
-    """Say so if the user left this data by a request that this run, which has them, never got."""
-    from rescind.data.blocklist import Blocklist
-    from rescind.storage.run_folder import read_facts
-
-    name = ((read_facts(run) or {}).get("data") or {}).get("name", "")
-    if name and Blocklist.of_dataset(name).has_withdrawn(user):
-        typer.echo(
-            f"'{user}' was forgotten on '{name}', and this run still has them. Answer here, too: "
-            f"rescind forget {quote(str(run))} --withdraw {quote(user)} --request FILE",
-            err=True,
-        )
 
 
 def _answer(
@@ -83,9 +66,8 @@ def _answer(
     """
     from rescind.forgetting.asked_before import AskedBefore
     from rescind.storage.quick_lists import method_of, open_saved, recommend
-    from rescind.storage.run_folder import read_facts
 
-    answered = folder != run and (read_facts(run) or {}).get("receipt") is not None
+    answered = folder != run
     saved = open_saved(folder)
     before = AskedBefore.read(run)
     if saved is not None and user is not None:

@@ -272,22 +272,20 @@ def _one(cell: Cell, folder: Path, resume: bool, title: str, cache: TrialCache) 
     from rescind.experiments import stream_run
     from rescind.experiments.learning_run import tidy
     from rescind.experiments.run import run_one
-    from rescind.forgetting.succession import settle
     from rescind.reporting.progress import BlockBar, RoundBar
-    from rescind.storage.run_folder import LEARNING, MOVED, has_model, read_facts
+    from rescind.storage.learning import settle
+    from rescind.storage.run_folder import LEARNING, read_facts
 
     if resume and folder.is_dir():
         settle(folder)
-    emptied = (folder / MOVED).is_file() and not has_model(folder)  # forgetting replaced this run
     earlier = (folder / LEARNING).is_dir()  # what is finished here is to be replaced
-    done = read_facts(folder) if resume and not emptied and not earlier else None
+    done = read_facts(folder) if resume and not earlier else None
     if done is not None and same(done, cell):
         since = data_changed(done, cell)
         typer.echo(f"{title}: finished before{since}", err=True)
         tidy(folder)
         return done
-    if not emptied:
-        tell_replaced(folder, cell, title)
+    tell_replaced(folder, cell, title)
     bar_of = BlockBar if cell.data.variant else RoundBar
     shown = bar_of(title, cell.run.rounds, cell.run.measure)
     with _resumable(cell, folder, cache), shown as bar, _log_to_stderr():

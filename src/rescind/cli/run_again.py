@@ -43,11 +43,11 @@ def tell_finished(cells: Sequence[Cell], folders: Sequence[Path]) -> None:
 
 def data_changed(done: dict[str, Any], cell: Cell) -> str:
     """Say so if rows of the data were erased or added after a run was finished."""
-    from rescind.data.blocklist import place
+    from rescind.core.home import ledger_file
     from rescind.data.importing import imported_folder
 
     name = cell.data.name
-    files = [place(name), *(imported_folder() / name).glob("*")]
+    files = [ledger_file(), *(imported_folder() / name).glob("*")]
     last = max((path.stat().st_mtime for path in files if path.is_file()), default=0.0)
     if last <= datetime.fromisoformat(done["date"]).timestamp() + 1:  # its seconds are whole
         return ""

@@ -106,10 +106,7 @@ def command(
 
     named = receipt
     if run is not None:
-        from rescind.forgetting.succession import RECEIPT, settle
-
-        settle(run)
-        receipt = receipt or run / RECEIPT
+        receipt = receipt or _receipt_of(run)
     if receipt is None:
         raise ConfigError("nothing to verify. Give a receipt.json, a folder of them, or --run RUN.")
     if (proof is None and witness) or (log_key and not (proof or acknowledgement)):
@@ -125,7 +122,7 @@ def command(
                  "--event-key": [event_key], "--proof": [proof],
                  "--acknowledgement": [acknowledgement]})  # fmt: skip
     earlier = [read_receipt(path) for path in chain] if chain else None
-    claims = [*_claims(data, read_receipt(receipt)), *_part(part)]
+    claims = [*_claims(data), *_part(part)]
     secret = None if event_key is None else _secret(event_key)
     request = None if event is None else _request(event, secret)
     more, secret, key_in = acknowledged(acknowledgement, item or [], secret, log_key)
@@ -137,17 +134,29 @@ def command(
             *_logged(read_receipt(receipt), read_receipt(proof, _PROOF), log_key, witness or [])
         )
     if run is not None:
-        from rescind.forgetting.run_receipt import check_newest, compare
+        from rescind.forgetting.run_receipt import compare
 
         given = None if named is None else read_receipt(named)
-        if given is not None:
-            check_newest(given, run)
         found = found.also(*compare(run, given=given))
     if as_json:
         typer.echo(json.dumps(plain(found), indent=2))
     else:
         _print(found, receipt, secret, has_part=part is not None)
     raise typer.Exit(0 if found.valid else 1)
+
+
+def _receipt_of(run: Path) -> Path:
+    """Return a file with the receipt of the last answer of a run, as its home has it."""
+    from rescind.errors import ConfigError
+    from rescind.forgetting.run_receipt import answered_by
+    from rescind.privacy.keys import private_folder
+
+    known = answered_by(run)
+    if "receipt" not in known:
+        raise ConfigError(f"{run} answered no request in this home. Give a receipt.json.")
+    path = private_folder() / "verified.json"
+    path.write_text(known["receipt"], encoding="utf-8", newline="")
+    return path
 
 
 def _pinned(given: list[str]) -> dict[str, str]:
@@ -171,13 +180,11 @@ def _logged(data: bytes, proof: bytes, log_key: str | None, witness: list[str]) 
     return check_proof(data, proof, log, [key_given(one, WITNESS) for one in witness])
 
 
-def _claims(data: Path | None, receipt: bytes) -> list[Callable[[Receipt], Check]]:
+def _claims(data: Path | None) -> list[Callable[[Receipt], Check]]:
     if data is None:
         return []
-    from rescind.forgetting.run_receipt import check_newest
     from rescind.storage.run_folder import model_in
 
-    check_newest(receipt, data)  # before the run is looked for: it may say where the newest one is
     model_in(data)
     from rescind.forgetting.claims import checks_with  # loads torch
 
@@ -275,7 +282,7 @@ def _print(
     from rescind.core.claims import CASE, COMPLETES, CONFIRMED, OPERATOR, SOFTWARE, WAITED_FOR
     from rescind.forgetting import receipt_words as words
     from rescind.forgetting.loan_words import only_the_loan, same_model
-    from rescind.forgetting.sealing import BOUND
+    from rescind.privacy.sealing import BOUND
     from rescind.reporting.html import word_of
 
     typer.echo(f"{'VALID' if found.valid else 'NOT VALID'}: {path}")

@@ -1,28 +1,23 @@
 """Rows that must not be learnt again: erased, or taken back.
 
-A dataset keeps them on a list, because its file may still contain them: every load, run and silo
-leaves them out. A run or a silo keeps its own list, too (`withheld.json` in its folder). All hold
-digests under a secret of this user (`keys.erasure_key`); without it they do not show whom they
-mean. People and items go by original id, because data that grows may number them anew.
+The ledger of the home lists them (table `departure`), because the file of a dataset may still
+contain them: every load, run and silo leaves them out. Digests are under a secret of the home
+(`keys.erasure_key`); without it they do not show whom they mean. People and items go by original
+id, because data that grows may number them anew.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rescind.core.files import locked, make_folder, write_atomically
 from rescind.core.labels import Labels, left, removed
 from rescind.data.dataset import Dataset
-from rescind.errors import DataError
+from rescind.home.ledger import Ledger, departed, keyed_digest
 from rescind.privacy import keys
 
 if TYPE_CHECKING:
@@ -33,17 +28,7 @@ if TYPE_CHECKING:
     from rescind.core.records import Arrive, Event, Records, Share
 
 Array = NDArray[Any]
-FILE = "withheld.json"
 LISTS = ("people", "erased", "unshared", "withdrawn", "graph")
-
-
-def place(name: str) -> Path:
-    """Return the file with the list of a dataset, which may not be there."""
-    return _folder() / f"{name}.json"
-
-
-def _folder() -> Path:
-    return keys.folder() / "withheld"  # not in the cache, which may be emptied
 
 
 def erased_elsewhere(dataset: Dataset) -> dict[str, int]:
@@ -51,17 +36,19 @@ def erased_elsewhere(dataset: Dataset) -> dict[str, int]:
 
     A list counts for its own name: the same ids may be other people elsewhere.
     """
-    lists = dict[str, Blocklist]()
-    for name in sorted({path.stem for path in _folder().glob("*.json")} - {dataset.name}):
-        with suppress(DataError):  # a broken one is told where its own data is loaded
-            lists[name] = Blocklist.of_dataset(name)
-    every = Blocklist()
-    for one in lists.values():
-        every |= one
-    if len(every.left_of(dataset)) == len(dataset):  # mostly: one pass over the ids is enough
+    ledger = Ledger.there()
+    if ledger is None:
         return {}
-    found = {name: len(dataset) - len(one.left_of(dataset)) for name, one in lists.items()}
+    with ledger:
+        names = [n for n in ledger.datasets() if n != dataset.name and ":" not in n]
+        lists = {name: Blocklist.of_dataset(name) for name in names}
+    found = {name: len(dataset) - len(listed.left_of(dataset)) for name, listed in lists.items()}
     return {name: rows for name, rows in found.items() if rows}
+
+
+def of_run(name: str) -> str:
+    """Return the name under which the ledger lists what a run on published data leaves out."""
+    return f"run:{name}"
 
 
 @dataclass(frozen=True)
@@ -83,67 +70,19 @@ class Blocklist:
 
     @classmethod
     def of_dataset(cls, name: str) -> Blocklist:
-        """Read the list of a dataset; empty if there is none."""
-        return cls._read(place(name))
+        """Read the list of a dataset, or of a run (`of_run`); empty if there is none."""
+        lists = departed(name)
+        return cls(**lists, _key=keys.erasure_key()) if lists else cls()
 
-    @classmethod
-    def read(cls, folder: Path) -> Blocklist:
-        """Read the list of a run's folder; empty if there is none."""
-        return cls._read(folder / FILE)
-
-    @classmethod
-    def _read(cls, path: Path) -> Blocklist:
-        if not path.is_file():
-            return cls()
-        try:
-            table = json.loads(path.read_text(encoding="utf-8"))
-            table = {"withdrawn": [], "graph": [], **table}  # lists of version 0.1 have neither
-            lists = {n: frozenset(map(str, table[n])) for n in LISTS}
-            by = str(table.get("by", ""))
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise DataError(
-                f"{path} cannot be read ({error}), so it is unknown what this run must leave out. "
-                f"Restore it from a copy; without it, erased records would be learnt again."
-            ) from None
-        return cls(**lists, by=by, _key=keys.erasure_key())
-
-    def write(self, folder: Path) -> None:
-        """Write the list of a run's folder."""
-        self._write(folder / FILE)
-
-    def add_to_dataset(self, name: str) -> None:
+    def add_to(self, name: str) -> None:
         """Add the rows of this list to the list of a dataset."""
-        make_folder(place(name).parent)
-        with locked(place(name).parent):
-            (Blocklist.of_dataset(name) | self)._write(place(name))
-
-    @classmethod
-    def admit(cls, path: Path, user: str, before: Sequence[str] = ()) -> bool:
-        """Let a user in again who left by the list in a file; return whether it had them.
-
-        before: items of theirs that stay away, because the data still has them
-        """
-        if not path.is_file():
-            return False
-        with locked(path.parent):
-            listed = cls._read(path)
-            if there := listed.has_withdrawn(user):
-                listed = listed.with_erased([user] * len(before), before)
-                listed.with_admitted(user)._write(path)
-        return there
-
-    def _write(self, path: Path) -> None:
-        write_atomically(path, self._bytes())
-
-    def _bytes(self) -> bytes:
-        table: dict[str, Any] = {"by": self.by} if self.by else {}
-        table |= {n: sorted(getattr(self, n)) for n in LISTS}
-        return (json.dumps(table, indent=1) + "\n").encode()
+        with Ledger.open() as ledger:
+            ledger.depart(name, {n: getattr(self, n) for n in LISTS})
 
     @property
     def nbytes(self) -> int:
-        """Return the size of the file that holds this list."""
-        return len(self._bytes())
+        """Return the size of the digests on this list."""
+        return sum(len(digest) for n in LISTS for digest in getattr(self, n))
 
     def __or__(self, other: Blocklist) -> Blocklist:
         both = {n: getattr(self, n) | getattr(other, n) for n in LISTS}
@@ -166,6 +105,10 @@ class Blocklist:
         listed = Blocklist().with_erased(users, items)
         return self | replace(listed, erased=frozenset(), unshared=listed.erased)
 
+    def digest_of(self, user: str) -> str:
+        """Return the digest under which a user stands on a list."""
+        return keyed_digest(self._key or keys.erasure_key(), user)
+
     def with_withdrawn(self, user: str) -> Blocklist:
         """Return the list with a user who left, given by original id."""
         key = self._key or keys.erasure_key()
@@ -175,10 +118,6 @@ class Blocklist:
     def has_withdrawn(self, user: str) -> bool:
         """Return whether all rows of a user, given by original id, are left out."""
         return bool(self.withdrawn) and keyed_digest(self._key, user) in self.withdrawn
-
-    def with_admitted(self, user: str) -> Blocklist:
-        """Return the list with a user let in again. Erased rows stay: a receipt names them."""
-        return replace(self, withdrawn=self.withdrawn - {keyed_digest(self._key, user)})
 
     def with_erased(self, users: Sequence[str], items: Sequence[str]) -> Blocklist:
         """Return the list with erased rows, given by original ids."""
@@ -346,9 +285,3 @@ def _contents(graph: Graph) -> set[tuple[str | int, ...]]:
     found: set[tuple[str | int, ...]] = {("node", n) for n in graph.index.tolist()}
     found |= {("label", n) for n in graph.index[graph.label >= 0].tolist()}
     return found | {("edge", *pair) for pair in ends[:, ends[0] < ends[1]].T.tolist()}
-
-
-def keyed_digest(key: bytes, *parts: str | int) -> str:
-    """Return a digest under a secret: without it, nobody can test a guess."""
-    text = json.dumps([str(p) for p in parts], ensure_ascii=False).encode()
-    return hashlib.blake2b(text, key=key, digest_size=16).hexdigest()

@@ -17,6 +17,7 @@ from shlex import quote
 from typing import Any, NamedTuple
 
 from rescind.core.files import locked
+from rescind.core.home import home
 from rescind.core.labels import WORN, taken_for_new
 from rescind.data import canonical
 from rescind.data.blocklist import Blocklist, erased_elsewhere
@@ -41,8 +42,9 @@ from rescind.data.import_reading import COLUMN_NAMES, Tell, find_columns, read_t
 from rescind.data.import_tables import Table, check_there, open_table
 from rescind.data.import_words import column, setting
 from rescind.data.joining import joined
-from rescind.data.obtain import cache_folder
 from rescind.errors import ConfigError, DataError, suggest
+from rescind.home.ledger import Ledger
+from rescind.home.request import Copy
 from rescind.privacy.keys import erasure_key
 
 log = logging.getLogger(__name__)
@@ -56,7 +58,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 def imported_folder() -> Path:
     """Return the folder of imported datasets."""
-    return cache_folder() / "imported"
+    return home() / "data"
 
 
 def _place(name: str) -> Path:
@@ -79,7 +81,7 @@ def check_imported(name: str) -> None:
     """Raise an error with the names of all imports if there is none of this one."""
     if name in (known := imported_names()):
         return
-    nothing = f"nothing is imported in {imported_folder()} (HOME or RESCIND_CACHE say where)."
+    nothing = f"nothing is imported in {imported_folder()} (RESCIND_HOME says where)."
     raise ConfigError(
         f"'{name}' is not an imported dataset; {suggest(name, known) if known else nothing} Import "
         f"records first: rescind data import FILE --name NAME."
@@ -353,6 +355,8 @@ def store(
             f"with `rescind data admit`"
         )
     about = {"file": file, "appended": list(appended), "read_as": dict(read_as or {})}
+    with Ledger.open() as ledger:  # first, so that no table is stored that no request finds
+        ledger.register(Copy(f"table {name}", name, "table", str(_place(name).absolute())))
     write(name, left, about, dataset.has_time)
     return left
 

@@ -27,7 +27,7 @@ def check_name(name: str) -> None:
     if name not in ENTRIES and name not in imported_names():
         raise ConfigError(
             f"unknown dataset '{name}'; {suggest(name, names())} Nothing is imported under this "
-            f"name in {imported_folder()} (RESCIND_CACHE): rescind data import FILE --name {name}"
+            f"name in {imported_folder()} (RESCIND_HOME): rescind data import FILE --name {name}"
         )
 
 
@@ -71,8 +71,7 @@ def load(
 ) -> Dataset | GraphDataset:
     """Load a dataset by name; download it first if necessary.
 
-    Rows that were erased are left out (`rescind data erase`). erased_too: for code that leaves them
-    out itself
+    Rows that were erased are left out. erased_too: for code that leaves them out itself
 
     `variant="blocks"` gives the form a paper uses (see `describe`). The synthetic dataset
     takes users, items, interactions, topics, drift and seed. `say` is a progress callback;

@@ -19,7 +19,6 @@ from rescind.core.files import write_atomically
 from rescind.core.params import digest
 from rescind.core.records import Erase, Records, Share
 from rescind.data import Dataset
-from rescind.data.blocklist import Blocklist
 from rescind.data.simulated_lending import ALL, NOTHING, PART, draw_groups, draw_regret
 from rescind.demo import page as demo_page
 from rescind.demo.erasure import Erasure, Person, Subtraction
@@ -32,7 +31,6 @@ from rescind.forgetting.forget import forget
 from rescind.forgetting.receipt import Issued, write
 from rescind.forgetting.receipt_html import page as page_of
 from rescind.forgetting.receipt_log import log_if_possible
-from rescind.forgetting.run_receipt import facts_about
 from rescind.methods.additive.gram import Gram
 from rescind.methods.baselines.popularity import Popularity
 from rescind.methods.sharing.fedshare import FedShare
@@ -233,7 +231,6 @@ def finish(
     log_if_possible(out / "receipt.json")
     asked = event_text(Erase(erasure.lent), erasure.before.labels)
     write_atomically(out / "request.json", asked.encode(), private=True)
-    Blocklist().after(Erase(erasure.lent), erasure.lent, erasure.before.labels).write(out)
     findings = evidence.report.findings if evidence.report else None
     html = page_of(evidence.receipt, findings, key=evidence.key)
     write_atomically(out / "receipt.html", html.encode())
@@ -246,8 +243,7 @@ def finish(
         "mean_score_of_erased": erasure.means(),
     }
     model = {"public": digest(erasure.after.now.state.public)}
-    receipt = facts_about(evidence.receipt, erasure.after)
-    write_facts(out, {**result.facts, "model": model, "receipt": receipt, "demo": demo})
+    write_facts(out, {**result.facts, "model": model, "demo": demo})
 
 
 def print_quality(name: str, metrics: dict[str, float], note: str = "") -> None:
@@ -260,7 +256,7 @@ def closing(out: Path, erasure: Erasure) -> None:
     """Print where the results are, and what to try next."""
     print(f"\nWritten: {out}/report.html (open it in a browser), {out}/receipt.html, {out}/model/")
     command = "rescind" if which("rescind") else sys.argv[0]
-    print("Next, try (forget empties the run that it is given, so it gets a copy):")
+    print("Next, try (forget changes the run that it is given, so it gets a copy):")
     for line in to_try(out, erasure.person.user, command):
         print(f"  {line}")
 
@@ -282,5 +278,5 @@ def to_try(out: Path, user: str, command: str) -> list[str]:
         f"{command} verify {additive}/receipt.json --data {additive}",
         f"{command} table fedshare/table3",
         f"test -d {copy} || cp -r {run} {copy}",
-        f"{command} forget {copy} --withdraw {user} --audits none",
+        f"{command} forget {copy} --user {user}",
     ]

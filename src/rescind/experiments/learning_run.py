@@ -35,12 +35,13 @@ from rescind.experiments.prepared_data import (
     withheld_from,
 )
 from rescind.experiments.recipe import Cell, Recipe
+from rescind.experiments.registering import artefact, departures_of, finish
 from rescind.experiments.results import ALONE, append_line, only_numbers
 from rescind.experiments.validation import quality, stopping
-from rescind.forgetting.succession import begin_learning, finish_learning, rerunning
 from rescind.privacy import accountant, gaussian
 from rescind.storage.checkpoints import Checkpoints, Resumed, resume
 from rescind.storage.federations import save_federation
+from rescind.storage.learning import begin_learning, learning_in
 from rescind.storage.provenance import version_of, versions
 
 log = logging.getLogger(__name__)
@@ -166,9 +167,9 @@ def run_cell(
 
     A finished run in the folder stays until the new one is complete.
     again: resume from the newest checkpoint in the folder, if there is one
-    Records that were erased or taken back (`withheld.json` in the folder) are left out.
+    Records that were erased or taken back, by the ledger of the home, are left out.
     """
-    with rerunning(folder):
+    with learning_in(folder):
         return _run_cell(cell, folder, again, watch, dataset)
 
 
@@ -179,6 +180,7 @@ def _run_cell(
     watch: tuple[Watch, ...],
     dataset: AnyData | None,
 ) -> Result:
+    counted = departures_of(cell.data.name)
     with step(f"reading {cell.data.name}"):
         dataset = dataset or obtained(cell, erased_too=True, folder=folder)
     withheld, complete = withheld_from(dataset, folder), None
@@ -218,8 +220,9 @@ def _run_cell(
     if answered_alone(dataset, folder):
         facts[ALONE] = True
     trained = meter.ledger(trained)
+    facts["artefact"] = artefact(folder)
     save_federation(trained, model)
-    finish_learning(folder, facts)
+    finish(folder, facts, counted)
     tidy(folder)
     return Result(trained, facts, folder)
 

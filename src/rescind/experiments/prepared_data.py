@@ -12,17 +12,18 @@ import numpy as np
 from rescind.core.words import count_of
 from rescind.data import Dataset, GraphDataset, k_core, load, min_user
 from rescind.data.arrays import Ints
-from rescind.data.blocklist import Blocklist, place
+from rescind.data.blocklist import Blocklist, of_run
 from rescind.data.erasing import rows_left_out
 from rescind.data.known_pairs import known_pairs, known_pairs_told
 from rescind.data.partition import louvain
 from rescind.data.sequences import in_order, next_item
 from rescind.errors import BoundaryError
 from rescind.experiments.recipe import Cell, DataSettings
+from rescind.storage.run_folder import artefact_of
 
 log = logging.getLogger(__name__)
-_TOLD: set[Path] = set()
-"""Lists of erased rows that this process has spoken of."""
+_TOLD: set[str] = set()
+"""Datasets whose erased rows this process has spoken of."""
 _MISSES_TOLD: set[str] = set()
 """Lines about held-out pairs that are in train, too, that this process has said."""
 
@@ -96,11 +97,7 @@ def withheld_from(dataset: AnyData, folder: Path | None = None) -> Blocklist:
     if found != _listed_by(folder):
         _tell_left_out(dataset)
     if answered_alone(dataset, folder):
-        log.warning(
-            "a request was answered in %s and nowhere else: what it removed is left out here. To "
-            "undo a trial, delete the folder and run again. Somebody was let in again? Let them in "
-            "here, too: rescind data admit %s --user USER --run %s", folder, dataset.name, folder
-        )  # fmt: skip
+        log.warning("what requests to %s removed is left out here, and in no other run", folder)
     return found
 
 
@@ -120,16 +117,13 @@ def _counted(rows_of_user: Mapping[str, int]) -> str:
 
 def _tell_left_out(dataset: AnyData) -> None:
     """Say it once, not for every cell of a recipe: to count them, all rows are read."""
-    listed = place(dataset.name)
-    if listed in _TOLD:
+    if dataset.name in _TOLD:
         return
-    _TOLD.add(listed)
+    _TOLD.add(dataset.name)
     what = "they are left out"
     if isinstance(dataset, Dataset):
         what = _counted(rows_left_out(dataset))
-    log.warning(
-        "users erased rows of '%s' on this machine: %s (the list: %s)", dataset.name, what, listed
-    )
+    log.warning("users erased rows of '%s': %s", dataset.name, what)
 
 
 def tell_misses(dataset: Dataset) -> None:
@@ -146,7 +140,8 @@ def _listed(dataset: AnyData, folder: Path | None) -> Blocklist:
 
 
 def _listed_by(folder: Path | None) -> Blocklist:
-    return Blocklist.read(folder) if folder else Blocklist()
+    name = artefact_of(folder) if folder else ""
+    return Blocklist.of_dataset(of_run(name)) if name else Blocklist()
 
 
 def parts_of(settings: DataSettings, graph: GraphDataset) -> Ints | None:

@@ -27,13 +27,14 @@ from rescind.experiments.cell import Cell
 from rescind.experiments.drift import Drift
 from rescind.experiments.learning_run import Meter, Result, about, tidy
 from rescind.experiments.prepared_data import answered_alone, prepare, withheld_from
+from rescind.experiments.registering import artefact, departures_of, finish
 from rescind.experiments.results import ALONE, only_numbers
 from rescind.experiments.streams import Block, Blocks, Stream, StreamCheckpoints, Streamed, Watch
 from rescind.experiments.validation import check_stream
-from rescind.forgetting.succession import begin_learning, finish_learning, rerunning
 from rescind.reporting import charts
 from rescind.storage.checkpoints import Checkpoints, resume
 from rescind.storage.federations import load_federation, save_federation
+from rescind.storage.learning import begin_learning, learning_in
 from rescind.storage.provenance import versions
 
 log = logging.getLogger(__name__)
@@ -53,15 +54,16 @@ def run_cell(
     """Run the stream of one cell and measure it; writes `folder/run.json` and `folder/model/`.
 
     again: resume from the block and checkpoint where an earlier run stopped
-    `rounds` counts inside a block. Erased records (`withheld.json` in the folder) are left out.
+    `rounds` counts inside a block. Records that were erased are left out.
     """
-    with rerunning(folder):
+    with learning_in(folder):
         return _run_cell(cell, folder, again, watch, dataset)
 
 
 def _run_cell(
     cell: Cell, folder: Path, again: bool, watch: Sequence[Watch], dataset: Dataset | None
 ) -> Result:
+    counted = departures_of(cell.data.name)
     with step(f"reading {cell.data.name}"):
         dataset = dataset or prepare(cell.data, erased_too=True, folder=folder)
     withheld = withheld_from(dataset, folder)
@@ -73,8 +75,9 @@ def _run_cell(
     fed, facts = measured(cell, dataset, watch, halts, withheld)
     if answered_alone(dataset, folder):
         facts[ALONE] = True
+    facts["artefact"] = artefact(folder)
     save_federation(fed, model)
-    finish_learning(folder, facts)
+    finish(folder, facts, counted)
     tidy(folder)
     return Result(fed, facts, folder)
 

@@ -308,9 +308,8 @@ def answered_alone(recipe: Recipe, newest: Newest) -> tuple[str, ...]:
     alone = sorted(key for key, line in newest.items() if line.get(ALONE))
     if not alone:
         return ()
-    from rescind.data.blocklist import FILE  # numpy, which a table needs not
 
-    of = ((folder for folder in recipe.folders(*key) if (folder / FILE).is_file()) for key in alone)
+    of = ((folder for folder in recipe.folders(*key) if folder.is_dir()) for key in alone)
     folders = [str(folder) for folder in (next(some, None) for some in of) if folder]
     where = f" ({_named(folders)})" if folders else ""
     return (

@@ -21,9 +21,9 @@ from rescind.core.claims import ENTRY
 from rescind.core.words import count_of
 from rescind.errors import DataError
 from rescind.forgetting.receipt import Receipt
-from rescind.forgetting.sealing import sealed
 from rescind.forgetting.verify import Check
 from rescind.privacy.keys import SECRET_BYTES
+from rescind.privacy.sealing import sealed
 from rescind.proof.changes import ASKED, entry_under, statement
 from rescind.proof.log_folder import ENTRY as ENTRY_BYTES
 from rescind.proof.notes import Key, vouched

@@ -13,13 +13,12 @@ from pathlib import Path
 from rescind.core.claims import AFTER, BEFORE, EPSILON, NEXT, OPEN, PUBLISHED, Claims
 from rescind.core.federation import Federation
 from rescind.errors import DataError
-from rescind.forgetting.receipt import Receipt, canonical, digest, run_key_of
-from rescind.forgetting.run_receipt import THE_RUN
-from rescind.forgetting.sealing import BOUND, fits
+from rescind.forgetting.receipt import Receipt, canonical
+from rescind.forgetting.run_receipt import THE_RUN, answered_by, run_key_of
 from rescind.forgetting.verify import Check
 from rescind.methods.additive._additive import sum_digest
+from rescind.privacy.sealing import BOUND, fits
 from rescind.storage.federations import load_federation
-from rescind.storage.run_folder import read_facts
 
 __all__ = [
     "AFTER", "BEFORE", "EPSILON", "NEXT", "OPEN", "PUBLISHED", "Claims", "check", "checks_with",
@@ -30,11 +29,11 @@ __all__ = [
 def checks_with(run: Path) -> Callable[[Receipt], Check]:
     """Return a check of a receipt's claim against the data in a run's folder."""
     fed, key = load_federation(run), run_key_of(run) or run_key_of(run.parent)
-    answered = ((read_facts(run) or {}).get("receipt") or {}).get("digest")
+    answered = answered_by(run).get("receipt")
 
     def compared(receipt: Receipt) -> Check:
         found = check(receipt, fed, run.name, key)
-        own = found.holds or answered == digest(canonical(receipt))
+        own = found.holds or answered == canonical(receipt).decode()
         return found if own else replace(found, look_for=THE_RUN)  # a folder of another receipt
 
     return compared

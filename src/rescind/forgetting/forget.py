@@ -39,10 +39,19 @@ from rescind.forgetting.pipeline import (
     vouched,
 )
 from rescind.forgetting.purge import inventory
-from rescind.forgetting.receipt import Done, Issued, Kept, Receipt, issue, opened
+from rescind.forgetting.receipt import (
+    Done,
+    Draft,
+    Issued,
+    Kept,
+    Receipt,
+    finish,
+    opened,
+    prepare,
+)  # fmt: skip
 from rescind.forgetting.second_look import SEED, confirmed
 from rescind.methods.unlearning.retrain import Retrain
-from rescind.privacy.keys import about_signer, signing_key
+from rescind.privacy.keys import about_signer, new_secret, signing_key
 from rescind.storage.provenance import version_of
 
 Audits = Literal["standard", "full", "none"]
@@ -66,6 +75,8 @@ class Evidence:
 
     make: Callable[[], Issued] = field(repr=False)
     """Makes the receipt; `issued` calls it once."""
+    drafted: Callable[[bytes], Draft] = field(repr=False)
+    """Makes the draft of the receipt, under a requester's key."""
     report: Report | None = None
     """The audit with its curves; None if there was none."""
     cost: CostMeter | None = None
@@ -177,10 +188,10 @@ def forget(
         every = (*said, *claimed, *audited)
         return [replace(one, note=worded(one.note)) for one in every]
 
-    def make() -> Issued:
+    def drafted(key: bytes) -> Draft:
         known, claims = shown or exactness(done), done.fed.method.claims(fed, done.fed)
         level = _level(fed, request, done, known.shown, verdict)
-        return issue(
+        return prepare(
             request.event,
             _done(fed, request, done, data, level),
             [
@@ -188,22 +199,25 @@ def forget(
                 for one in (*inventory(done.fed), *also_kept(done.fed))
             ],
             findings(known),
+            key,
             records=request.count,
             not_covered=[*_limits(fed, request), *claims.not_covered, *not_covered],
             claims={**claims.plain, **known.claims, **about_signer()},
             bound_claims={**claims.bound, **numbered, **_items(fed, request)},
             sealed_claims=claims.sealed,
-            previous=previous,
-            signer=signer,
             at=at,
             labels=fed.labels,
             code=version_of(fed.method, done.unlearner),
         )
 
+    def make() -> Issued:
+        key = new_secret()
+        return finish(drafted(key), key, previous, signer)
+
     if report:
         shown = shown or exactness(done)
         report = replace(report, findings=tuple(findings(shown)))
-    evidence = Evidence(make, report, done.cost)
+    evidence = Evidence(make, drafted, report, done.cost)
     if audits != "none" or not subtracts(done.unlearner):
         evidence.issued  # noqa: B018 - audits and retraining take longer
     return done.fed, evidence

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rescind.core.claims import RELEASE
-from rescind.forgetting.sealing import sealed
+from rescind.privacy.sealing import sealed
 
 if TYPE_CHECKING:
     from rescind.forgetting.receipt import Receipt

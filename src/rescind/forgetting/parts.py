@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rescind.errors import ConsentError, DataError
-from rescind.forgetting.sealing import sealed
 from rescind.privacy.keys import SECRET_BYTES
+from rescind.privacy.sealing import sealed
 
 if TYPE_CHECKING:
     from rescind.core.labels import Labels

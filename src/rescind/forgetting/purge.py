@@ -20,8 +20,8 @@ from rescind.core.records import Anew, Erase, Records, Share, Unshare, Withdraw
 from rescind.core.request import Request
 from rescind.core.state import Memory, Snapshot, has_user_rows, reset_rows
 from rescind.forgetting.receipt import Kept
-from rescind.forgetting.sealing import band
 from rescind.methods.additive._additive import Additive
+from rescind.privacy.sealing import band
 
 
 def purge(before: Federation, after: Federation, request: Request, exact: bool) -> Federation:

@@ -24,8 +24,8 @@ from rescind.audits.finding import Finding, overall
 from rescind.errors import ConfigError, DataError, suggest
 from rescind.forgetting import parts
 from rescind.forgetting.receipt_form import from_bytes, hints_of, plain, to_bytes, to_compact, typed
-from rescind.forgetting.sealing import BOUND, band, bound, decrypt, encrypt, run_key, sealed
 from rescind.privacy import keys
+from rescind.privacy.sealing import BOUND, band, bound, decrypt, encrypt, run_key, sealed
 from rescind.storage.provenance import versions
 
 if TYPE_CHECKING:
@@ -157,60 +157,124 @@ class Issued:
         return opened(self.receipt, self.key)
 
 
+@dataclass(frozen=True)
+class Draft:
+    """What a receipt says before it is sealed, dated and signed: exact numbers, plain digests."""
+
+    asked: Asked
+    done: Done
+    kept: tuple[Kept, ...]
+    findings: tuple[Finding, ...]
+    not_covered: tuple[str, ...]
+    claims: Mapping[str, str]
+    bound: Mapping[str, str]
+    """Digests of what remains, for whoever has the run."""
+    hidden: Mapping[str, str]
+    """Claims that depend on the records, such as digests of the earlier state."""
+    code: Mapping[str, str]
+    time: str
+
+    def to_text(self) -> str:
+        """Return it as text, to be kept until it is signed. It names nobody."""
+        return to_bytes(plain(self)).decode()
+
+    @classmethod
+    def of_text(cls, text: str) -> Draft:
+        drafted: Draft = typed(from_bytes(text.encode()), cls, "the draft")
+        return drafted
+
+
 def issue(
     event: Event | Asked,
     done: Done,
     kept: Sequence[Kept],
     findings: Sequence[Finding],
     *,
+    previous: bytes | None = None,
+    signer: Ed25519PrivateKey | None = None,
+    key: bytes | None = None,
+    **more: Any,
+) -> Issued:
+    """Seal, date and sign the receipt of a forgetting.
+
+    previous: the bytes of the receipt before        signer: default: this home's key
+    key: the requester's. Default: a new one    more: as in `prepare`
+    """
+    key = key or keys.new_secret()
+    return finish(prepare(event, done, kept, findings, key, **more), key, previous, signer)
+
+
+def prepare(
+    event: Event | Asked,
+    done: Done,
+    kept: Sequence[Kept],
+    findings: Sequence[Finding],
+    key: bytes,
+    *,
     records: int | None = None,
     not_covered: Sequence[str] = (),
     claims: Mapping[str, str] | None = None,
     bound_claims: Mapping[str, str] | None = None,
     sealed_claims: Mapping[str, str] | None = None,
-    previous: bytes | None = None,
-    signer: Ed25519PrivateKey | None = None,
     at: datetime | None = None,
-    key: bytes | None = None,
     labels: Labels | None = None,
     code: Mapping[str, str] | None = None,
-) -> Issued:
-    """Seal, date and sign the receipt of a forgetting.
+) -> Draft:
+    """Return what a receipt will say, while the records are there.
 
     event: what was asked. Who has erased the records already gives an `Asked` that was prepared
     with the requester's `key` while they were there
     records: how many the event removed; needed if the event lists none (Withdraw)
     bound_claims: digests of what remains, for whoever has the run
     sealed_claims: claims that depend on the records, such as digests of the earlier state
-    previous: the bytes of the receipt before        signer: default: this user's key
-    at: when it was forgotten. Default: now    key: the requester's. Default: a new one
+    at: when it was forgotten. Default: now
     labels: original ids of users and items, to cover them as well as the run's numbers
     code: files and digests of methods outside rescind, beside the versions of libraries
     """
-    signer, key = signer or keys.signing_key(), key or keys.new_secret()
-    hidden = {name: sealed(text, key) for name, text in (sealed_claims or {}).items()}
     people = {} if isinstance(event, Asked) else covered(event, key, labels)  # prepared: one person
-    exact = Receipt(
+    return Draft(
         asked=event if isinstance(event, Asked) else _asked(event, records, key),
+        done=replace(done, seconds=float(done.seconds)),
+        kept=tuple(kept),
+        findings=tuple(findings),
+        not_covered=(*NOT_COVERED, *(s for s in not_covered if s not in NOT_COVERED)),
+        claims={**people, **(claims or {})},
+        bound=dict(bound_claims or {}),
+        hidden=dict(sealed_claims or {}),
+        code=versions() | dict(code or {}),
+        time=(at or datetime.now(UTC)).strftime(TIME_FORMAT),
+    )
+
+
+def finish(
+    draft: Draft,
+    key: bytes,
+    previous: bytes | None = None,
+    signer: Ed25519PrivateKey | None = None,
+) -> Issued:
+    """Seal and sign a draft. The same draft gives other bytes each time: its box has a nonce."""
+    signer, done = signer or keys.signing_key(), draft.done
+    hidden = {name: sealed(text, key) for name, text in draft.hidden.items()}
+    exact = Receipt(
+        asked=draft.asked,
         done=replace(
             done,
             world_before=sealed(done.world_before, key),
             world_after=sealed(done.world_after, key),
             model_before=sealed(done.model_before, key),
-            seconds=float(done.seconds),
         ),
-        kept=tuple(kept),
-        findings=tuple(findings),
-        verdict=overall(findings),
-        not_covered=(*NOT_COVERED, *(s for s in not_covered if s not in NOT_COVERED)),
-        claims={**people, **(claims or {}), **(bound_claims or {}), **hidden},
-        code=versions() | dict(code or {}),
+        kept=draft.kept,
+        findings=draft.findings,
+        verdict=overall(draft.findings),
+        not_covered=draft.not_covered,
+        claims={**draft.claims, **draft.bound, **hidden},
+        code=draft.code,
         previous="" if previous is None else digest(previous),
-        time=(at or datetime.now(UTC)).strftime(TIME_FORMAT),
+        time=draft.time,
         public_key=keys.public_text(signer),
     )
     inside = to_compact({name: plain(getattr(exact, name)) for name in SECTIONS})
-    unsigned = replace(_coarse(exact, bound_claims or (), key), sealed=encrypt(inside, key))
+    unsigned = replace(_coarse(exact, draft.bound, key), sealed=encrypt(inside, key))
     # Parsed from its bytes, so that the caller gets what every reader gets.
     return Issued(parse(canonical(sign(unsigned, signer))), key)
 

@@ -18,7 +18,7 @@ from rescind.forgetting.loan_words import only_the_loan, same_model
 from rescind.forgetting.receipt import Receipt, canonical, digest, opened
 from rescind.forgetting.receipt_check import how_to_check
 from rescind.forgetting.receipt_terms import explained
-from rescind.forgetting.sealing import shown
+from rescind.privacy.sealing import shown
 from rescind.reporting.html import Badge, Page, word_of
 
 DELETED = {

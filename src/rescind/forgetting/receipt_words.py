@@ -13,7 +13,7 @@ from rescind.core.claims import CASE, CLAIMED, CONFIRMED, ITEMS, NEXT, OPERATOR,
 from rescind.forgetting import loan_words
 from rescind.forgetting.loan_words import NO_REPEAT, of_the_loan, only_the_loan
 from rescind.forgetting.receipt import LEVELS, TIME_FORMAT, Asked, Count, Receipt
-from rescind.forgetting.sealing import BOUND, shown
+from rescind.privacy.sealing import BOUND, shown
 from rescind.reporting.html import TONES, Badge
 
 ASKED = {

@@ -24,12 +24,12 @@ from rescind.core import params
 from rescind.core.federation import Federation
 from rescind.core.files import write_atomically
 from rescind.errors import ConfigError, DataError
-from rescind.forgetting.sealing import bound, fits
 from rescind.methods.additive._additive import counted_parts
 from rescind.methods.additive._exchange import OWNERS as OWNERS_KEY
 from rescind.methods.additive._solve import WEIGHTS
 from rescind.methods.additive.gram import Gram, gram_of
 from rescind.privacy import keys
+from rescind.privacy.sealing import bound, fits
 from rescind.proof.item_names import Catalogue, newest
 from rescind.proof.log_folder import LINE, REVOKED, ROSTER, LogFolder, entry_of
 from rescind.proof.roster import (

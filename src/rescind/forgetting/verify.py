@@ -23,8 +23,8 @@ from rescind.forgetting.receipt import (
     signed_bytes,
 )
 from rescind.forgetting.receipt_words import about_rows
-from rescind.forgetting.sealing import AnotherKey, sealed
 from rescind.privacy import keys
+from rescind.privacy.sealing import AnotherKey, sealed
 
 if TYPE_CHECKING:
     from rescind.core.records import Event

@@ -18,7 +18,6 @@ from sqlalchemy import bindparam, delete, insert, select, update
 
 from rescind.core.words import count_of, some_of
 from rescind.errors import ConfigError, ConsentError, DataError, suggest
-from rescind.forgetting.sealing import sealed
 from rescind.ledger import tables
 from rescind.ledger.batch import Answer, Batch, Items
 from rescind.ledger.errors import NotThere, VersionConflict
@@ -26,6 +25,7 @@ from rescind.ledger.kept_part import kept_part_of, less_kept
 from rescind.ledger.keyslots import Slot, about
 from rescind.ledger.statements import Prepared
 from rescind.privacy.keys import SECRET_BYTES
+from rescind.privacy.sealing import sealed
 from rescind.proof.changes import entry_under, statement
 
 KINDS = ("unshare", "erase", "leave")

@@ -1,7 +1,7 @@
 """Secret keys on this machine: the signing key, the erasure key, and requesters' keys.
 
-They are in `rescind/` of the user's configuration folder (`$XDG_CONFIG_HOME` or `~/.config`), or in
-the folder that `RESCIND_KEYS` names, in files that only their owner can read, but for signing.pub.
+They are in `keys/` of the home (`rescind.core.home`), in files that only their owner can read, but
+for signing.pub.
 
     signing.key    Ed25519, PEM       signs receipts; made on first use
     signing.pub    its public half    to publish, so that others can verify
@@ -11,7 +11,6 @@ the folder that `RESCIND_KEYS` names, in files that only their owner can read, b
     erasure.key    32 random bytes    digests of erased records, which reruns leave out
     log.key        Ed25519, PEM       signs checkpoints of the log in log/
     roster-*.json  secret seeds       hide the lines of a roster
-    withheld/      lists of them      one per dataset (`data.blocklist`)
     methods.txt    paths              of methods that this user has run (`methods/_outside.py`)
 """
 
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rescind.core.claims import OPERATOR, SOFTWARE
+from rescind.core.home import home
 from rescind.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -41,13 +41,8 @@ PREFIX = "ed25519:"
 
 
 def folder() -> Path:
-    """Return the key folder: RESCIND_KEYS, or rescind/ in the user's configuration folder."""
-    named = os.environ.get("RESCIND_KEYS")
-    if named:
-        return Path(named).expanduser()
-    # The XDG specification says that a relative path is ignored.
-    home = Path(os.environ.get("XDG_CONFIG_HOME", ""))
-    return (home if home.is_absolute() else Path.home() / ".config") / "rescind"
+    """Return the key folder of this home."""
+    return home() / "keys"
 
 
 def signing_key() -> Ed25519PrivateKey:
@@ -235,7 +230,7 @@ def private_folder() -> Path:
     except OSError as error:
         raise ConfigError(
             f"cannot make the key folder {place}: {error.strerror or error}. "
-            f"Name another with RESCIND_KEYS."
+            f"Name another home with RESCIND_HOME."
         ) from None
     if mode & 0o022:
         raise ConfigError(

@@ -1,9 +1,8 @@
-"""The folder of a run: whether it is finished, and which run replaced it. Needs no torch."""
+"""The folder of a run: its model, and what is known of it. Needs no torch."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -16,59 +15,12 @@ from rescind.errors import DataError
 
 HEAD = "server.safetensors"
 """The file of a saved federation that names all others."""
-MOVED = "moved.json"
-UNSIGNED = "unsigned"
-"""Holds the receipt of a new run until the old run is purged."""
 SCRATCH = ".scratch"
 """Holds what a command needs while it works; swept by the next command."""
 LEARNING = ".learning"
 """In a run that is trained: its new model, until it is complete. The earlier one stands so long."""
 FOR_WORKERS = "rescind-audit-"
 """Prefix of folders with a federation and a request for the workers of an audit."""
-FORGOT = "-forgot-"
-"""Between the name of a run and the number of answered requests."""
-
-
-def successor(run: Path) -> Path | None:
-    """Return the run that replaced this one after a request, there or not; None if none did."""
-    if not (run / MOVED).is_file():
-        return None
-    return Path(os.path.normpath(run / str(read_note(run / MOVED)["to"])))
-
-
-def read_note(path: Path) -> dict[str, Any]:
-    """Read what runs note about each other: which one replaced which, by which request."""
-    try:
-        table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return table
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read ({error}). Restore it from a copy.") from None
-
-
-def first_of_its_name(run: Path) -> Path:
-    """Return seed-0 of seed-0-forgot-2, the run that numbers follow; else the run itself."""
-    stem, _, number = run.name.rpartition(FORGOT)
-    return run.with_name(stem) if stem and number.isdigit() else run
-
-
-def newest(run: Path) -> Path:
-    """Return the run that stands now instead of this one, or the run itself."""
-    while (new := successor(run)) is not None:
-        run = new
-    return run
-
-
-def _replaced_by(run: Path) -> str:
-    """Return a hint to the run that stands now instead of this one; '' if none replaced it."""
-    now = newest(run)
-    if now == run:
-        return ""
-    if has_model(now):
-        return (
-            f"A request was answered there: give the same command with {now}, the run without it."
-        )
-    # Emptied by hand after its run was trained again, or deleted by what cleans up at night.
-    return f"A request was answered there, and {now} has no model any more. {_elsewhere(now)}"
 
 
 def name_above(file: Path) -> str:
@@ -112,8 +64,6 @@ def check_finished(run: Path) -> None:
     """Raise if a folder has no finished run, with a hint where one is."""
     if (run / "run.json").is_file() and has_model(run):
         return
-    if answered := _replaced_by(run):
-        raise DataError(f"{run} was emptied. {answered}")
     give = "Give the folder that `rescind run` names after 'Written', or runs/demo."
     if not run.exists():
         raise DataError(f"there is no folder {run}. {_elsewhere(run) or give}")
@@ -137,19 +87,8 @@ def check_free(run: Path) -> None:
             pass
 
 
-def _newest_of_its_name(run: Path) -> str:
-    """Return a hint to the run that stands now, if the number of an answer was miscounted."""
-    first = first_of_its_name(run)
-    with suppress(DataError):  # a note about who replaced whom cannot be read
-        if first != run and has_model(now := newest(first)):
-            return f"The newest of this run is {now}."
-    return ""
-
-
 def _elsewhere(run: Path) -> str:
     """Return a hint to finished runs that a folder which is not there may mean; '' if none."""
-    if newest_run := _newest_of_its_name(run):
-        return newest_run
     beside = run.parent if run.parent.name and run.parent.is_dir() else Path("runs")
     # Of a folder elsewhere its neighbours alone: what is above it may be a whole disk.
     found = _finished_in(beside, "*" if run.is_absolute() or ".." in run.parts else "**")
@@ -180,18 +119,33 @@ def _finished_in(folder: Path, depth: str = "**") -> list[str]:
 def model_in(run: Path) -> Path:
     """Return where a federation was saved: RUN/model or the folder itself; raise if in neither."""
     folder = run / "model" if (run / "model").is_dir() else run
-    if not folder.exists() and not _replaced_by(folder.parent):
+    if not folder.exists():
         hint = _elsewhere(run) or "Give the folder of a finished run."
         raise DataError(f"there is no folder {run}. {hint}")
     if not (folder / HEAD).is_file():
-        if answered := _replaced_by(folder) or _replaced_by(folder.parent):
-            raise DataError(f"{run} was emptied. {answered}")
         _check_not_interrupted(run)
         raise DataError(
             f"{folder} holds no saved federation ({HEAD} is missing). "
             + (_inside(run) or "Give the folder of a finished run.")
         )
     return folder
+
+
+def artefact_of(run: Path) -> str:
+    """Return the id by which a ledger knows a run; "" of a folder that has none."""
+    with suppress(DataError):
+        return str((read_facts(run) or {}).get("artefact", ""))
+    return ""
+
+
+def dataset_of(facts: dict[str, Any]) -> str:
+    """Return the name under which a ledger knows the data of a run.
+
+    Imported data has its own. Of published data each run is answered by itself.
+    """
+    data = facts.get("data") or {}
+    imported = data.get("source") == "imported"
+    return str(data["name"]) if imported else f"run:{facts.get('artefact', '')}"
 
 
 def write_facts(folder: Path, facts: dict[str, Any]) -> None:

@@ -1,0 +1,394 @@
+"""The ledger of a home: SQLite, one file, one writer at a time.
+
+It holds requests, not data: of an answered request only keyed digests stay. Each write is one
+transaction; two processes on one home wait for each other for five seconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rescind.core.files import make_folder, write_atomically
+from rescind.core.home import home, ledger_file
+from rescind.errors import DataError
+from rescind.home.request import REFUSED, Copy, Refused, Request
+from rescind.privacy import keys
+from rescind.privacy.sealing import decrypt, encrypt
+
+PATIENCE = 5.0
+"""Seconds that a command waits for another one on the same home."""
+VERSION = 1
+SMALL = "ledger-copy.json"
+"""Requests, departures and receipts without records, beside the keys: a second place."""
+TABLES = """
+CREATE TABLE request (id TEXT PRIMARY KEY, dataset TEXT NOT NULL, kind TEXT NOT NULL,
+    words TEXT NOT NULL, sealed TEXT, received TEXT NOT NULL, due TEXT NOT NULL,
+    cases TEXT NOT NULL, source TEXT NOT NULL, audit TEXT NOT NULL, outcome TEXT NOT NULL,
+    code TEXT NOT NULL, reason TEXT NOT NULL, answered TEXT, receipt TEXT NOT NULL);
+CREATE TABLE person (request TEXT NOT NULL, who TEXT NOT NULL, PRIMARY KEY (who, request));
+CREATE TABLE departure (dataset TEXT NOT NULL, list TEXT NOT NULL, digest TEXT NOT NULL,
+    since TEXT NOT NULL, until TEXT, PRIMARY KEY (dataset, list, digest));
+CREATE TABLE copy (id TEXT PRIMARY KEY, dataset TEXT NOT NULL, kind TEXT NOT NULL,
+    address TEXT NOT NULL, facts TEXT NOT NULL);
+CREATE TABLE step (request TEXT NOT NULL, name TEXT NOT NULL, at TEXT NOT NULL, sealed TEXT,
+    PRIMARY KEY (request, name));
+CREATE TABLE receipt (digest TEXT PRIMARY KEY, request TEXT NOT NULL, body BLOB NOT NULL,
+    proof TEXT NOT NULL, at TEXT NOT NULL);
+CREATE INDEX open_requests ON request (outcome, due);
+CREATE INDEX copies ON copy (dataset, kind);
+"""
+
+
+def keyed_digest(key: bytes, *parts: str | int) -> str:
+    """Return a digest under a secret: without it, nobody can test a guess."""
+    text = json.dumps([str(p) for p in parts], ensure_ascii=False).encode()
+    return hashlib.blake2b(text, key=key, digest_size=16).hexdigest()
+
+
+class Ledger:
+    """What a home knows. `with Ledger.open() as ledger` closes it at the end."""
+
+    def __init__(self, file: Path, database: sqlite3.Connection) -> None:
+        self.file, self._database = file, database
+
+    @classmethod
+    def open(cls, folder: Path | None = None) -> Ledger:
+        """Open the ledger of a home; make it if there is none."""
+        file = ledger_file() if folder is None else folder / ledger_file().name
+        make_folder(file.parent)
+        try:
+            database = sqlite3.connect(file, timeout=PATIENCE, isolation_level=None)
+            file.chmod(0o600)
+            ledger = cls(file, database)
+            ledger._prepare()
+        except (sqlite3.Error, OSError) as error:
+            raise DataError(f"{file} cannot be opened ({error}). Restore the home.") from None
+        return ledger
+
+    @classmethod
+    def there(cls) -> Ledger | None:
+        """Open the ledger of this home; None if there is none: whoever only looks makes none."""
+        return cls.open() if ledger_file().is_file() else None
+
+    def _prepare(self) -> None:
+        self._database.execute("PRAGMA secure_delete = ON")
+        self._database.execute("PRAGMA synchronous = FULL")
+        if self._database.execute("PRAGMA user_version").fetchone()[0] == VERSION:
+            return
+        with self.writing() as run:
+            if run("PRAGMA user_version").fetchone()[0] == 0:
+                for statement in filter(str.strip, TABLES.split(";")):
+                    run(statement)
+                run(f"PRAGMA user_version = {VERSION}")
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._database.close()
+
+    @cached_property
+    def key(self) -> bytes:
+        """Return the erasure key, under which people and records are named."""
+        return keys.erasure_key()
+
+    @contextmanager
+    def writing(self) -> Iterator[Any]:
+        """Yield `execute` inside one transaction."""
+        try:
+            self._database.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            raise DataError(
+                f"{self.file} is in use by another rescind command ({error}). Wait, then repeat."
+            ) from None
+        try:
+            yield self._database.execute
+            self._database.execute("COMMIT")
+        except BaseException:
+            self._database.execute("ROLLBACK")
+            raise
+
+    def _rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        return self._database.execute(statement, values).fetchall()
+
+    # Requests
+
+    def add(self, asked: Request) -> Request:
+        """Write down a request; the same words while they wait are the same request."""
+        words = self.words(asked)
+        with self.writing() as run:
+            same = run(
+                "SELECT id FROM request WHERE words = ? AND outcome IN ('', 'WAITING')", (words,)
+            ).fetchone()
+            if same:
+                return self.request(same[0])
+            made = replace(asked, id=asked.id or secrets.token_hex(8), key=keys.new_secret())
+            row = (
+                made.id, made.dataset, made.kind, words, self._sealed(made), _text(made.received),
+                _text(made.due), made.case, made.source, made.audit,
+            )  # fmt: skip
+            run(f"INSERT INTO request VALUES ({','.join('?' * 10)},'','','',NULL,'')", row)
+            for user in made.records:
+                run("INSERT INTO person VALUES (?, ?)", (made.id, self.who(made.dataset, user)))
+        return made
+
+    def words(self, asked: Request) -> str:
+        """Return a digest of what is asked, by which it is known again."""
+        records = [(u, None if i is None else sorted(i)) for u, i in sorted(asked.records.items())]
+        return keyed_digest(self.key, asked.dataset, asked.kind, json.dumps(records))
+
+    def who(self, dataset: str, user: str) -> str:
+        """Return the digest of a person, for a dataset."""
+        return keyed_digest(self.key, dataset, user)
+
+    def _sealed(self, request: Request) -> str:
+        inside = {
+            "records": {u: None if i is None else [*i] for u, i in request.records.items()},
+            "key": request.key.hex(),
+            "options": dict(request.options),
+        }
+        return encrypt(json.dumps(inside).encode(), self.key)
+
+    def request(self, name: str) -> Request:
+        """Return a request by its id; raise if there is none."""
+        rows = self._rows("SELECT * FROM request WHERE id = ?", name)
+        if not rows:
+            raise Refused(
+                "unknown-request", f"there is no request '{name}'. See: rescind request list."
+            )
+        return self._request(rows[0])
+
+    def requests(self, open_only: bool = False) -> list[Request]:
+        """Return all requests, those that are due first at the front."""
+        chosen = "WHERE outcome IN ('', 'WAITING', 'REFUSED')" if open_only else ""
+        return [
+            self._request(row)
+            for row in self._rows(f"SELECT * FROM request {chosen} ORDER BY due, received, rowid")
+        ]
+
+    def _request(self, row: tuple[Any, ...]) -> Request:
+        name, dataset, kind, _, sealed, received, due, case, source, audit, *rest = row
+        inside: dict[str, Any] = {"records": {}, "key": "", "options": {}}
+        if sealed:
+            inside = json.loads(decrypt(sealed, self.key))
+        records = {u: None if i is None else tuple(i) for u, i in inside["records"].items()}
+        outcome, code, reason, answered, receipt = rest
+        return Request(
+            name, dataset, kind, records, _time(received), _time(due), case, source, audit,
+            inside["options"], bytes.fromhex(inside["key"]), outcome, code, reason,
+            _time(answered) if answered else None, receipt,
+        )  # fmt: skip
+
+    def end(
+        self, request: Request, outcome: str, receipt: str = "", code: str = "", reason: str = ""
+    ) -> Request:
+        """Write down what a request came to. One that is answered drops its words."""
+        done = outcome not in (REFUSED, "WAITING")
+        with self.writing() as run:
+            run(
+                "UPDATE request SET outcome = ?, receipt = ?, code = ?, reason = ?, answered = ?,"
+                " sealed = CASE WHEN ? THEN NULL ELSE sealed END WHERE id = ?",
+                (outcome, receipt, code, reason, _text(_now()) if done else None, done, request.id),
+            )
+            if done:
+                run("UPDATE step SET sealed = NULL WHERE request = ?", (request.id,))
+        self._keep_small()
+        return self.request(request.id)
+
+    def extend(self, name: str, due: datetime, reason: str) -> Request:
+        """Give an open request a later day, with the reason that the person is told."""
+        with self.writing() as run:
+            run("UPDATE request SET due = ?, reason = ? WHERE id = ?", (_text(due), reason, name))
+        return self.request(name)
+
+    def withdraw(self, name: str) -> None:
+        """Remove a request that was not answered."""
+        with self.writing() as run:
+            for table, column in (("request", "id"), ("person", "request"), ("step", "request")):
+                run(f"DELETE FROM {table} WHERE {column} = ?", (name,))
+
+    def answers_about(self, dataset: str, user: str) -> list[Request]:
+        """Return the answered requests of a person, the newest first."""
+        rows = self._rows(
+            "SELECT request.* FROM request JOIN person ON person.request = request.id"
+            " WHERE who = ? AND answered IS NOT NULL ORDER BY answered DESC, request.rowid DESC",
+            self.who(dataset, user),
+        )
+        return [self._request(row) for row in rows]
+
+    # Steps
+
+    def steps(self, request: Request) -> dict[str, dict[str, Any]]:
+        """Return what is done of a request, by step, with the facts that later steps need."""
+        rows = self._rows("SELECT name, sealed FROM step WHERE request = ?", request.id)
+        return {name: self._facts(sealed) for name, sealed in rows}
+
+    def _facts(self, sealed: str | None) -> dict[str, Any]:
+        facts: dict[str, Any] = json.loads(decrypt(sealed, self.key)) if sealed else {}
+        return facts
+
+    def done(self, request: Request, name: str, facts: Mapping[str, Any] | None = None) -> None:
+        """Write down that a step is done, or a part of it: then the name has more words."""
+        sealed = encrypt(json.dumps(facts or {}).encode(), self.key)
+        with self.writing() as run:
+            row = (request.id, name, _text(_now()), sealed)
+            run("INSERT OR REPLACE INTO step VALUES (?, ?, ?, ?)", row)
+
+    # Departures
+
+    def departures(self, dataset: str) -> dict[str, frozenset[str]]:
+        """Return the digests of each list of a dataset that count now."""
+        found: dict[str, set[str]] = {}
+        statement = "SELECT list, digest FROM departure WHERE dataset = ? AND until IS NULL"
+        for name, digest in self._rows(statement, dataset):
+            found.setdefault(name, set()).add(digest)
+        return {name: frozenset(digests) for name, digests in found.items()}
+
+    def depart(self, dataset: str, lists: Mapping[str, Iterable[str]]) -> None:
+        """Put digests on the lists of a dataset."""
+        now = _text(_now())
+        rows = [(dataset, name, one, now) for name, more in lists.items() for one in sorted(more)]
+        with self.writing() as run:
+            for row in rows:
+                run(
+                    "INSERT INTO departure VALUES (?, ?, ?, ?, NULL)"
+                    " ON CONFLICT DO UPDATE SET until = NULL,"
+                    " since = CASE WHEN until IS NULL THEN since ELSE excluded.since END",
+                    row,
+                )
+
+    def readmit(self, dataset: str, digest: str) -> bool:
+        """End the departure of a person; return whether there was one."""
+        with self.writing() as run:
+            ended = run(
+                "UPDATE departure SET until = ? WHERE dataset = ? AND list = 'withdrawn'"
+                " AND digest = ? AND until IS NULL", (_text(_now()), dataset, digest),
+            )  # fmt: skip
+            return bool(ended.rowcount)
+
+    def readmitted(self, dataset: str, digest: str) -> datetime | None:
+        """Return when the departure of a person ended last; None if none did."""
+        rows = self._rows(
+            "SELECT until FROM departure WHERE dataset = ? AND list = 'withdrawn' AND digest = ?",
+            dataset, digest,
+        )  # fmt: skip
+        return _time(rows[0][0]) if rows and rows[0][0] else None
+
+    def datasets(self) -> list[str]:
+        """Return the datasets that somebody left."""
+        return [row[0] for row in self._rows("SELECT DISTINCT dataset FROM departure ORDER BY 1")]
+
+    def counted(self, dataset: str) -> int:
+        """Return a number that grows with each departure: whoever learnt before must look again."""
+        count: int = self._rows(
+            "SELECT count(*) FROM departure WHERE dataset = ? AND until IS NULL", dataset
+        )[0][0]
+        return count
+
+    # Copies
+
+    def register(self, copy: Copy) -> None:
+        """Write down a copy, or what is new of it."""
+        row = (copy.id, copy.dataset, copy.kind, copy.address, json.dumps(dict(copy.facts)))
+        with self.writing() as run:
+            run("INSERT OR REPLACE INTO copy VALUES (?, ?, ?, ?, ?)", row)
+
+    def unregister(self, name: str) -> None:
+        """Write down that a copy is no more."""
+        with self.writing() as run:
+            run("DELETE FROM copy WHERE id = ?", (name,))
+
+    def copies(self, dataset: str) -> list[Copy]:
+        """Return all known copies of a dataset, the oldest first."""
+        rows = self._rows("SELECT * FROM copy WHERE dataset = ? ORDER BY rowid", dataset)
+        return [Copy(*row[:4], facts=json.loads(row[4])) for row in rows]
+
+    def copy(self, name: str) -> Copy | None:
+        """Return a copy by its id; None if it is not known here."""
+        rows = self._rows("SELECT * FROM copy WHERE id = ?", name)
+        return Copy(*rows[0][:4], facts=json.loads(rows[0][4])) if rows else None
+
+    # Receipts
+
+    def keep_receipt(self, request: Request, body: bytes, proof: str = "") -> str:
+        """Keep a receipt; return its digest, by which the next one names it."""
+        digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
+        with self.writing() as run:
+            run(
+                "INSERT INTO receipt VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+                " proof = excluded.proof", (digest, request.id, body, proof, _text(_now())),
+            )  # fmt: skip
+        return digest
+
+    def receipt(self, digest: str) -> tuple[bytes, str]:
+        """Return a receipt's bytes and its proof."""
+        rows = self._rows("SELECT body, proof FROM receipt WHERE digest = ?", digest)
+        if not rows:
+            raise Refused("unknown-receipt", f"there is no receipt {digest[:20]} in this home.")
+        body, proof = rows[0]
+        return body, proof
+
+    def receipt_of(self, request: Request) -> bytes | None:
+        """Return the receipt that was signed for a request, whether it is logged yet or not."""
+        rows = self._rows("SELECT body FROM receipt WHERE request = ?", request.id)
+        return rows[0][0] if rows else None
+
+    def last_receipt(self, dataset: str) -> bytes | None:
+        """Return the newest receipt about a dataset, which the next one follows."""
+        rows = self._rows(
+            "SELECT body FROM receipt JOIN request ON request.id = receipt.request"
+            " WHERE dataset = ? ORDER BY receipt.rowid DESC LIMIT 1", dataset,
+        )  # fmt: skip
+        return rows[0][0] if rows else None
+
+    def _keep_small(self) -> None:
+        """Write the tables without records beside the keys: a lost ledger loses all lists."""
+        tables = {name: self._rows(f"SELECT * FROM {name}") for name in ("departure", "person")}
+        answered = "SELECT id, dataset, kind, words, received, due, cases, outcome, code, answered, receipt FROM request"
+        receipts = [
+            (d, r, body.decode(), p, at)
+            for d, r, body, p, at in self._rows("SELECT * FROM receipt")
+        ]
+        small = {
+            **tables,
+            "request": self._rows(answered),
+            "receipt": receipts,
+            "at": _text(_now()),
+        }
+        write_atomically(keys.private_folder() / SMALL, json.dumps(small).encode(), private=True)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _text(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat()
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def departed(dataset: str) -> dict[str, frozenset[str]]:
+    """Return the lists of a dataset; nothing where there is no ledger, and none is made."""
+    ledger = Ledger.there()
+    if ledger is None:
+        return {}
+    with ledger:
+        return ledger.departures(dataset)
+
+
+def home_folder() -> Path:
+    """Return the home that is used."""
+    return home()

@@ -1,0 +1,1 @@
+"""Answer what people ask: one grammar, one order of steps, one receipt."""

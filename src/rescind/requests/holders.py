@@ -1,0 +1,84 @@
+"""Who has the data: imported tables and runs. Each can look for a request and erase it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rescind.home import Copy, Ledger, Request
+
+Held = Mapping[str, frozenset[str]]
+"""Items by user, as original ids: of the users of a request who are here at all."""
+
+
+class Holder(ABC):
+    """A copy of the data, or a model that was learnt from it."""
+
+    model = False
+    """Whether it is a model: its influence is unlearnt, where rows are deleted."""
+
+    def __init__(self, copy: Copy) -> None:
+        self.copy = copy
+
+    @property
+    @abstractmethod
+    def there(self) -> bool:
+        """Return whether it still exists: somebody may have deleted the folder."""
+
+    @abstractmethod
+    def held(self, request: Request) -> Held:
+        """Return what it has of the people of a request: what could be named, not what is."""
+
+    @abstractmethod
+    def unlearn(self, ledger: Ledger, request: Request, progress: Progress) -> dict[str, Any]:
+        """Forget, killed at any moment and begun again; return the facts for the receipt."""
+
+    def finish(self, known: dict[str, Any]) -> None:
+        """Finish what `unlearn` had begun when it was killed. known: what it returned"""
+
+    @abstractmethod
+    def purge(self, request: Request) -> None:
+        """Delete everything else that holds the records or was made with them."""
+
+    def has(self, request: Request) -> bool:
+        """Return whether it has some of what a request names."""
+        return any(named(request, user, items) for user, items in self.held(request).items())
+
+
+Progress = Callable[[str], Any]
+"""Gets a line before work that takes long."""
+
+
+def named(request: Request, user: str, items: frozenset[str]) -> frozenset[str]:
+    """Return which of these items of a user a request names."""
+    asked = request.records.get(user, ())
+    return items if asked is None else items & {*asked}
+
+
+def holders(ledger: Ledger, request: Request) -> list[Holder]:
+    """Return all copies of the data of a request; those that are no more are struck off."""
+    from rescind.requests.run_holder import Run
+    from rescind.requests.table_holder import Table
+
+    kinds: dict[str, type[Holder]] = {"run": Run, "table": Table}
+    found = [
+        kinds[copy.kind](copy) for copy in ledger.copies(request.dataset) if copy.kind in kinds
+    ]
+    for holder in found:
+        if not holder.there:
+            ledger.unregister(holder.copy.id)
+    return [holder for holder in found if holder.there]
+
+
+def run_copy(run: Path) -> Copy:
+    """Return the copy that a run is; a run of published data has none in the ledger before."""
+    from rescind.experiments.registering import artefact
+    from rescind.storage.run_folder import check_finished, dataset_of, read_facts, write_facts
+
+    check_finished(run)
+    facts = read_facts(run) or {}
+    if not facts.get("artefact"):
+        write_facts(run, facts := {**facts, "artefact": artefact(run)})
+    return Copy(facts["artefact"], dataset_of(facts), "run", str(run.absolute()))
