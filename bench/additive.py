@@ -31,7 +31,7 @@ from rescind.core.update import Sum
 from rescind.core.world import World
 from rescind.data import Dataset, load
 from rescind.data.simulated_lending import draw_groups, draw_regret, draw_share
-from rescind.forgetting.claims import sum_digest
+from rescind.receipts.claims import sum_digest
 from rescind.methods.additive._solve import WEIGHTS
 from rescind.methods.additive.gram import Gram
 from rescind.methods.additive.local_gram import LocalGram

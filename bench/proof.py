@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import rescind as rs
 from rescind.errors import DataError
-from rescind.forgetting.receipt_log import key_of, open_log
+from rescind.receipts.log import key_of, open_log
 from rescind.forgetting.roster import Seeds, audit, parts_of, publish, sums_of
 from rescind.privacy import keys
 from rescind.proof.log_folder import LINE, ROSTER, LogFolder, entry_of

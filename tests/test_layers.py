@@ -20,6 +20,7 @@ LAYERS = (
     {"audits"},
     {"methods"},
     {"storage", "estimators"},
+    {"receipts"},
     {"forgetting"},
     {"experiments", "life"},
     {"requests"},

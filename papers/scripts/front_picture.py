@@ -39,8 +39,8 @@ class Told:
 
 def played() -> Told:
     """Lend, learn, take back, verify."""
-    from rescind.forgetting import receipt
-    from rescind.forgetting.claims import sum_digest
+    from rescind.receipts import receipt
+    from rescind.receipts.claims import sum_digest
 
     start = rs.simulate_lending(rs.Federation.start(rs.load("ml-100k"), rs.methods.Gram(), seed=0))
     fed = start.run(rounds=1)

@@ -42,7 +42,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "rescind.forgetting.forget": ("Evidence", "forget"),
     "rescind.forgetting.examine": ("audit",),
     "rescind.audits.battery": ("Report",),
-    "rescind.forgetting.verify": ("verify",),
+    "rescind.receipts.verify": ("verify",),
     "rescind.estimators": ("Gram", "GraphGram", "SeqGram"),
     "rescind.experiments.streams": ("Stream", "run_stream"),
     "rescind.core.guards": ("Clip", "Gaussian", "Laplace"),
@@ -84,8 +84,8 @@ if TYPE_CHECKING:
     from rescind.experiments.streams import Stream, run_stream
     from rescind.forgetting.examine import audit
     from rescind.forgetting.forget import Evidence, forget
-    from rescind.forgetting.verify import verify
     from rescind.privacy.accountant import guarantee
+    from rescind.receipts.verify import verify
     from rescind.storage.federations import load_federation, save_federation
 
 __all__ = [

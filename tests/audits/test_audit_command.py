@@ -8,17 +8,17 @@ import shutil
 import sys
 
 import pytest
+from rescind.cli.forget_given import unlearner
+from rescind.experiments.forget_run import answer
 
 from rescind.audits.battery import FULL, STANDARD, Report
 from rescind.audits.durability import CHECKS
 from rescind.audits.finding import VERDICTS, Finding, question
 from rescind.cli import main as entry
 from rescind.cli import progress
-from rescind.cli.forget_given import unlearner
 from rescind.core import doing
 from rescind.core.records import Erase
 from rescind.errors import ConfigError
-from rescind.experiments.forget_run import answer
 from rescind.experiments.learning_run import run_cell
 from rescind.experiments.recipe import Cell, DataSettings, RunSettings, SharingSettings
 from rescind.methods.sharing.fedshare import FedShare

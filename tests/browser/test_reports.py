@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rescind.audits.finding import VERDICTS, Finding
-from rescind.forgetting.receipt import Asked, Done, Kept, issue
-from rescind.forgetting.receipt_html import page as receipt_page
+from rescind.receipts.page import page as receipt_page
+from rescind.receipts.receipt import Asked, Done, Kept, issue
 from rescind.reporting import charts
 from rescind.reporting.html import Page
 

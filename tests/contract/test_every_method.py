@@ -31,9 +31,9 @@ from rescind.data.simulated_lending import draw_groups, draw_share
 from rescind.errors import BoundaryError
 from rescind.forgetting.forget import forget
 from rescind.forgetting.purge import traces
-from rescind.forgetting.receipt import canonical
-from rescind.forgetting.verify import verify
 from rescind.privacy import keys
+from rescind.receipts.receipt import canonical
+from rescind.receipts.verify import verify
 from rescind.storage.checkpoints import Checkpoints, resume
 from rescind.storage.federations import load_federation, save_federation
 from rescind.storage.kinds import MODELS

@@ -10,8 +10,8 @@ import pytest
 from rescind.core.claims import ITEMS
 from rescind.core.labels import WORN
 from rescind.core.records import Erase, Records
-from rescind.forgetting.receipt import Asked, Done, Receipt, issue
-from rescind.forgetting.receipt_words import ROWS, badges, level_says
+from rescind.receipts.receipt import Asked, Done, Receipt, issue
+from rescind.receipts.words import ROWS, badges, level_says
 
 ROOT = Path(__file__).parents[2]
 DONE = Done({"name": "imported data"}, ROWS, "L1", "", "", "", "", 0, 0, {}, 0.1)
@@ -78,8 +78,8 @@ def test_a_record_is_a_row_and_digests_are_named(of_rows: Receipt) -> None:
 
 def test_words_that_a_receipt_marks_and_names_are_in_the_glossary() -> None:
     from rescind.core.claims import CASE
-    from rescind.forgetting.receipt import STATEMENTS
     from rescind.privacy.sealing import BOUND, SEALED, band
+    from rescind.receipts.receipt import STATEMENTS
 
     assert f"`{band(42)}`" in meaning("band")
     assert f"(`{SEALED}`)" in meaning("sealed")

@@ -20,9 +20,9 @@ from typer.testing import CliRunner
 from page_blocks import blocks
 from rescind.cli import app
 from rescind.errors import RescindError
-from rescind.forgetting.receipt_log import key_of, log_receipt, open_log
 from rescind.privacy import keys
 from rescind.proof.witness import Witness, request_body
+from rescind.receipts.log import key_of, log_receipt, open_log
 from rescind.storage.federations import load_federation
 
 PAGE = "docs/receipts.md"

@@ -15,12 +15,12 @@ from rescind.core.federation import Federation
 from rescind.core.records import Erase, Event, Share, Unshare, Withdraw
 from rescind.errors import ConfigError
 from rescind.experiments.recipe import read
-from rescind.forgetting.claims import AFTER, check, sum_digest
 from rescind.forgetting.forget import forget
 from rescind.methods.additive.blend import Blend
 from rescind.methods.additive.gram import Gram
 from rescind.methods.baselines.softmax import Softmax
 from rescind.models.bag import Bag
+from rescind.receipts.claims import AFTER, check, sum_digest
 from worlds import lendable, next_block, tiny_holdings
 
 BLEND = Blend(model=Bag(dim=4), clients_per_round=3, server_rate=0.05, ridge=5.0, share=0.7)

@@ -18,7 +18,6 @@ from rescind.core.executor import InProcess, OneByOne
 from rescind.core.federation import Federation
 from rescind.core.records import Erase, Share, Unshare, Withdraw
 from rescind.errors import ConfigError
-from rescind.forgetting.claims import EPSILON, NEXT, PUBLISHED, sum_digest
 from rescind.methods.additive import _additive as gram_events
 from rescind.methods.additive import _release as gram_release
 from rescind.methods.additive import gram as gram_method
@@ -29,6 +28,7 @@ from rescind.methods.additive._solving import Ridge
 from rescind.methods.additive.gram import Gram
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.privacy.gaussian import epsilon_of
+from rescind.receipts.claims import EPSILON, NEXT, PUBLISHED, sum_digest
 from rescind.storage.federations import load_federation, save_federation
 from rescind.storage.run_folder import read_facts, write_facts
 from worlds import lendable, next_block, tiny_holdings

@@ -16,7 +16,6 @@ from rescind.core import params
 from rescind.core.federation import Federation
 from rescind.core.records import Share, Withdraw
 from rescind.errors import ConfigError
-from rescind.forgetting.claims import EPSILON, NEXT, PUBLISHED, sum_digest
 from rescind.forgetting.forget import forget
 from rescind.methods.additive import gram as gram_method
 from rescind.methods.additive._additive import NONE_LEFT
@@ -33,6 +32,7 @@ from rescind.methods.additive.seq_gram import SeqGram
 from rescind.methods.unlearning.retrain import Retrain
 from rescind.privacy.gaussian import epsilon_of
 from rescind.privacy.schedules import noise_of, reach, root
+from rescind.receipts.claims import EPSILON, NEXT, PUBLISHED, sum_digest
 from rescind.storage.federations import load_federation, save_federation
 from rescind.storage.run_folder import write_facts
 from worlds import lendable, next_block, tiny_holdings

@@ -19,7 +19,6 @@ from rescind.core.records import Erase, Event, Withdraw
 from rescind.data import Dataset, import_file
 from rescind.data.sequences import in_order, next_item
 from rescind.errors import ConfigError, DataError
-from rescind.forgetting.claims import sum_digest
 from rescind.methods.additive import _ordered as ordered
 from rescind.methods.additive._notes import Listed
 from rescind.methods.additive._ordered import Nearness
@@ -30,6 +29,7 @@ from rescind.methods.additive.seq_gram import SeqGram
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.methods.baselines.popularity import Popularity
 from rescind.models.mf import MF
+from rescind.receipts.claims import sum_digest
 
 
 def interactions(rows: list[tuple[int, int, int]], name: str = "trial") -> Dataset:

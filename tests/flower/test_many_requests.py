@@ -35,9 +35,9 @@ from rescind.flower.silo.recommend import recommend_to
 from rescind.flower.silo.storage import Store
 from rescind.flower.wire.messages import Letter, pack_error
 from rescind.flower.wire.steps import HELD
-from rescind.forgetting import receipt
-from rescind.forgetting.verify import verify
 from rescind.privacy import keys
+from rescind.receipts import receipt
+from rescind.receipts.verify import verify
 
 pytestmark = pytest.mark.flower
 

@@ -22,8 +22,8 @@ from rescind.flower.server.serve import serve
 from rescind.flower.silo.data_source import RecipeData
 from rescind.flower.silo.node import Node
 from rescind.flower.silo.storage import Store
-from rescind.forgetting import receipt
-from rescind.forgetting.receipt import Done
+from rescind.receipts import receipt
+from rescind.receipts.receipt import Done
 
 pytestmark = pytest.mark.flower
 

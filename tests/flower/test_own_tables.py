@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 pytest.importorskip("flwr")
 
 from flwr.app import Message
+from rescind.forgetting.data_erasure import erase
 
 from flower.deployments import free_port
 from flower.grids import FIRST, InMemory
@@ -46,8 +47,7 @@ from rescind.flower.silo.recommend import recommend_to
 from rescind.flower.silo.storage import Store
 from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.steps import HELD
-from rescind.forgetting.data_erasure import erase
-from rescind.forgetting.receipt import digest, parse
+from rescind.receipts.receipt import digest, parse
 
 pytestmark = pytest.mark.flower
 

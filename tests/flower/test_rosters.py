@@ -36,7 +36,6 @@ from rescind.flower.silo.node import Node
 from rescind.flower.silo.secure_sum import Masks
 from rescind.flower.silo.storage import Store
 from rescind.forgetting import roster as publishing
-from rescind.forgetting.receipt_log import key_of, open_log
 from rescind.methods.additive.gram import Gram
 from rescind.privacy import keys
 from rescind.proof import roster, signed_lines
@@ -44,6 +43,7 @@ from rescind.proof.log_folder import LogFolder
 from rescind.proof.roster import Public, digest, split, to_bytes
 from rescind.proof.signed_lines import Signed
 from rescind.proof.sum_hash import line_of
+from rescind.receipts.log import key_of, open_log
 from worlds import tiny_holdings
 
 pytestmark = pytest.mark.flower

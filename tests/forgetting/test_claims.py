@@ -15,18 +15,7 @@ from rescind.core.federation import Federation
 from rescind.core.records import Erase, Event, Records, Share, Unshare, Withdraw
 from rescind.core.world import Host
 from rescind.errors import ConfigError, DataError
-from rescind.forgetting.claims import (
-    AFTER,
-    BEFORE,
-    NEXT,
-    OPEN,
-    check,
-    sum_digest,
-)
 from rescind.forgetting.forget import forget
-from rescind.forgetting.parts import PEOPLE
-from rescind.forgetting.receipt import Issued, sealed, write
-from rescind.forgetting.receipt_html import page
 from rescind.methods.additive._additive import rebuilt
 from rescind.methods.additive._pairs import weight_of
 from rescind.methods.additive.gram import Gram
@@ -34,6 +23,17 @@ from rescind.methods.additive.local_gram import LocalGram
 from rescind.methods.additive.seq_gram import SeqGram
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
+from rescind.receipts.claims import (
+    AFTER,
+    BEFORE,
+    NEXT,
+    OPEN,
+    check,
+    sum_digest,
+)
+from rescind.receipts.page import page
+from rescind.receipts.parts import PEOPLE
+from rescind.receipts.receipt import Issued, sealed, write
 from rescind.storage.federations import save_federation
 from worlds import lendable, next_block, tiny_holdings
 

@@ -8,9 +8,9 @@ import pytest
 
 from rescind.core.claims import COMPLETES, CONFIRMED, WAITED_FOR
 from rescind.core.records import Erase, Event, Records, Withdraw
-from rescind.forgetting.receipt import Done, canonical, digest, issue
-from rescind.forgetting.verify import verify, verify_all
 from rescind.privacy import keys
+from rescind.receipts.receipt import Done, canonical, digest, issue
+from rescind.receipts.verify import verify, verify_all
 
 ERASE = Erase(Records.of([3, 3, 5], [1, 9, 9], [100, 200, 300]))
 

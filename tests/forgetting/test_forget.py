@@ -19,13 +19,13 @@ from rescind.errors import BoundaryError, ConfigError
 from rescind.forgetting.forget import Evidence, forget
 from rescind.forgetting.pipeline import CostMeter
 from rescind.forgetting.purge import inventory, purge, traces
-from rescind.forgetting.receipt import issue
-from rescind.forgetting.verify import verify
 from rescind.methods._lent_graph.graph import _KNOWN
 from rescind.methods.additive.gram import Gram
 from rescind.methods.sharing.fedshare import FedShare
 from rescind.models.lightgcn import LightGCN
 from rescind.privacy.keys import own_public_key
+from rescind.receipts.receipt import issue
+from rescind.receipts.verify import verify
 from worlds import lendable, tiny_holdings
 
 METHOD = FedShare(
@@ -192,7 +192,7 @@ def test_one_who_never_took_part_costs_nothing():
 
 
 def test_the_receipt_verifies_and_the_next_one_is_chained(tmp_path):
-    from rescind.forgetting.receipt import Issued, canonical, write
+    from rescind.receipts.receipt import Issued, canonical, write
 
     fed = begin()
     event = Unshare(canary(fed)[:2])

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 import torch
+from rescind.cli.forget_papers import file_names, write_parts
 
 from rescind.audits.finding import Finding
-from rescind.cli.forget_papers import file_names, write_parts
 from rescind.core.labels import Labels
 from rescind.core.records import Erase, EraseEdges, Records, Unshare, Withdraw
 from rescind.errors import ConsentError, DataError
-from rescind.forgetting import receipt
-from rescind.forgetting.parts import PEOPLE, covers_names, proof_of, proof_text, proofs, read_proof
-from rescind.forgetting.receipt import Done
+from rescind.receipts import receipt
+from rescind.receipts.parts import PEOPLE, covers_names, proof_of, proof_text, proofs, read_proof
+from rescind.receipts.receipt import Done
 
 PEOPLE_IN_BATCH = 170
 

@@ -19,8 +19,12 @@ from rescind.cli import main
 from rescind.core.labels import Labels
 from rescind.core.records import Erase, Records, Unshare, Withdraw
 from rescind.errors import ConfigError, DataError
-from rescind.forgetting.parts import PEOPLE, proof_of, proof_text
-from rescind.forgetting.receipt import (
+from rescind.privacy import keys
+from rescind.receipts.how_to_check import READ_THIS, WITHOUT_THIS_PROGRAM
+from rescind.receipts.log import key_of, log_if_possible, open_log
+from rescind.receipts.page import page
+from rescind.receipts.parts import PEOPLE, proof_of, proof_text
+from rescind.receipts.receipt import (
     NOT_COVERED,
     Done,
     Kept,
@@ -33,11 +37,7 @@ from rescind.forgetting.receipt import (
     signed_bytes,
     write,
 )
-from rescind.forgetting.receipt_check import READ_THIS, WITHOUT_THIS_PROGRAM
-from rescind.forgetting.receipt_html import page
-from rescind.forgetting.receipt_log import key_of, log_if_possible, open_log
-from rescind.forgetting.verify import Check, Verification, verify
-from rescind.privacy import keys
+from rescind.receipts.verify import Check, Verification, verify
 from rescind.storage.events import event_text, read_event
 
 DONE = Done(

@@ -10,11 +10,11 @@ import pytest
 
 from rescind.audits.finding import VERDICTS, Finding
 from rescind.core.claims import ITEMS, NEXT, RELEASE
-from rescind.forgetting.receipt import LEVELS, Asked, Done, Receipt, issue
-from rescind.forgetting.receipt_html import page
-from rescind.forgetting.receipt_pictures import CHECKED, INFLUENCE, lines, steps
-from rescind.forgetting.receipt_terms import TERMS
-from rescind.forgetting.receipt_words import (
+from rescind.receipts.page import page
+from rescind.receipts.pictures import CHECKED, INFLUENCE, lines, steps
+from rescind.receipts.receipt import LEVELS, Asked, Done, Receipt, issue
+from rescind.receipts.terms import TERMS
+from rescind.receipts.words import (
     ROWS,
     badges,
     level_says,

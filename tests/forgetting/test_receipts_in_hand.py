@@ -17,13 +17,13 @@ from rescind.cli import main
 from rescind.core.claims import CONFIRMED
 from rescind.core.records import Withdraw
 from rescind.errors import DataError
-from rescind.forgetting.receipt import Asked, Done, Receipt, canonical, digest, issue, write
-from rescind.forgetting.receipt_check import WITHOUT_THIS_PROGRAM
-from rescind.forgetting.receipt_html import NO_CHAIN, SIMULATED, page
-from rescind.forgetting.receipt_log import log_if_possible
-from rescind.forgetting.receipt_words import ROWS
-from rescind.forgetting.verify import verify
 from rescind.privacy import keys
+from rescind.receipts.how_to_check import WITHOUT_THIS_PROGRAM
+from rescind.receipts.log import log_if_possible
+from rescind.receipts.page import NO_CHAIN, SIMULATED, page
+from rescind.receipts.receipt import Asked, Done, Receipt, canonical, digest, issue, write
+from rescind.receipts.verify import verify
+from rescind.receipts.words import ROWS
 from rescind.storage.events import event_text
 
 OF_A_RUN = Done(
@@ -214,6 +214,6 @@ def test_what_contradicts_the_receipt_is_no_mix_up_of_files(rescind, two, monkey
     def contradicts(*_: object) -> None:
         raise DataError("its sealed part contradicts what it says in the open.")
 
-    monkeypatch.setattr("rescind.forgetting.verify.opened", contradicts)
+    monkeypatch.setattr("rescind.receipts.verify.opened", contradicts)
     code, said = rescind("verify", path, "--event-key", key)
     assert (code, STRONG in said, MIXED in said) == (1, True, False), said

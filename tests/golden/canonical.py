@@ -6,8 +6,8 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from rescind.forgetting.receipt import Receipt, opened, parse
 from rescind.privacy.keys import read_secret
+from rescind.receipts.receipt import Receipt, opened, parse
 
 SHORT = 12
 """Hexadecimal digits of a digest that are kept."""

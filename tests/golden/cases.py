@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from rescind.forgetting.run_chain import current
 from tests.golden.matrix import OTHER, WHO, Ask, Mouth, bare, first_items
 from tests.golden.shop import CELL, RUN, ByForget, ByQueue, ByRows, of_model
 from tests.golden.silos import OverSilos
@@ -21,7 +22,6 @@ from tests.golden.silos import OverSilos
 from flower.served import SHOP
 from rescind.experiments.cell import Cell, DataSettings, RunSettings
 from rescind.experiments.learning_run import run_cell
-from rescind.forgetting.run_chain import current
 from rescind.methods.additive.gram import Gram
 
 LEAVE = Ask("leave", (WHO,), {WHO: first_items(WHO)})

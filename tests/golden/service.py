@@ -21,8 +21,8 @@ from tests.golden.matrix import (
 
 from doors import Browser, House, opened
 from fresh_tables import written_down
-from rescind.forgetting.receipt import opened as with_key
-from rescind.forgetting.receipt import parse
+from rescind.receipts.receipt import opened as with_key
+from rescind.receipts.receipt import parse
 
 KEY = "5a" * 32
 """Opens the exact numbers of each receipt; a person chooses it."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from rescind.forgetting.run_chain import current
 from tests.golden.canonical import SHORT, read_receipt
 from tests.golden.matrix import LATER, After, Ask, Mouth, NotOffered, Reply, rows
 from typer.testing import CliRunner, Result
@@ -19,7 +20,6 @@ from rescind.data.blocklist import Blocklist
 from rescind.data.erasing import items_of
 from rescind.experiments.cell import Cell, DataSettings, RunSettings, SharingSettings
 from rescind.experiments.learning_run import run_cell
-from rescind.forgetting.run_chain import current
 from rescind.methods.additive.gram import Gram
 from rescind.storage.federations import load_federation
 from rescind.storage.run_folder import MOVED

@@ -14,14 +14,14 @@ from fabricated import made
 from ledgers import difference, done, joined, take_back
 from rescind.audits.finding import Finding, counted
 from rescind.errors import DataError
-from rescind.forgetting import receipt as receipts
-from rescind.privacy.sealing import band
-from rescind.forgetting.verify import verify
 from rescind.ledger import fulfilment, releasing, tables
 from rescind.ledger.book import Ledger
 from rescind.ledger.generation_audit import audited
 from rescind.ledger.lending import Lend, TakeBack
 from rescind.ledger.release_audit import FEWEST, with_lost
+from rescind.privacy.sealing import band
+from rescind.receipts import receipt as receipts
+from rescind.receipts.verify import verify
 from served import ITEMS, likes, opened, rows
 
 KEY = bytes(range(32))

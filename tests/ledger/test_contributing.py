@@ -22,7 +22,6 @@ from rescind.core.federation import Federation
 from rescind.core.holdings import Holdings
 from rescind.core.records import Records, Share
 from rescind.errors import ConsentError, DataError
-from rescind.forgetting.claims import sum_digest
 from rescind.ledger import tables
 from rescind.ledger.backup import back_up, plan, restore
 from rescind.ledger.book import Ledger
@@ -37,6 +36,7 @@ from rescind.ledger.quarantine import Quarantine
 from rescind.ledger.tables import named_slots
 from rescind.methods.additive._live_release import Form
 from rescind.methods.additive._live_sum import weight_of
+from rescind.receipts.claims import sum_digest
 
 ITEMS = len(CATALOGUE)
 PLACES = st.sets(st.integers(0, ITEMS - 1), max_size=6)

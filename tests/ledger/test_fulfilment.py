@@ -20,18 +20,18 @@ from rescind.audits.finding import Finding
 from rescind.cli import app
 from rescind.core.claims import AFTER, ENTRY, OPERATOR, PEOPLE, RELEASE, SOFTWARE
 from rescind.errors import DataError
-from rescind.forgetting import receipt as receipts
-from rescind.forgetting.receipt_html import page
-from rescind.privacy.sealing import BOUND, band, fits, run_key, sealed
-from rescind.forgetting.verify import verify
 from rescind.ledger import fulfilment, tables
 from rescind.ledger.book import Ledger
 from rescind.ledger.catalogue import Catalogue
 from rescind.ledger.lending import TakeBack
 from rescind.ledger.options import Options
 from rescind.privacy import keys
+from rescind.privacy.sealing import BOUND, band, fits, run_key, sealed
 from rescind.proof.changes import statement
 from rescind.proof.notes import Proof
+from rescind.receipts import receipt as receipts
+from rescind.receipts.page import page
+from rescind.receipts.verify import verify
 
 CATALOGUE = Catalogue([f"film-{n}" for n in range(20)])
 START = datetime(2026, 11, 16, 12, tzinfo=UTC)

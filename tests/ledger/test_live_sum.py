@@ -20,7 +20,6 @@ from rescind.core.holdings import Holdings
 from rescind.core.records import Records, Share, Unshare
 from rescind.core.tasks.metrics import top_k
 from rescind.errors import ConfigError, DataError
-from rescind.forgetting.claims import sum_digest
 from rescind.methods.additive import _live_sum
 from rescind.methods.additive._live_inverse import InstantSum, LiveInverse
 from rescind.methods.additive._live_release import (
@@ -34,6 +33,7 @@ from rescind.methods.additive._live_release import (
 )
 from rescind.methods.additive._live_sum import NOBODY, LiveSum, Moved, added_up
 from rescind.methods.additive._solving import Solving
+from rescind.receipts.claims import sum_digest
 
 PEOPLE, ITEMS = 80, 50
 TUNED = Form(neighbours=12, min_count=4)

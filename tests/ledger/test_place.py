@@ -77,7 +77,7 @@ def elsewhere(left_behind: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     shown = SimpleNamespace(log=SimpleNamespace(note=""))
     monkeypatch.setattr("rescind.proof.roster.Public.read", lambda folder: shown)
     monkeypatch.setattr("rescind.proof.roster.check", lambda *given: [])
-    monkeypatch.setattr("rescind.forgetting.receipt_log.own_key_under", lambda note: None)
+    monkeypatch.setattr("rescind.receipts.log.own_key_under", lambda note: None)
     return state
 
 

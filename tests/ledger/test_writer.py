@@ -15,12 +15,12 @@ from sqlalchemy.exc import DBAPIError
 
 from ledgers import CATALOGUE, done, joined, lent, opened, take_back, ticking
 from rescind.errors import ConfigError, ConsentError, DataError
-from rescind.privacy.sealing import sealed
 from rescind.ledger import tables
 from rescind.ledger.batch import Answer, Batch, Once
 from rescind.ledger.book import Ledger
 from rescind.ledger.errors import Busy, Closing, KeyReused, NotThere, StillRunning, VersionConflict
 from rescind.ledger.lending import Join, Lend, TakeBack
+from rescind.privacy.sealing import sealed
 from rescind.proof.changes import statement
 from rescind.proof.tlog import root_of
 

@@ -15,7 +15,6 @@ from rescind.core.guards import Clip
 from rescind.core.records import Withdraw
 from rescind.errors import ConfigError, DataError
 from rescind.experiments.peeling_attack import peel
-from rescind.forgetting.claims import sum_digest
 from rescind.methods.additive._pairs import square
 from rescind.methods.additive._solving import half
 from rescind.methods.additive.gram import Gram
@@ -26,6 +25,7 @@ from rescind.privacy import shared_sums
 from rescind.privacy.shared_sums import SharedSums
 from rescind.privacy.shares import PRIME, checksum, client_shares, expanded, opened
 from rescind.privacy.two_servers import TwoServers
+from rescind.receipts.claims import sum_digest
 from rescind.storage.federations import load_federation, save_federation
 from worlds import next_block, tiny_holdings
 

@@ -14,12 +14,12 @@ from rescind.cli import app
 from rescind.core.federation import Federation
 from rescind.core.labels import Labels
 from rescind.core.records import Withdraw
-from rescind.forgetting.receipt_log import key_of, open_log
 from rescind.forgetting.roster import Outdated, Seeds, audit, catalogue_of, lines_of, publish
 from rescind.methods.additive.gram import Gram
 from rescind.privacy import keys
 from rescind.proof.log_folder import NAMES, LogFolder
 from rescind.proof.roster import Public
+from rescind.receipts.log import key_of, open_log
 from worlds import tiny_holdings
 
 ITEMS = 14

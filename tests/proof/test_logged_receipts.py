@@ -13,8 +13,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from rescind.cli import main
 from rescind.core.records import Erase, Records
-from rescind.forgetting.receipt import Done, canonical, issue
-from rescind.forgetting.receipt_log import (
+from rescind.privacy import keys
+from rescind.proof.log_folder import CHANGE, ENTRIES, RECEIPT, LogFolder, entry_of
+from rescind.proof.notes import LOG, WITNESS, Key
+from rescind.proof.witness import Witness, request_body
+from rescind.receipts.log import (
     check_proof,
     key_of,
     log_if_possible,
@@ -22,11 +25,8 @@ from rescind.forgetting.receipt_log import (
     open_log,
     proof_path,
 )
-from rescind.forgetting.verify import verify as verified
-from rescind.privacy import keys
-from rescind.proof.log_folder import CHANGE, ENTRIES, RECEIPT, LogFolder, entry_of
-from rescind.proof.notes import LOG, WITNESS, Key
-from rescind.proof.witness import Witness, request_body
+from rescind.receipts.receipt import Done, canonical, issue
+from rescind.receipts.verify import verify as verified
 
 DONE = Done(
     method={"name": "Gram"}, unlearning="Subtract", level="L3", world_before="a", world_after="b",

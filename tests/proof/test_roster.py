@@ -12,7 +12,6 @@ from rescind.core.federation import Federation
 from rescind.core.records import Erase, Event, Share, Unshare, Withdraw
 from rescind.errors import ConfigError, DataError
 from rescind.forgetting import roster as publishing
-from rescind.forgetting.receipt_log import key_of, open_log
 from rescind.forgetting.roster import Seeds, audit, lines_of, publish
 from rescind.methods.additive.gram import Gram
 from rescind.methods.additive.local_gram import LocalGram
@@ -28,6 +27,7 @@ from rescind.proof.roster import (
     own_line,
     split,
 )
+from rescind.receipts.log import key_of, open_log
 from worlds import lendable, next_block, tiny_holdings
 
 TRIALS = 12

@@ -16,12 +16,12 @@ from fastapi.testclient import TestClient
 from rescind.cli import main
 from rescind.cli.witness import witnessing
 from rescind.errors import DataError
-from rescind.forgetting.receipt_log import open_log
 from rescind.privacy import keys
 from rescind.proof.log_folder import CHANGE, LogFolder, entry_of
 from rescind.proof.notes import Checkpoint, signed
 from rescind.proof.roster import Public
 from rescind.proof.tlog import Tree, leaf_hash
+from rescind.receipts.log import open_log
 from rescind.service.logged import router
 
 RECIPE = """
@@ -289,7 +289,7 @@ def test_the_log_is_served_as_tiles() -> None:
 
 def test_checking_loads_no_torch(tmp_path: Path) -> None:
     code = (
-        "import sys, rescind.cli, rescind.cli.log, rescind.forgetting.receipt_log, "
+        "import sys, rescind.cli, rescind.cli.log, rescind.receipts.log, "
         "rescind.proof.roster, rescind.proof.witness_http, rescind.service.logged; "
         "print('torch' in sys.modules)"
     )

@@ -14,16 +14,16 @@ from rescind.core import params
 from rescind.core.federation import Federation
 from rescind.core.records import Withdraw
 from rescind.errors import DataError
-from rescind.forgetting.claims import AFTER, sum_digest
 from rescind.forgetting.forget import forget
 from rescind.forgetting.purge import inventory
-from rescind.forgetting.receipt import Receipt, canonical, issue, opened, parse, signed_bytes, write
-from rescind.privacy.sealing import band, decrypt, encrypt, fits, run_key
-from rescind.forgetting.verify import verify, verify_all
 from rescind.methods.additive.gram import Gram
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
 from rescind.privacy import keys
+from rescind.privacy.sealing import band, decrypt, encrypt, fits, run_key
+from rescind.receipts.claims import AFTER, sum_digest
+from rescind.receipts.receipt import Receipt, canonical, issue, opened, parse, signed_bytes, write
+from rescind.receipts.verify import verify, verify_all
 from rescind.storage.events import read_event
 from worlds import tiny_holdings
 
@@ -298,7 +298,7 @@ def test_a_forged_receipt_of_any_name_is_found_in_a_folder(tmp_path, verified):
 
 
 def test_what_cannot_be_read_in_a_folder_is_counted_and_not_called_a_receipt(tmp_path, verified):
-    from rescind.forgetting.receipt import LARGEST
+    from rescind.receipts.receipt import LARGEST
 
     (tmp_path / "first.json").write_bytes(chained())
     (tmp_path / "half.json").write_bytes(chained()[:200])
@@ -347,7 +347,7 @@ def test_the_last_line_about_a_folder_names_a_gap_in_the_chain(tmp_path, verifie
 
 
 def test_a_receipt_that_lies_elsewhere_is_no_gap_for_whoever_logged_it(tmp_path, verified):
-    from rescind.forgetting.receipt_log import log_receipt, open_log
+    from rescind.receipts.log import log_receipt, open_log
 
     first = chained()
     place, elsewhere = tmp_path / "here", tmp_path / "first.json"

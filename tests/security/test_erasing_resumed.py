@@ -7,17 +7,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from rescind.forgetting.data_erasure import erase, finish
 
 from rescind.core import files
 from rescind.data import erasing
 from rescind.data.importing import import_file, imported_folder, load_imported
 from rescind.errors import DataError
 from rescind.forgetting import data_erasure
-from rescind.forgetting.data_erasure import erase, finish
-from rescind.forgetting.receipt import opened, parse
-from rescind.forgetting.receipt_log import open_log
-from rescind.forgetting.verify import verify
 from rescind.privacy import keys
+from rescind.receipts.log import open_log
+from rescind.receipts.receipt import opened, parse
+from rescind.receipts.verify import verify
 
 ANNA, BEN, ONLY_HERS = "anna-7f3a9c51", "ben-0b6d2e88", "film-e2d8b640"
 STATED = ".erasing.mine"

@@ -16,8 +16,8 @@ import pytest
 
 import killing
 from killing import TINY, Nursery, files, nursery, saved
-from rescind.forgetting.verify import verify
 from rescind.privacy import keys
+from rescind.receipts.verify import verify
 from rescind.storage.federations import load_federation
 
 USER = "7"

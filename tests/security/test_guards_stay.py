@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from rescind.experiments.forget_run import answer
 
 import rescind as rs
 from rescind.core.executor import InProcess
@@ -17,7 +18,6 @@ from rescind.core.records import Withdraw
 from rescind.core.update import Sum, Update
 from rescind.errors import ConfigError
 from rescind.experiments.counterfactual import open_run
-from rescind.experiments.forget_run import answer
 from rescind.experiments.learning_run import run_cell
 from rescind.experiments.recipe import Cell, DataSettings, GuardSettings, RunSettings
 from rescind.methods.additive.gram import Gram

@@ -34,11 +34,11 @@ from rescind.flower.server import receipts
 from rescind.forgetting import exactness
 from rescind.forgetting.forget import Evidence, forget
 from rescind.forgetting.pipeline import claimed_by, unlearn_and_purge
-from rescind.forgetting.receipt_words import badges, level_says, sentences
 from rescind.methods.additive.gram import Gram
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.methods.unlearning.retrain import Retrain
 from rescind.models.mf import MF
+from rescind.receipts.words import badges, level_says, sentences
 from worlds import lendable, tiny_holdings
 
 HERE = Path(__file__)

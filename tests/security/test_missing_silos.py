@@ -26,15 +26,15 @@ from rescind.flower.silo.node import Node
 from rescind.flower.silo.storage import Store
 from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.steps import HELD
-from rescind.forgetting import receipt
 from rescind.forgetting.pipeline import unlearn_and_purge
-from rescind.forgetting.receipt_words import level_says
-from rescind.privacy.sealing import fits
-from rescind.forgetting.verify import verify
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.methods.unlearning.retrain import Retrain
 from rescind.models.mf import MF
 from rescind.privacy import keys
+from rescind.privacy.sealing import fits
+from rescind.receipts import receipt
+from rescind.receipts.verify import verify
+from rescind.receipts.words import level_says
 from worlds import lendable, tiny_holdings
 
 pytestmark = pytest.mark.flower

@@ -9,11 +9,11 @@ import pytest
 
 import page_vectors
 from rescind.errors import RescindError
-from rescind.forgetting.verify import verify
 from rescind.methods.additive import _live_release as live_release
 from rescind.methods.additive._live_sum import NOBODY, Items, LiveSum, added_up
 from rescind.proof.notes import LOG, WITNESS, Key, Proof
 from rescind.proof.tlog import extends, leaf_hash, root_of
+from rescind.receipts.verify import verify
 
 VECTORS = page_vectors.read()
 

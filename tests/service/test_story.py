@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from doors import Agent, House, opened
-from rescind.forgetting.receipt import opened as exactly
-from rescind.forgetting.receipt import parse
-from rescind.forgetting.verify import verify
 from rescind.ledger.backup import back_up, restore
 from rescind.ledger.fulfilment import Issue
 from rescind.ledger.options import Options
 from rescind.proof.log_folder import RECEIPT, entry_of
 from rescind.proof.notes import LOG, Key, Proof
+from rescind.receipts.receipt import opened as exactly
+from rescind.receipts.receipt import parse
+from rescind.receipts.verify import verify
 from rescind.service import chores, learning, receipts, statuses
 from rescind.service.problems import Problem
 

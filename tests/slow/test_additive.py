@@ -14,9 +14,9 @@ from rescind.core.records import Erase, Event, Join, Share, Unshare, Withdraw
 from rescind.core.tasks.metrics import top_k
 from rescind.data import load
 from rescind.data.simulated_lending import draw_groups, draw_regret, draw_share
-from rescind.forgetting.claims import sum_digest
 from rescind.forgetting.examine import examine
 from rescind.methods.additive.gram import Gram
+from rescind.receipts.claims import sum_digest
 
 pytestmark = [pytest.mark.slow, pytest.mark.data]
 

@@ -14,13 +14,13 @@ from typing import TypeVar
 
 import pytest
 import torch
+from rescind.forgetting.run_chain import current
 from typer.testing import CliRunner, Result
 
 from rescind.cli import app
 from rescind.data.importing import append_file, import_file
 from rescind.experiments.cell import Cell, DataSettings, RunSettings
 from rescind.experiments.learning_run import run_cell
-from rescind.forgetting.run_chain import current
 from rescind.methods.additive.gram import Gram
 from rescind.storage.federations import load_federation
 

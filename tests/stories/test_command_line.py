@@ -33,9 +33,9 @@ from rescind.experiments import learning_run as experiment
 from rescind.experiments import recipe_file
 from rescind.experiments.recipe import Cell, DataSettings, RunSettings, read
 from rescind.experiments.tables import collect
-from rescind.forgetting.receipt import opened, parse
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.privacy.keys import read_secret
+from rescind.receipts.receipt import opened, parse
 
 RECIPE = """
 title = "A small table"

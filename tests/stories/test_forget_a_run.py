@@ -11,19 +11,19 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from rescind.experiments.forget_run import answer, read_request
+from rescind.experiments.read_request import NamedRecords
 
 from rescind.core.clock import Clock
 from rescind.data import Dataset
 from rescind.data.blocklist import Blocklist
 from rescind.errors import ConfigError, ConsentError, DataError
-from rescind.experiments.forget_run import answer, read_request
 from rescind.experiments.learning_run import append_facts, run_cell
-from rescind.experiments.read_request import NamedRecords
 from rescind.experiments.recipe import Cell, DataSettings, Recipe, RunSettings, SharingSettings
 from rescind.forgetting import pipeline
-from rescind.forgetting.receipt import digest
 from rescind.methods.sharing.fedshare import FedShare
 from rescind.models.lightgcn import LightGCN
+from rescind.receipts.receipt import digest
 from rescind.storage.federations import load_federation
 from rescind.storage.run_folder import read_facts
 

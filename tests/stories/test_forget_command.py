@@ -16,10 +16,10 @@ from rescind.errors import ConfigError, DataError
 from rescind.experiments.learning_run import run_cell
 from rescind.experiments.recipe import Cell, DataSettings, RunSettings, SharingSettings
 from rescind.forgetting import forget as forgetting
-from rescind.forgetting import receipt
-from rescind.forgetting.receipt_html import NOT_TO_SEND
 from rescind.methods.sharing.fedshare import FedShare
 from rescind.models.lightgcn import LightGCN
+from rescind.receipts import receipt
+from rescind.receipts.page import NOT_TO_SEND
 from rescind.reporting.progress import RoundBar
 from rescind.storage.federations import load_federation
 

@@ -6,13 +6,13 @@ import json
 from dataclasses import replace
 
 import pytest
+from rescind.experiments.forget_run import answer, read_request
 
 from graphs import tiny_graph
 from rescind.cli import main
 from rescind.core import params
 from rescind.data.blocklist import Blocklist
 from rescind.errors import ConfigError, ConsentError, DataError
-from rescind.experiments.forget_run import answer, read_request
 from rescind.experiments.learning_run import append_facts, run_cell
 from rescind.experiments.recipe import Cell, DataSettings, Recipe, RunSettings
 from rescind.methods.additive.graph_gram import SUM, GraphGram

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rescind.forgetting.succession import settle
 
 from killing import (
     PATIENCE,
@@ -32,7 +33,6 @@ from rescind.core import params
 from rescind.errors import DataError
 from rescind.experiments.learning_run import append_facts
 from rescind.experiments.recipe import read
-from rescind.forgetting.succession import settle
 from rescind.storage.checkpoints import Checkpoints, resume
 from rescind.storage.run_folder import check_finished
 

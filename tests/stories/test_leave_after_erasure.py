@@ -7,6 +7,10 @@ import shlex
 from pathlib import Path
 
 import pytest
+from rescind.experiments.forget_run import answer
+from rescind.experiments.request_log import log_lines
+from rescind.experiments.request_queue import work_through
+from rescind.forgetting.data_erasure import erase
 from typer.testing import CliRunner, Result
 
 from rescind.cli import app
@@ -16,11 +20,7 @@ from rescind.data.erasing import items_of
 from rescind.data.importing import append_file
 from rescind.experiments import leaving, request_queue
 from rescind.experiments.cell import Cell, DataSettings, RunSettings
-from rescind.experiments.forget_run import answer
 from rescind.experiments.learning_run import run_cell
-from rescind.experiments.request_log import log_lines
-from rescind.experiments.request_queue import work_through
-from rescind.forgetting.data_erasure import erase
 from rescind.methods.additive.gram import Gram
 from rescind.storage.federations import load_federation
 from shops import import_shop

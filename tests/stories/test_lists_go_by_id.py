@@ -11,16 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rescind.experiments.forget_run import answer
+from rescind.experiments.request_queue import work_through
+from rescind.forgetting.run_chain import current
 
 from rescind.data import Dataset, import_file, load, min_user
 from rescind.data.blocklist import FILE, Blocklist, place
 from rescind.data.importing import append_file
 from rescind.experiments import stream_run
 from rescind.experiments.cell import Cell, DataSettings, RunSettings
-from rescind.experiments.forget_run import answer
 from rescind.experiments.learning_run import Result, run_cell
-from rescind.experiments.request_queue import work_through
-from rescind.forgetting.run_chain import current
 from rescind.methods.additive.gram import Gram
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.methods.continual.f3crec import F3CRec

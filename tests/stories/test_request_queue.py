@@ -14,6 +14,16 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from rescind.experiments.forget_run import answer
+from rescind.experiments.left_in_others import left_in_others
+from rescind.experiments.other_runs import still_has
+from rescind.experiments.read_request import NamedRecords
+from rescind.experiments.request_files import read_all
+from rescind.experiments.request_log import log_lines, metrics_text
+from rescind.experiments.request_queue import Pass, work_through
+from rescind.experiments.request_states import due_told, open_requests, time_left
+from rescind.forgetting.run_chain import current
+from rescind.forgetting.succession import begin_learning, rerunning
 from typer.testing import CliRunner
 
 from rescind.cli import app, main
@@ -24,23 +34,13 @@ from rescind.data.importing import append_file, imported_folder
 from rescind.errors import DataError, RescindError
 from rescind.experiments import request_queue
 from rescind.experiments.cell import Cell, DataSettings, RunSettings
-from rescind.experiments.forget_run import answer
 from rescind.experiments.learning_run import run_cell
-from rescind.experiments.left_in_others import left_in_others
-from rescind.experiments.other_runs import still_has
-from rescind.experiments.read_request import NamedRecords
-from rescind.experiments.request_files import read_all
-from rescind.experiments.request_log import log_lines, metrics_text
-from rescind.experiments.request_queue import Pass, work_through
-from rescind.experiments.request_states import due_told, open_requests, time_left
 from rescind.forgetting import data_erasure
-from rescind.forgetting.receipt import opened, parse
-from rescind.forgetting.run_chain import current
-from rescind.forgetting.succession import begin_learning, rerunning
-from rescind.forgetting.verify import verify
 from rescind.methods.additive.gram import Gram
 from rescind.privacy import keys
 from rescind.privacy.keys import read_secret
+from rescind.receipts.receipt import opened, parse
+from rescind.receipts.verify import verify
 from rescind.storage.federations import load_federation
 from shops import import_shop
 

@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
+from rescind.experiments.forget_run import answer
+from rescind.experiments.read_request import NamedRecords
 from typer.testing import CliRunner
 
 from rescind.cli import app
@@ -14,9 +16,7 @@ from rescind.data.importing import import_file
 from rescind.errors import RescindError
 from rescind.experiments import prepared_data
 from rescind.experiments.cell import Cell, DataSettings, RunSettings
-from rescind.experiments.forget_run import answer
 from rescind.experiments.learning_run import run_cell
-from rescind.experiments.read_request import NamedRecords
 from rescind.experiments.recipe import SharingSettings
 from rescind.methods.additive.gram import Gram
 

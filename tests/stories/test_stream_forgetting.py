@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from rescind.experiments.forget_run import answer
 from torch import Tensor
 
 from rescind.audits.case import Case
@@ -30,17 +31,16 @@ from rescind.core.update import Sum
 from rescind.core.world import World
 from rescind.data import load
 from rescind.data.blocks import arrange, chronological
-from rescind.experiments.forget_run import answer
 from rescind.experiments.prepared_data import prepare
 from rescind.experiments.recipe import read
 from rescind.experiments.stream_run import run_cell
 from rescind.experiments.streams import Block, Blocks, Stream, StreamCheckpoints, run_stream
 from rescind.forgetting.examine import seeds_of
 from rescind.forgetting.forget import forget
-from rescind.forgetting.receipt_words import sentences
 from rescind.methods import FedAvg
 from rescind.methods.continual.f3crec import F3CRec
 from rescind.models.mf import MF
+from rescind.receipts.words import sentences
 from worlds import pairs
 
 SETTINGS: dict[str, Any] = {

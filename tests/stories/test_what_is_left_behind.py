@@ -7,17 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rescind.experiments.forget_run import Answer, answer
+from rescind.experiments.read_request import NamedRecords
+from rescind.forgetting.data_erasure import erase
 from typer.testing import CliRunner
 
 from rescind.cli import app
 from rescind.data.blocklist import place
 from rescind.data.erasing import erase_imported, items_of
 from rescind.data.importing import import_file, imported_folder
-from rescind.experiments.forget_run import Answer, answer
 from rescind.experiments.learning_run import run_cell
-from rescind.experiments.read_request import NamedRecords
 from rescind.experiments.recipe import Cell, DataSettings, RunSettings, SharingSettings
-from rescind.forgetting.data_erasure import erase
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
 

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from rescind.experiments.forget_run import answer
 
 from rescind.data.importing import append_file, import_file
 from rescind.experiments.cell import Cell, DataSettings, RunSettings
-from rescind.experiments.forget_run import answer
 from rescind.experiments.learning_run import run_cell
 from rescind.experiments.recipe import SharingSettings
 from rescind.methods.additive.gram import Gram

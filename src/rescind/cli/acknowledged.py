@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rescind.cli.given import key_given
 
 if TYPE_CHECKING:
-    from rescind.forgetting.acknowledgement import Claim
+    from rescind.receipts.acknowledgement import Claim
 
 NEEDS = "--item names a record of a service's acknowledgement. Give that with --acknowledgement."
 
@@ -26,8 +26,8 @@ def acknowledged(
         if items:
             raise ConfigError(NEEDS)
         return [], secret, ""
-    from rescind.forgetting.acknowledgement import ITS_OWN, LARGEST, claims, read
     from rescind.proof.notes import LOG
+    from rescind.receipts.acknowledgement import ITS_OWN, LARGEST, claims, read
 
     try:
         with open(path, "rb") as file:

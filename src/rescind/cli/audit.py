@@ -63,7 +63,7 @@ def command(
     from rescind.core.files import write_atomically
     from rescind.experiments.unlearners import chosen_unlearner
     from rescind.forgetting.examine import By, committed, examine, forgotten
-    from rescind.requests.holders import run_copy
+    from rescind.requests.copies import run_copy
     from rescind.requests.run_holder import Run as RunHolder
     from rescind.storage.provenance import version_of, versions
 
@@ -109,7 +109,7 @@ def _print(report: Report, unshared: bool) -> None:
     """Print the checks and the verdict. unshared: devices keep the records, and train on them"""
     from rescind.audits.battery import told_by_role
     from rescind.audits.finding import VERDICTS, legend, question
-    from rescind.forgetting.loan_words import of_the_loan
+    from rescind.receipts.loan_words import of_the_loan
     from rescind.reporting.html import word_of
 
     head = f"{'check':<18} {'verdict':<13} {'value':>8} {'retrains':>9} {'margin':>7} {'no-op':>7}"

@@ -105,7 +105,7 @@ def _of_run(run: Path, user: str) -> tuple[Rows, Sequence[str]]:
             f"{run} was learnt with Flower: the data of its users is at the silos, not here. Give "
             f"the command there, with the name of the silo's data."
         )
-    from rescind.forgetting.asked_before import AskedBefore
+    from rescind.requests.members import AskedBefore
     from rescind.storage.federations import load_federation
     from rescind.storage.learning import settle
 

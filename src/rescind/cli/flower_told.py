@@ -27,7 +27,7 @@ def answers_told(
     forgot, before: what is under "forgot" in run.json, now and before this command
     """
     from rescind.flower.run_request import silo_names
-    from rescind.forgetting.receipt_check import REQUEST
+    from rescind.receipts.how_to_check import REQUEST
 
     earlier = [one for one in forgot if one in before]
     if earlier:
@@ -49,7 +49,7 @@ def answers_told(
 
 def asked_by(receipt: Path) -> str:
     """Return whose request a receipt answers and what it names; "" if it is not known here."""
-    from rescind.forgetting.receipt_check import REQUEST
+    from rescind.receipts.how_to_check import REQUEST
 
     with suppress(OSError, ValueError, KeyError):
         request = json.loads(receipt.with_suffix(REQUEST).read_text("utf-8"))

@@ -77,7 +77,7 @@ def command(
     from rescind.home import Ledger
     from rescind.requests.adding import add_words, dataset_named
     from rescind.requests.answer import answer
-    from rescind.requests.holders import run_copy
+    from rescind.requests.copies import run_copy
 
     with Ledger.open() as ledger:
         if run is not None:
@@ -153,7 +153,7 @@ def _drawn(run: Path | None, share: float) -> list[Words]:
 def _failed(ledger: Ledger, done: list[Request]) -> bool:
     """Return whether an audit failed; print what was found."""
     from rescind.audits.finding import FAILED
-    from rescind.forgetting.receipt import parse
+    from rescind.receipts.receipt import parse
 
     verdicts = []
     for one in done:

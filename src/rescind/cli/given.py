@@ -15,7 +15,7 @@ def read_receipt(path: Path, give: str = "Give the path of a receipt.json") -> b
     give: what to give instead, if it cannot be read
     """
     from rescind.errors import DataError
-    from rescind.forgetting.receipt import LARGEST
+    from rescind.receipts.receipt import LARGEST
 
     try:
         with open(path, "rb") as file:
@@ -31,7 +31,7 @@ def check_kinds(given: dict[str, list[Path | None]]) -> None:
     given: files by the option of `rescind verify`; "" for receipts
     """
     from rescind.errors import DataError
-    from rescind.forgetting.known_files import told_otherwise
+    from rescind.receipts.known_files import told_otherwise
 
     for option, paths in given.items():
         for path in paths:
@@ -44,8 +44,8 @@ def check_kinds(given: dict[str, list[Path | None]]) -> None:
 def signing_key_given(text: str) -> str:
     """Return the public key in this text, or in the file of this name, as `ed25519:...`."""
     from rescind.errors import ConfigError
-    from rescind.forgetting.known_files import told_otherwise
     from rescind.privacy.keys import public_key
+    from rescind.receipts.known_files import told_otherwise
 
     try:
         with open(text, "rb") as file:

@@ -34,7 +34,7 @@ def key(
 
     Examples: rescind log key; rescind log key --name example.org/log
     """
-    from rescind.forgetting.receipt_log import key_of, open_log
+    from rescind.receipts.log import key_of, open_log
 
     typer.echo(str(key_of(open_log(log, name))))
 
@@ -45,8 +45,8 @@ def add(receipt: ReceiptFile, log: Log = None) -> None:
 
     Example: rescind log add receipt.json
     """
-    from rescind.forgetting.receipt import parse
-    from rescind.forgetting.receipt_log import log_receipt, open_log, proof_path
+    from rescind.receipts.log import log_receipt, open_log, proof_path
+    from rescind.receipts.receipt import parse
 
     parse(read_receipt(receipt))
     place = open_log(log)
@@ -70,8 +70,8 @@ def prove(
     Example: rescind log prove receipt.json
     """
     from rescind.core.files import write_atomically
-    from rescind.forgetting.receipt_log import proof_path
     from rescind.proof.log_folder import RECEIPT, entry_of
+    from rescind.receipts.log import proof_path
 
     place, target = _open(log), out or proof_path(receipt)
     entry = entry_of(RECEIPT, read_receipt(receipt))
@@ -131,9 +131,9 @@ def check(
     rescind log check --log public/log --log-key log.pub
     """
     from rescind.errors import DataError
-    from rescind.forgetting.receipt_log import own_key_under
     from rescind.proof.log_folder import saw
     from rescind.proof.notes import LOG, WITNESS
+    from rescind.receipts.log import own_key_under
 
     trusted = key_given(log_key, LOG) if log_key else None
     witnesses = [key_given(one, WITNESS) for one in witness or []]
@@ -188,7 +188,7 @@ def cosign(
 
 
 def _open(log: Path | None) -> LogFolder:
-    from rescind.forgetting.receipt_log import default_log
     from rescind.proof.log_folder import LogFolder
+    from rescind.receipts.log import default_log
 
     return LogFolder(log or default_log())

@@ -64,7 +64,7 @@ def _answer(
     If the run answered a request, its model and data are compared with the receipt. A federation
     that was saved by itself has no receipt.
     """
-    from rescind.forgetting.asked_before import AskedBefore
+    from rescind.requests.members import AskedBefore
     from rescind.storage.quick_lists import method_of, open_saved, recommend
 
     answered = folder != run
@@ -75,11 +75,11 @@ def _answer(
     quick = None if saved is None else recommend(saved, user, k, items)
     if saved is not None and quick is not None:
         if answered:
-            from rescind.forgetting.run_receipt import Found, check_fit
+            from rescind.receipts.of_run import Found, check_fit
 
             check_fit(run, Found.of_saved(saved))
         return quick, method_of(saved)
-    from rescind.forgetting.run_receipt import Found, check_fit
+    from rescind.receipts.of_run import Found, check_fit
     from rescind.storage.federations import load_federation
 
     fed = load_federation(folder)

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from rescind.home import Ledger, Request
     from rescind.requests.words import Words
 
-app = typer.Typer(
-    no_args_is_help=True, help="Answer what people ask: forget, with a receipt."
-)
+app = typer.Typer(no_args_is_help=True, help="Answer what people ask: forget, with a receipt.")
 Data = Annotated[str | None, Option("--data", help="The imported data. Default: the only one.")]
 User = Annotated[
     list[str] | None, Option("--user", metavar="ID", help="A person, by your id. Repeatable.")

@@ -44,8 +44,8 @@ def publish(
     from rescind.errors import DataError
     from rescind.experiments.counterfactual import open_run
     from rescind.forgetting import roster
-    from rescind.forgetting.receipt_log import open_log
     from rescind.privacy.keys import log_key
+    from rescind.receipts.log import open_log
 
     fed, place = open_run(run, repeatable=False), open_log(log)
     seeds = roster.Seeds.of(place)
@@ -105,9 +105,9 @@ def check(
     rescind roster check public --log-key log.pub --mine mine.json
     """
     from rescind.errors import DataError
-    from rescind.forgetting.receipt_log import own_key_under
     from rescind.proof import roster
     from rescind.proof.notes import LOG, WITNESS
+    from rescind.receipts.log import own_key_under
 
     trusted = key_given(log_key, LOG) if log_key else None
     witnesses = [key_given(one, WITNESS) for one in witness or []]
@@ -177,8 +177,8 @@ def mine(
     from rescind.errors import DataError
     from rescind.experiments.counterfactual import open_run
     from rescind.forgetting import roster
-    from rescind.forgetting.asked_before import AskedBefore
-    from rescind.forgetting.receipt_log import open_log
+    from rescind.receipts.log import open_log
+    from rescind.requests.members import AskedBefore
 
     fed = open_run(run, repeatable=False)
     client = AskedBefore.read(run).client(user, fed.labels, fed.world.sizes.clients)
@@ -304,9 +304,9 @@ def _check_is_run(run):
 def _audit(run, public, folder):
     from rescind.errors import DataError
     from rescind.experiments.counterfactual import open_run
-    from rescind.forgetting.receipt_log import default_log
     from rescind.forgetting.roster import Outdated, Seeds, audit
     from rescind.proof.log_folder import LogFolder
+    from rescind.receipts.log import default_log
 
     try:
         return audit(open_run(run, repeatable=False), public, Seeds.of(public.log))
@@ -335,7 +335,7 @@ def _audit_state(state, database, public):
 
 def _time_of(receipt, signers):
     from rescind.errors import ConfigError, DataError
-    from rescind.forgetting.receipt import parse
+    from rescind.receipts.receipt import parse
 
     if signers is None:
         raise ConfigError("--after asks when silos made their lines: give --silos, too.")

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rescind.core.records import Event
-    from rescind.forgetting.receipt import Receipt
-    from rescind.forgetting.verify import Check, Verification
+    from rescind.receipts.receipt import Receipt
+    from rescind.receipts.verify import Check, Verification
 
 _PROOF = "Give with --proof the path of the .tlog-proof that came with the receipt"
 _EVENT_KEY = "The key of the receipt (receipt.key), which opens its exact numbers."
@@ -102,7 +102,7 @@ def command(
     Example: rescind verify receipt.json
     """
     from rescind.errors import ConfigError
-    from rescind.forgetting.verify import verify
+    from rescind.receipts.verify import verify
 
     named = receipt
     if run is not None:
@@ -134,7 +134,7 @@ def command(
             *_logged(read_receipt(receipt), read_receipt(proof, _PROOF), log_key, witness or [])
         )
     if run is not None:
-        from rescind.forgetting.run_receipt import compare
+        from rescind.receipts.of_run import compare
 
         given = None if named is None else read_receipt(named)
         found = found.also(*compare(run, given=given))
@@ -148,8 +148,8 @@ def command(
 def _receipt_of(run: Path) -> Path:
     """Return a file with the receipt of the last answer of a run, as its home has it."""
     from rescind.errors import ConfigError
-    from rescind.forgetting.run_receipt import answered_by
     from rescind.privacy.keys import private_folder
+    from rescind.receipts.of_run import answered_by
 
     known = answered_by(run)
     if "receipt" not in known:
@@ -173,8 +173,8 @@ def _pinned(given: list[str]) -> dict[str, str]:
 
 def _logged(data: bytes, proof: bytes, log_key: str | None, witness: list[str]) -> list[Check]:
     """Check a proof with the log's key and those of witnesses."""
-    from rescind.forgetting.receipt_log import check_proof
     from rescind.proof.notes import LOG, WITNESS
+    from rescind.receipts.log import check_proof
 
     log = None if log_key is None else key_given(log_key, LOG)
     return check_proof(data, proof, log, [key_given(one, WITNESS) for one in witness])
@@ -186,7 +186,7 @@ def _claims(data: Path | None) -> list[Callable[[Receipt], Check]]:
     from rescind.storage.run_folder import model_in
 
     model_in(data)
-    from rescind.forgetting.claims import checks_with  # loads torch
+    from rescind.receipts.claims import checks_with  # loads torch
 
     return [checks_with(data)]
 
@@ -196,8 +196,8 @@ def _part(path: Path | None) -> list[Callable[[Receipt], Check]]:
     if path is None:
         return []
     from rescind.errors import DataError
-    from rescind.forgetting.parts import PEOPLE, covers_names, read_proof
-    from rescind.forgetting.verify import BY_NUMBERS, Check
+    from rescind.receipts.parts import PEOPLE, covers_names, read_proof
+    from rescind.receipts.verify import BY_NUMBERS, Check
 
     try:
         user, proof = read_proof(path.read_text(encoding="utf-8-sig"))
@@ -226,7 +226,7 @@ def _what(part: Event, receipt: Receipt) -> str:
     It names items, and a receipt counts their rows: a part of all records of a user has both.
     """
     from rescind.core.claims import ITEMS
-    from rescind.forgetting.receipt_words import NOUNS, items_and_rows, records
+    from rescind.receipts.words import NOUNS, items_and_rows, records
 
     named = getattr(part, "records", None)
     if named is None:
@@ -280,9 +280,9 @@ def _print(
     """
     from rescind.audits.finding import SAID_IN_WORDS, counted, legend, question
     from rescind.core.claims import CASE, COMPLETES, CONFIRMED, OPERATOR, SOFTWARE, WAITED_FOR
-    from rescind.forgetting import receipt_words as words
-    from rescind.forgetting.loan_words import only_the_loan, same_model
     from rescind.privacy.sealing import BOUND
+    from rescind.receipts import words
+    from rescind.receipts.loan_words import only_the_loan, same_model
     from rescind.reporting.html import word_of
 
     typer.echo(f"{'VALID' if found.valid else 'NOT VALID'}: {path}")

@@ -11,7 +11,7 @@ import typer
 from rescind.core.words import count_of
 
 if TYPE_CHECKING:
-    from rescind.forgetting.verify import Verification
+    from rescind.receipts.verify import Verification
 
 MOST_NAMES = 5
 """Names of receipts in the last line about a folder; there may be thousands."""
@@ -20,8 +20,8 @@ MOST_NAMES = 5
 def verify_folder(folder: Path, pinned: dict[str, str], as_json: bool) -> int:
     """Verify all receipts below a folder, say which ones fork, and return the exit code."""
     from rescind.errors import DataError
-    from rescind.forgetting.receipt_files import receipts_below
-    from rescind.forgetting.verify import gaps, verify_all
+    from rescind.receipts.files import receipts_below
+    from rescind.receipts.verify import gaps, verify_all
 
     files, unclear = receipts_below(folder)
     if unclear:
@@ -52,7 +52,7 @@ def _looked_up(gaps: list[str], found: dict[str, Verification]) -> tuple[list[st
 
     The receipts of an operator lie in several folders, and clean-up at night deletes some of them.
     """
-    from rescind.forgetting.receipt_log import in_own_log
+    from rescind.receipts.log import in_own_log
 
     before = {name: one.receipt.previous for name in gaps if (one := found[name]).receipt}
     logged = in_own_log(before.values())

@@ -8,7 +8,7 @@ from rescind.core.federation import Federation
 from rescind.core.labels import Recommendation
 from rescind.core.records import Records
 from rescind.forgetting.forget import Evidence
-from rescind.forgetting.verify import Check
+from rescind.receipts.verify import Check
 
 
 @dataclass(frozen=True)

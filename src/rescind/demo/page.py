@@ -9,9 +9,9 @@ from rescind.audits.battery import NO_OP
 from rescind.audits.finding import Finding, legend, question
 from rescind.core.federation import Federation
 from rescind.core.params import digest
-from rescind.forgetting import receipt_words as words
-from rescind.forgetting.receipt_pictures import steps
 from rescind.methods.baselines.popularity import Popularity
+from rescind.receipts import words
+from rescind.receipts.pictures import steps
 from rescind.reporting import charts
 from rescind.reporting.html import Badge, Page
 

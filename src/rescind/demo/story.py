@@ -26,14 +26,14 @@ from rescind.errors import DataError
 from rescind.experiments.learning_run import Result, run_cell
 from rescind.experiments.prepared_data import prepare
 from rescind.experiments.recipe import Cell, DataSettings, RunSettings, SharingSettings
-from rescind.forgetting.claims import AFTER, check, sum_digest
 from rescind.forgetting.forget import forget
-from rescind.forgetting.receipt import Issued, write
-from rescind.forgetting.receipt_html import page as page_of
-from rescind.forgetting.receipt_log import log_if_possible
 from rescind.methods.additive.gram import Gram
 from rescind.methods.baselines.popularity import Popularity
 from rescind.methods.sharing.fedshare import FedShare
+from rescind.receipts.claims import AFTER, check, sum_digest
+from rescind.receipts.log import log_if_possible
+from rescind.receipts.page import page as page_of
+from rescind.receipts.receipt import Issued, write
 from rescind.reporting import charts
 from rescind.reporting.progress import RoundBar
 from rescind.storage.events import event_text

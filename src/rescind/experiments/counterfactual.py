@@ -31,7 +31,7 @@ from rescind.core.tasks.metrics import Scores, top_k
 from rescind.errors import ConfigError, DataError
 from rescind.experiments.recipe import GuardSettings
 from rescind.forgetting.parallel import one_thread, worker_pool
-from rescind.forgetting.run_receipt import Found, check_fit
+from rescind.receipts.of_run import Found, check_fit
 from rescind.storage.federations import load_federation
 from rescind.storage.provenance import version_of, versions
 from rescind.storage.run_folder import check_finished, read_facts

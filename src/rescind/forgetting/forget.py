@@ -25,10 +25,8 @@ from rescind.core.records import Event, Unshare, Withdraw
 from rescind.core.request import Request
 from rescind.core.settings import chosen, fields_of, to_table
 from rescind.errors import ConfigError
-from rescind.forgetting import loan_words
 from rescind.forgetting.exactness import Exactness, checked, exactness
 from rescind.forgetting.examine import committed, examine
-from rescind.forgetting.loan_words import NO_REPEAT
 from rescind.forgetting.pipeline import (
     CostMeter,
     Forgotten,
@@ -39,7 +37,12 @@ from rescind.forgetting.pipeline import (
     vouched,
 )
 from rescind.forgetting.purge import inventory
-from rescind.forgetting.receipt import (
+from rescind.forgetting.second_look import SEED, confirmed
+from rescind.methods.unlearning.retrain import Retrain
+from rescind.privacy.keys import about_signer, new_secret, signing_key
+from rescind.receipts import loan_words
+from rescind.receipts.loan_words import NO_REPEAT
+from rescind.receipts.receipt import (
     Done,
     Draft,
     Issued,
@@ -49,9 +52,6 @@ from rescind.forgetting.receipt import (
     opened,
     prepare,
 )  # fmt: skip
-from rescind.forgetting.second_look import SEED, confirmed
-from rescind.methods.unlearning.retrain import Retrain
-from rescind.privacy.keys import about_signer, new_secret, signing_key
 from rescind.storage.provenance import version_of
 
 Audits = Literal["standard", "full", "none"]

@@ -19,9 +19,9 @@ from rescind.core.holdings import Holdings
 from rescind.core.records import Anew, Erase, Records, Share, Unshare, Withdraw
 from rescind.core.request import Request
 from rescind.core.state import Memory, Snapshot, has_user_rows, reset_rows
-from rescind.forgetting.receipt import Kept
 from rescind.methods.additive._additive import Additive
 from rescind.privacy.sealing import band
+from rescind.receipts.receipt import Kept
 
 
 def purge(before: Federation, after: Federation, request: Request, exact: bool) -> Federation:

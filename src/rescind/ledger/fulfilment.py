@@ -21,7 +21,6 @@ from sqlalchemy import Row, and_, select, update
 from rescind.audits.finding import Finding, overall
 from rescind.core.claims import AFTER, ENTRY, PEOPLE, PUBLISHED, RELEASE
 from rescind.errors import DataError
-from rescind.forgetting.receipt import Asked, Done, Issued, Kept, canonical, issue
 from rescind.ledger import tables
 from rescind.ledger.batch import Answer, Batch
 from rescind.ledger.keyslots import about
@@ -29,6 +28,7 @@ from rescind.ledger.lending import LEFT
 from rescind.methods.additive._live_release import Form
 from rescind.privacy.keys import about_signer
 from rescind.proof.changes import ASKED
+from rescind.receipts.receipt import Asked, Done, Issued, Kept, canonical, issue
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

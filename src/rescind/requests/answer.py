@@ -30,7 +30,8 @@ from rescind.home.request import (
     ROWS_ONLY,
     WAITING,
 )  # fmt: skip
-from rescind.requests.holders import Holder, Progress, holders, named
+from rescind.requests.copies import holders
+from rescind.requests.holders import Holder, Progress, named
 from rescind.requests.papers import write_papers
 from rescind.requests.signing import log_receipt, signed_receipt
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from rescind.home import Copy, Ledger, Request
@@ -55,30 +54,3 @@ def named(request: Request, user: str, items: frozenset[str]) -> frozenset[str]:
     """Return which of these items of a user a request names."""
     asked = request.records.get(user, ())
     return items if asked is None else items & {*asked}
-
-
-def holders(ledger: Ledger, request: Request) -> list[Holder]:
-    """Return all copies of the data of a request; those that are no more are struck off."""
-    from rescind.requests.run_holder import Run
-    from rescind.requests.table_holder import Table
-
-    kinds: dict[str, type[Holder]] = {"run": Run, "table": Table}
-    found = [
-        kinds[copy.kind](copy) for copy in ledger.copies(request.dataset) if copy.kind in kinds
-    ]
-    for holder in found:
-        if not holder.there:
-            ledger.unregister(holder.copy.id)
-    return [holder for holder in found if holder.there]
-
-
-def run_copy(run: Path) -> Copy:
-    """Return the copy that a run is; a run of published data has none in the ledger before."""
-    from rescind.experiments.registering import artefact
-    from rescind.storage.run_folder import check_finished, dataset_of, read_facts, write_facts
-
-    check_finished(run)
-    facts = read_facts(run) or {}
-    if not facts.get("artefact"):
-        write_facts(run, facts := {**facts, "artefact": artefact(run)})
-    return Copy(facts["artefact"], dataset_of(facts), "run", str(run.absolute()))

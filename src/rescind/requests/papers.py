@@ -14,9 +14,9 @@ from typing import Any
 
 from rescind.core.files import write_atomically
 from rescind.core.home import home
-from rescind.forgetting.receipt import parse
-from rescind.forgetting.receipt_html import page
 from rescind.home import Ledger, Request
+from rescind.receipts.page import page
+from rescind.receipts.receipt import parse
 
 RECEIPT, PAGE, KEY = "receipt.json", "receipt.html", "receipt.key"
 PROOF, EXACT = "receipt.tlog-proof", "request.json"
@@ -60,7 +60,7 @@ def _parts(event: str, key: bytes, body: bytes) -> dict[str, bytes]:
     """Return each person's part of a request, and the page that is for all of them."""
     import json
 
-    from rescind.forgetting.parts import proof_text, proofs
+    from rescind.receipts.parts import proof_text, proofs
     from rescind.requests.part_names import file_names
     from rescind.storage.events import read_event
 

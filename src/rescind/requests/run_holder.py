@@ -30,10 +30,10 @@ from rescind.experiments.validation import quality
 from rescind.forgetting.forget import FEWEST, Evidence, forget
 from rescind.forgetting.parallel import one_thread
 from rescind.forgetting.purge import kept_list
-from rescind.forgetting.run_receipt import Found, check_fit
 from rescind.home import Ledger, Request
 from rescind.privacy.accountant import guarantee
 from rescind.privacy.gaussian import DELTA
+from rescind.receipts.of_run import Found, check_fit
 from rescind.requests.graphs import graph_event
 from rescind.requests.holders import Held, Holder, Progress, named
 from rescind.storage.events import event_text

@@ -13,13 +13,13 @@ from rescind.core.claims import CASE, ITEMS, one_line
 from rescind.core.labels import Labels
 from rescind.core.records import Erase, Records
 from rescind.forgetting.purge import kept_list
-from rescind.forgetting.receipt import Asked, Done, Draft, canonical, covered, finish, prepare
-from rescind.forgetting.receipt_log import open_log
-from rescind.forgetting.receipt_words import ROWS
 from rescind.home import Copy, Ledger, Request
 from rescind.privacy.keys import about_signer, log_key
 from rescind.privacy.sealing import run_key
 from rescind.proof.log_folder import RECEIPT, entry_of
+from rescind.receipts.log import open_log
+from rescind.receipts.receipt import Asked, Done, Draft, canonical, covered, finish, prepare
+from rescind.receipts.words import ROWS
 from rescind.requests.table_holder import NOT_COVERED
 
 WEAKEST = ("L0", "L1", "L2", "L3")

@@ -32,15 +32,15 @@ from rescind.data.catalogue import ENTRIES
 from rescind.errors import DataError
 from rescind.flower.run_request import silo_names
 from rescind.flower.server.asked_names import AskedNames
-from rescind.forgetting import receipt
-from rescind.forgetting.completion import waits
 from rescind.forgetting.pipeline import Forgotten, claimed_by, vouched
 from rescind.forgetting.purge import inventory
-from rescind.forgetting.receipt import Done
-from rescind.forgetting.receipt_check import REQUEST
-from rescind.forgetting.receipt_html import page
-from rescind.forgetting.receipt_log import log_if_possible, proof_path
 from rescind.privacy.keys import about_signer
+from rescind.receipts import receipt
+from rescind.receipts.completion import waits
+from rescind.receipts.how_to_check import REQUEST
+from rescind.receipts.log import log_if_possible, proof_path
+from rescind.receipts.page import page
+from rescind.receipts.receipt import Done
 from rescind.storage.events import event_text
 from rescind.storage.provenance import version_of
 

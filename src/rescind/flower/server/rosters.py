@@ -15,7 +15,6 @@ from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.remote_holdings import remote_holdings
 from rescind.flower.server.requests import vault_request
 from rescind.flower.wire.messages import Letter
-from rescind.forgetting.receipt_log import open_log
 from rescind.forgetting.roster import (
     Seeds,
     adds_up,
@@ -30,6 +29,7 @@ from rescind.proof.log_folder import LogFolder
 from rescind.proof.roster import Public, Stated, digest, split
 from rescind.proof.signed_lines import FILE, Signed, written
 from rescind.proof.sum_hash import LENGTH, hash_of, hidden
+from rescind.receipts.log import open_log
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

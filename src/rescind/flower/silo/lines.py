@@ -17,7 +17,6 @@ from rescind.errors import ConfigError, ConsentError
 from rescind.flower.silo.identity import Identity
 from rescind.flower.silo.storage import Store
 from rescind.flower.wire.messages import Letter, method_of
-from rescind.forgetting.receipt import TIME_FORMAT
 from rescind.forgetting.roster import domain_of
 from rescind.methods.additive._pairs import Parts
 from rescind.methods.additive.gram import Gram
@@ -25,6 +24,7 @@ from rescind.privacy.keys import new_secret
 from rescind.proof.roster import digest, to_bytes
 from rescind.proof.signed_lines import text_of
 from rescind.proof.sum_hash import LENGTH, blinding, line_of
+from rescind.receipts.receipt import TIME_FORMAT
 from rescind.storage.packing import Facts
 
 LAST = "roster"

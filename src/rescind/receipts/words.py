@@ -10,10 +10,10 @@ from datetime import datetime
 
 from rescind.audits.finding import JUDGING, UNCHANGED, VERDICTS, Finding
 from rescind.core.claims import CASE, CLAIMED, CONFIRMED, ITEMS, NEXT, OPERATOR, RELEASE
-from rescind.forgetting import loan_words
-from rescind.forgetting.loan_words import NO_REPEAT, of_the_loan, only_the_loan
-from rescind.forgetting.receipt import LEVELS, TIME_FORMAT, Asked, Count, Receipt
 from rescind.privacy.sealing import BOUND, shown
+from rescind.receipts import loan_words
+from rescind.receipts.loan_words import NO_REPEAT, of_the_loan, only_the_loan
+from rescind.receipts.receipt import LEVELS, TIME_FORMAT, Asked, Count, Receipt
 from rescind.reporting.html import TONES, Badge
 
 ASKED = {

@@ -20,13 +20,13 @@ from typing import Any
 from rescind.core.claims import ENTRY
 from rescind.core.words import count_of
 from rescind.errors import DataError
-from rescind.forgetting.receipt import Receipt
-from rescind.forgetting.verify import Check
 from rescind.privacy.keys import SECRET_BYTES
 from rescind.privacy.sealing import sealed
 from rescind.proof.changes import ASKED, entry_under, statement
 from rescind.proof.log_folder import ENTRY as ENTRY_BYTES
 from rescind.proof.notes import Key, vouched
+from rescind.receipts.receipt import Receipt
+from rescind.receipts.verify import Check
 
 LARGEST = 1 << 24
 """Bytes of a file that are read: it may name all items of a large catalogue."""

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 from rescind.audits.finding import Finding, overall
 from rescind.errors import ConfigError, DataError, suggest
-from rescind.forgetting import parts
-from rescind.forgetting.receipt_form import from_bytes, hints_of, plain, to_bytes, to_compact, typed
 from rescind.privacy import keys
 from rescind.privacy.sealing import BOUND, band, bound, decrypt, encrypt, run_key, sealed
+from rescind.receipts import parts
+from rescind.receipts.form import from_bytes, hints_of, plain, to_bytes, to_compact, typed
 from rescind.storage.provenance import versions
 
 if TYPE_CHECKING:

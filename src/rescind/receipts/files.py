@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rescind.errors import DataError
-from rescind.forgetting.receipt import LARGEST, Receipt
-from rescind.forgetting.receipt_check import REQUEST
+from rescind.receipts.how_to_check import REQUEST
+from rescind.receipts.receipt import LARGEST, Receipt
 
 OF_SILOS = "receipts"
 """The folder of receipts over silos, whose files are named by number: 1.json, 2-complete.json."""

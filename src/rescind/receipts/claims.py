@@ -13,11 +13,11 @@ from pathlib import Path
 from rescind.core.claims import AFTER, BEFORE, EPSILON, NEXT, OPEN, PUBLISHED, Claims
 from rescind.core.federation import Federation
 from rescind.errors import DataError
-from rescind.forgetting.receipt import Receipt, canonical
-from rescind.forgetting.run_receipt import THE_RUN, answered_by, run_key_of
-from rescind.forgetting.verify import Check
 from rescind.methods.additive._additive import sum_digest
 from rescind.privacy.sealing import BOUND, fits
+from rescind.receipts.of_run import THE_RUN, answered_by, run_key_of
+from rescind.receipts.receipt import Receipt, canonical
+from rescind.receipts.verify import Check
 from rescind.storage.federations import load_federation
 
 __all__ = [

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from rescind.core.files import write_atomically
 from rescind.errors import ConfigError, DataError, RescindError
-from rescind.forgetting.verify import Check
 from rescind.privacy import keys
 from rescind.proof.log_folder import CHECKPOINT, RECEIPT, LogFolder, at_time, entry_of
 from rescind.proof.notes import LARGEST, Key, OfAnother, Proof, opened
+from rescind.receipts.verify import Check
 
 SUFFIX = ".tlog-proof"
 

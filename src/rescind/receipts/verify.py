@@ -12,8 +12,10 @@ from rescind.audits.finding import overall
 from rescind.core.claims import COMPLETES
 from rescind.core.words import count_of
 from rescind.errors import DataError
-from rescind.forgetting.completion import beside_the_chain, can_complete
-from rescind.forgetting.receipt import (
+from rescind.privacy import keys
+from rescind.privacy.sealing import AnotherKey, sealed
+from rescind.receipts.completion import beside_the_chain, can_complete
+from rescind.receipts.receipt import (
     NAMES,
     Receipt,
     canonical,
@@ -22,9 +24,7 @@ from rescind.forgetting.receipt import (
     parse,
     signed_bytes,
 )
-from rescind.forgetting.receipt_words import about_rows
-from rescind.privacy import keys
-from rescind.privacy.sealing import AnotherKey, sealed
+from rescind.receipts.words import about_rows
 
 if TYPE_CHECKING:
     from rescind.core.records import Event

@@ -13,7 +13,7 @@ from rescind.core.claims import RELEASE
 from rescind.privacy.sealing import sealed
 
 if TYPE_CHECKING:
-    from rescind.forgetting.receipt import Receipt
+    from rescind.receipts.receipt import Receipt
 
 STILL = "Devices keep the records, and the model still learns from them there."
 LEVELS = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from shlex import quote
 
 from rescind.core.claims import SOFTWARE
-from rescind.forgetting.receipt import NAMES, Receipt, canonical, digest
-from rescind.forgetting.receipt_words import about_rows
+from rescind.receipts.receipt import NAMES, Receipt, canonical, digest
+from rescind.receipts.words import about_rows
 from rescind.reporting.html import Page
 
 WITHOUT_THIS_PROGRAM = r"""# from their web page, not this file:

@@ -10,10 +10,10 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from rescind.audits.finding import UNCHANGED, Finding, question
-from rescind.forgetting import loan_words
-from rescind.forgetting.loan_words import only_the_loan
-from rescind.forgetting.receipt import Receipt
-from rescind.forgetting.receipt_words import SEARCHED, about_rows, here, would_have_noticed
+from rescind.receipts import loan_words
+from rescind.receipts.loan_words import only_the_loan
+from rescind.receipts.receipt import Receipt
+from rescind.receipts.words import SEARCHED, about_rows, here, would_have_noticed
 from rescind.reporting import charts
 from rescind.reporting.html import TONES, Badge
 

@@ -12,13 +12,12 @@ from rescind.audits.finding import Finding, counted, legend, question
 from rescind.core.claims import AFTER, PEOPLE
 from rescind.core.words import count_of
 from rescind.errors import DataError
-from rescind.forgetting import receipt_pictures as pictures
-from rescind.forgetting import receipt_words as words
-from rescind.forgetting.loan_words import only_the_loan, same_model
-from rescind.forgetting.receipt import Receipt, canonical, digest, opened
-from rescind.forgetting.receipt_check import how_to_check
-from rescind.forgetting.receipt_terms import explained
 from rescind.privacy.sealing import shown
+from rescind.receipts import pictures, words
+from rescind.receipts.how_to_check import how_to_check
+from rescind.receipts.loan_words import only_the_loan, same_model
+from rescind.receipts.receipt import Receipt, canonical, digest, opened
+from rescind.receipts.terms import explained
 from rescind.reporting.html import Badge, Page, word_of
 
 DELETED = {

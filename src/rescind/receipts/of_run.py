@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rescind.errors import DataError
-from rescind.forgetting.receipt import digest, parse
-from rescind.forgetting.verify import Check
 from rescind.home.ledger import Ledger
 from rescind.privacy.sealing import bound, fits
+from rescind.receipts.receipt import digest, parse
+from rescind.receipts.verify import Check
 from rescind.storage.run_folder import artefact_of, read_facts
 
 if TYPE_CHECKING:  # a list for one user is compared, too, and made without torch

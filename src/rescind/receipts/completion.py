@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rescind.core.claims import COMPLETES, CONFIRMED, WAITED_FOR
-from rescind.forgetting.receipt import Receipt, canonical, digest
+from rescind.receipts.receipt import Receipt, canonical, digest
 
 
 def waits(receipt: Receipt) -> bool:

@@ -1,0 +1,1 @@
+"""Receipts: one format, one maker, one page, one checker."""
