@@ -60,6 +60,7 @@ QUESTIONS = {
     "audit": "was anything measured?",
     "scan": "are rows of the request left in the stored files?",
     "other models": "did every other model of this data forget, too?",
+    "deleted models": "which models could not forget?",
 }
 """The question of each check, by the first words of its name."""
 
@@ -73,6 +74,7 @@ UNITS = {
     "taken back": ("record", "records"),
     "scan": ("row", "rows"),
     "other models": ("model", "models"),
+    "deleted models": ("model", "models"),
 }
 """What `n` counts, one and many, by check. Others have one number per user: they count people."""
 

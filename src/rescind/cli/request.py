@@ -175,10 +175,20 @@ def _there() -> Ledger:
 
 
 @app.command("show")
-def show(name: Id, as_json: Json = False) -> None:
+def show(
+    name: Id,
+    out: Annotated[
+        Path | None, Option(metavar="FOLDER", help="Write its receipt and proof there, again.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """Show a request: its days, its steps, its outcome, its receipt."""
     ledger = _there()
     request = ledger.request(name)
+    if out is not None:
+        from rescind.requests.papers import write_again
+
+        write_again(out, *ledger.receipt(request.receipt))
     facts = {**request.facts(), "steps": sorted(ledger.steps(request))}
     if as_json:
         typer.echo(json.dumps(facts, indent=1))

@@ -72,7 +72,8 @@ class Blocklist:
     def of_dataset(cls, name: str) -> Blocklist:
         """Read the list of a dataset, or of a run (`of_run`); empty if there is none."""
         lists = departed(name)
-        return cls(**lists, _key=keys.erasure_key()) if lists else cls()
+        known: dict[str, Any] = {**lists}
+        return cls(**known, _key=keys.erasure_key()) if lists else cls()
 
     def add_to(self, name: str) -> None:
         """Add the rows of this list to the list of a dataset."""

@@ -22,6 +22,7 @@ import secrets
 import stat
 from collections.abc import Callable
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,7 +47,12 @@ def folder() -> Path:
 
 
 def signing_key() -> Ed25519PrivateKey:
-    """Return the key that signs receipts. It is made on first use, with its public half."""
+    """Return the key that signs receipts. It is made on first use, with its public half.
+
+    Without a home, as in Python that only tries things out, it is one of this process alone.
+    """
+    if not home().is_dir():
+        return _passing_key()
     place = private_folder() / "signing.key"
     key = key_at(place)
     published = place.with_name("signing.pub")
@@ -54,6 +60,13 @@ def signing_key() -> Ed25519PrivateKey:
     if not published.is_file() or published.read_bytes() != text:
         _write(published, text, os.replace, PUBLIC)
     return key
+
+
+@lru_cache
+def _passing_key() -> Ed25519PrivateKey:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    return Ed25519PrivateKey.generate()
 
 
 def about_signer() -> dict[str, str]:

@@ -41,6 +41,10 @@ class Holder(ABC):
     def purge(self, request: Request) -> None:
         """Delete everything else that holds the records or was made with them."""
 
+    def delete(self) -> None:
+        """Delete a model that cannot forget."""
+        raise NotImplementedError
+
     def has(self, request: Request) -> bool:
         """Return whether it has some of what a request names."""
         return any(named(request, user, items) for user, items in self.held(request).items())

@@ -33,6 +33,7 @@ def signed_receipt(ledger: Ledger, request: Request, state: Mapping[str, Any]) -
     """
     of: dict[str, dict[str, Any]] = state["unlearnt"]["of"]
     rows = next((facts for facts in of.values() if "rows" in facts), None)
+    deleted = [facts["deleted"] for facts in of.values() if "deleted" in facts]
     drafts = {name: Draft.of_text(f["draft"]) for name, f in of.items() if "draft" in f}
     if drafts:
         draft = _of_models(drafts)
@@ -40,6 +41,10 @@ def signed_receipt(ledger: Ledger, request: Request, state: Mapping[str, Any]) -
             draft = _with_rows(draft, rows)
     else:
         draft = _of_rows(ledger, request, rows or {"rows": 0, "items": 0, "before": ""})
+    if deleted:
+        note = f"{len(deleted)} models could not forget, and were deleted."
+        findings = (*draft.findings, Finding("deleted models", "SHOWN", n=len(deleted), note=note))
+        draft = replace(draft, findings=findings)
     previous = ledger.last_receipt(request.dataset)
     issued = finish(draft, request.key, previous)
     body = canonical(issued.receipt)

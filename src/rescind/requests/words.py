@@ -31,6 +31,8 @@ class Words:
 
     def request(self, dataset: str, audit: str = "none", **options: Any) -> Request:
         """Return the request, with the days that count for it."""
+        if self.kind == "leave" and len(self.records) > 1:
+            raise Refused("one-person", "people leave one by one: leave --together out.")
         received, due = times_of(self.received, self.due, datetime.now(UTC))
         chosen = {name: value for name, value in options.items() if value}
         return Request(
