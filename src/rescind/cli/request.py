@@ -65,7 +65,7 @@ def add(
     from rescind.requests.adding import add_folder, add_words, dataset_named
 
     with Ledger.open() as ledger:
-        name = dataset_named(data)
+        name = dataset_named(ledger, data)
         if folder is not None:
             added, wrong = add_folder(ledger, name, folder, audit)
             for reason in wrong:
@@ -237,5 +237,5 @@ def readmit(
     from rescind.requests.answer import readmit as readmit_one
 
     with Ledger.open() as ledger:
-        readmit_one(ledger, dataset_named(data), user)
+        readmit_one(ledger, dataset_named(ledger, data), user)
     typer.echo(f"'{user}' is in again: rows that come later count.")

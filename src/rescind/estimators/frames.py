@@ -83,6 +83,11 @@ def read(
     return Frame(users, user, items, item, time)
 
 
+def ids_that_read(text: str) -> list[Id]:
+    """Return the ids that a text may stand for: itself, and a whole number."""
+    return [text, int(text)] if text.isdecimal() and str(int(text)) == text else [text]
+
+
 def plain_id(value: Any, what: str = "id") -> Id:
     """Return an id as text or as a whole number of Python, or raise."""
     if isinstance(value, np.generic):

@@ -30,7 +30,7 @@ from rescind.core.settings import whole
 from rescind.core.tasks.metrics import Ranking, top_k
 from rescind.core.update import Sum
 from rescind.errors import ConfigError, DataError
-from rescind.estimators.frames import Frame, Id, Ints, in_order, plain_id, read
+from rescind.estimators.frames import Frame, Id, Ints, ids_that_read, in_order, plain_id, read
 from rescind.estimators.hints import hinted
 from rescind.estimators.ledger import Change, Ledger, Owned, ids_of, unpacked_records
 from rescind.estimators.log_ledger import packed, summed, unpacked
@@ -166,12 +166,20 @@ class Ranker(Settings, Stateful[Ledger], ABC):
         records: Any = None,
         *,
         columns: Mapping[str, str] | None = None,
-    ) -> Self:
+        ledger: Path | str | bool = False,
+        data: str = "estimator",
+    ) -> Any:
         """Forget users, items and single records: as if they had never been there, bit for bit.
 
         records: a frame as in `fit`; all copies of a pair of user and item go, whatever their time
+        ledger: a home (True: that of RESCIND_HOME). The users leave `data` by a request that it
+        keeps, and their signed receipt is returned; without one, the estimator itself
         Raises `DataError` and changes nothing if one of them is not there.
         """
+        if ledger:
+            from rescind.requests.estimators import forget_with_receipt
+
+            return forget_with_receipt(self, users, ledger, data, self._file)
         named = None if records is None else read(records, columns, usual=self._state.columns)
         people, things = ids_of(users, "users", "records"), ids_of(items, "items", "records")
         if not people and not things and not named:
@@ -255,6 +263,31 @@ class Ranker(Settings, Stateful[Ledger], ABC):
                 {"items": ids_as_bytes(made["items"]), type(self).__name__: total}
             )
         return made["digest"]
+
+    def holding(self, user: str) -> list[Id] | None:
+        """Return the items of a user whose id reads so; None if there is nobody."""
+        book = self._ledger
+        known = next((one for one in ids_that_read(user) if one in book.of), None)
+        if known is None:
+            return None
+        item = {slot: item for item, slot in book.slot.items()}
+        return [item[slot] for slot in book.owned_by([known])[known][0].tolist()]
+
+    def drop(self, users: Iterable[str], pairs: Collection[tuple[str, str]] | None) -> None:
+        """Forget users whose ids read so; pairs: only these of their records"""
+        book = self._ledger
+        if pairs is None:
+            self.forget([one for user in users for one in ids_that_read(user) if one in book.of])
+            return
+        self.forget(
+            records=[
+                (u, i)
+                for user, item in pairs
+                for u in ids_that_read(user)
+                for i in ids_that_read(item)
+                if u in book.of and i in book.slot
+            ]
+        )
 
     @property
     def users(self) -> list[Id]:
@@ -406,6 +439,7 @@ class Ranker(Settings, Stateful[Ledger], ABC):
         and 16 bytes per user are stored instead of records.
         """
         params.save(Path(path), *(self._packed() if self._ledger.whole else packed(self)))
+        self._file = str(path)
 
     def _packed(self) -> tuple[dict[str, Tensor], dict[str, str]]:
         return self._ledger.packed(), self._notes()

@@ -62,6 +62,8 @@ class Ledger:
 
     def __init__(self, file: Path, database: sqlite3.Connection) -> None:
         self.file, self._database = file, database
+        self.present: list[Any] = []
+        """Holders in this process, which no file stands for."""
 
     @classmethod
     def open(cls, folder: Path | None = None) -> Ledger:

@@ -52,7 +52,7 @@ def signed_receipt(ledger: Ledger, request: Request, state: Mapping[str, Any]) -
     for name, facts in of.items():
         copy = ledger.copy(name)
         if copy is not None and "draft" in facts:
-            known = {"receipt": body.decode(), "run key": run_key(request.key).hex()}
+            known = {**copy.facts, "receipt": body.decode(), "run key": run_key(request.key).hex()}
             known |= {"model": facts["model"], "data": facts["data"], "answered": request.id}
             ledger.register(Copy(copy.id, copy.dataset, copy.kind, copy.address, known))
     return body
