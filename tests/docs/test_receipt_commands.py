@@ -167,10 +167,6 @@ def test_the_commands_on_the_page_of_a_receipt_work_as_printed(folder: Path) -> 
     assert "is entry" in said
     table = json.loads(Path("request.json").read_text("utf-8"))
     assert (table["user"], table["item"]) == (["c03"], ["p09"]), "as the user knows them"
-    for older in ({}, {"rating": [8]}):  # versions 0.1 and 0.2 wrote such files
-        flat = {"kind": table["kind"], **table["inner"], **older}
-        Path("MY-REQUEST.json").write_text(json.dumps(flat), "utf-8")
-        assert "it is about exactly the given Erase request" in good(commands[1])
     other = {**table, "inner": {**table["inner"], "item": [0]}}
     Path("MY-REQUEST.json").write_text(json.dumps(other), "utf-8")
     code, refused = rescind(commands[1])
