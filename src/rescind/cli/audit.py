@@ -42,10 +42,7 @@ def command(
     labels: NodeLabels = None,
     method: Annotated[
         str | None,
-        Option(
-            help="The unlearner to audit, or 'nothing'. Default: as the run's method forgets by "
-            "itself: Gram subtracts, most train again without the records."
-        ),
+        Option(help="The unlearner to audit, or 'nothing'. Default: the run's own."),
     ] = None,
     change: ChangeUnlearner = None,
     full: Annotated[bool, Option("--full", help="Also run the slow checks.")] = False,
@@ -57,8 +54,7 @@ def command(
 ) -> None:
     """Forget in memory and audit the result. The run itself is not changed.
 
-    Writes audit.json. Retrained and shadow models are kept in RUN/audits and used again by the next
-    audit of the same request, or by the same command after an interrupt.
+    Writes audit.json. Trained models are kept in RUN/audits and used again for the same request.
 
     Exit code 0: PASS or INCONCLUSIVE, 1: FAIL or VOID.
 
@@ -72,8 +68,7 @@ def command(
     kind, sources = requests_of(erase, unshare, withdraw, nodes, edges, labels, named)
     if len(sources) > 1:
         raise ConfigError(
-            f"an audit looks at one request; {len(sources)} were given. Audit users who withdraw "
-            f"together as one request: --erase FILE, a CSV file with the column user."
+            f"{len(sources)} requests were given; an audit takes one. Several users: --erase FILE."
         )
     check_finished(run)
     from rescind.core.files import write_atomically
@@ -89,12 +84,7 @@ def command(
         before = open_run(run, repeatable=False)
         event = read_request(before, kind, sources[0], AskedBefore.read(run))
         if kind in ("erase", "unshare", "withdraw") and few_people(event):
-            typer.echo(
-                "One user, or a few, cannot get a PASS: what they change is too small to tell. "
-                "This takes minutes and ends INCONCLUSIVE or worse; stop now, or audit many users "
-                "at once, such as --erase draw:0.3.",
-                err=True,
-            )
+            typer.echo("Few users cannot get a PASS. Audit many: --erase draw:0.3.", err=True)
         lot = committed(run / "audits")  # before the unlearner runs
         with working("audit"):
             after = forgotten(subject, before, event)

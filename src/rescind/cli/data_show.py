@@ -29,8 +29,7 @@ def show_rows(
         bool,
         Option(
             "--left-out",
-            help="List the users of whom imported data stores rows that no run uses any more, "
-            "instead of rows.",
+            help="List the users of whom rows are stored that no run uses any more.",
         ),
     ] = False,
     json: Json = False,
@@ -38,9 +37,7 @@ def show_rows(
     """List what a dataset or a run has of one user: item, title, rating, time; of a run, if lent.
 
     Of imported data every stored row is listed, also those that no run uses after a request (left
-    out), until rescind data erase deletes them. Who has such rows: --left-out instead of --user. A
-    run keeps ratings to the nearest half. Ids that differ from the given one only in capitals,
-    blanks, leading zeros or the form of accents are named here, and by no other command.
+    out). Ids that look like the given one are named here, and by no other command.
 
     Examples: rescind data show mine --user c7; rescind data show runs/mine --user c7 --json;
     rescind data show mine --left-out
@@ -90,21 +87,10 @@ def left_out_of(name: str) -> dict[str, Any]:
 def left_out_told(name: str, about: dict[str, Any]) -> str:
     """Return what to do about such rows. No id is named: others read lists of datasets, too."""
     rows, users = (count_of(about[LEFT_OUT][what], what[:-1]) for what in ("rows", "users"))
-    in_part, all_users = (about[LEFT_OUT][what] for what in ("users_in_part", "users"))
-    item = " --item ITEM" if in_part == all_users else ""
-    one = rows == "1 row"
     return (
-        f"{rows} of {users} {'is' if one else 'are'} stored, but left out after a request: rescind "
-        f"data erase {name} --user USER{item} deletes {'it' if one else 'them'}"
-        + ("" if item or not in_part else f" ({_for_single_items(in_part)})")
-        + f". Whose: rescind data show {name} --left-out"
+        f"{rows} of {users} stored, but left out after a request. Whose, and how to delete them: "
+        f"rescind data show {name} --left-out"
     )
-
-
-def _for_single_items(users: int) -> str:
-    """Say that a deletion without --item would delete more than some users asked for."""
-    who = "1 user asks" if users == 1 else f"{users:,} users ask"
-    return f"{who} about single items: give --item ITEM, too"
 
 
 def _show_left_out(name: str, json: bool) -> None:
@@ -125,18 +111,9 @@ def _show_left_out(name: str, json: bool) -> None:
     ]
     for line in _table(table):
         typer.echo(f"  {line}")
-    in_part = [one.in_part for one in found.values()]
-    erase = f"rescind data erase {name} --user USER"
-    again = []
-    if not all(in_part):
-        again = [f"{erase}, for {'who has all rows left out' if any(in_part) else 'each'}"]
-    if any(in_part):
-        again += [
-            f"{erase} --item ITEM, for who asked about single items (rows fewer than stored); "
-            f"which: rescind data show {name} --user USER"
-        ]
-    if again:
-        typer.echo("\nNext: " + "\n      ".join(again))
+    if found:
+        erase = f"rescind data erase {name} --user USER"
+        typer.echo(f"\nNext: {erase}; with --item ITEM where fewer rows are left out than stored")
 
 
 def _of_dataset(name: str, user: str) -> tuple[Rows, Sequence[str]]:
@@ -174,14 +151,10 @@ def _of_run(run: Path, user: str) -> tuple[Rows, Sequence[str]]:
     from rescind.storage.run_folder import HEAD, model_in
 
     if not run.is_dir():
-        raise ConfigError(
-            f"there is no dataset and no run '{run}'. rescind data list lists the datasets; of a "
-            f"run, give its folder."
-        )
+        raise ConfigError(f"there is no dataset and no run '{run}'. See rescind data list.")
     if (run / "model" / "public.safetensors").is_file() and not (run / "model" / HEAD).is_file():
         raise ConfigError(
-            f"{run} was learnt with Flower: the data of its users is at the silos, not here. Give "
-            f"the command there, with the name of the silo's data."
+            f"{run} was learnt with Flower: its data is at the silos. Give the command there."
         )
     from rescind.core.labels import named_alike
     from rescind.forgetting.asked_before import AskedBefore
