@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from command_line import rescind
 from rescind.audits.finding import Finding
 from rescind.core import params
 from rescind.core.federation import Federation
@@ -219,43 +220,32 @@ def test_two_successors_of_one_receipt_are_a_fork_and_both_are_named():
     assert "" not in verify_all({**history, "forged": forged}, mine())
 
 
-@pytest.fixture
-def verified(monkeypatch, capfd):
-    """`rescind verify` of a folder: exit code and what it prints."""
-    from rescind.cli import main
-
-    def rescind(*words: object) -> tuple[int, str]:
-        monkeypatch.setattr("sys.argv", ["rescind", "verify", *map(str, words)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        out, err = capfd.readouterr()
-        return int(end.value.code or 0), err + out
-
-    return rescind
+def verified(*words: object) -> tuple[int, str]:
+    """Give `rescind verify`; return its exit code and what it says."""
+    return rescind("verify", *words)
 
 
-def test_the_command_compares_a_folder_of_receipts(tmp_path, verified):
-    rescind = verified
+def test_the_command_compares_a_folder_of_receipts(tmp_path):
     first = chained(time="2999-01-01T00:00:00Z")
     for name, data in {"a": first, "a-forgot-1": chained(first)}.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "receipt.json").write_bytes(data)
-    code, out = rescind(tmp_path)
+    code, out = verified(tmp_path)
     assert code == 0, out
     assert "it follows a/receipt.json" in out
     assert "note the clock stepped back" in out
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy" / "receipt.json").write_bytes(chained(first))
-    code, out = rescind(tmp_path)
+    code, out = verified(tmp_path)
     assert code == 1
     both = "a-forgot-1/receipt.json and copy/receipt.json both follow a/receipt.json"
     assert f"FORK: {both}" in out
-    code, out = rescind(tmp_path, "--json")
+    code, out = verified(tmp_path, "--json")
     assert code == 1
     assert both in json.loads(out)[""]["checks"][0]["says"]
 
 
-def test_a_forged_receipt_of_any_name_is_found_in_a_folder(tmp_path, verified):
+def test_a_forged_receipt_of_any_name_is_found_in_a_folder(tmp_path):
     good = chained()
     forged = good.replace(b'"L3"', b'"L2"')
     (tmp_path / "first.json").write_bytes(good)
@@ -276,7 +266,7 @@ def test_a_forged_receipt_of_any_name_is_found_in_a_folder(tmp_path, verified):
         (tmp_path / name).unlink()
 
 
-def test_what_cannot_be_read_in_a_folder_is_counted_and_not_called_a_receipt(tmp_path, verified):
+def test_what_cannot_be_read_in_a_folder_is_counted_and_not_called_a_receipt(tmp_path):
     from rescind.forgetting.receipt import LARGEST
 
     (tmp_path / "first.json").write_bytes(chained())
@@ -293,9 +283,7 @@ def test_what_cannot_be_read_in_a_folder_is_counted_and_not_called_a_receipt(tmp
     assert "1 valid, 2 NOT VALID (receipt-half.json, receipt-large.json)" in out
 
 
-def test_only_numbers_in_a_folder_of_receipts_over_silos_are_receipts_by_their_name(
-    tmp_path, verified
-):
+def test_only_numbers_in_a_folder_of_receipts_over_silos_are_receipts_by_their_name(tmp_path):
     place = tmp_path / "receipts"
     place.mkdir()
     (place / "1.json").write_bytes(chained())
@@ -305,7 +293,7 @@ def test_only_numbers_in_a_folder_of_receipts_over_silos_are_receipts_by_their_n
     assert "1 NOT VALID (1-complete.json)" in verified(place)[1]
 
 
-def test_the_last_line_about_a_folder_names_a_gap_in_the_chain(tmp_path, verified):
+def test_the_last_line_about_a_folder_names_a_gap_in_the_chain(tmp_path):
     first = chained()
     second = chained(first)
     files = {"a": first, "b": second, "c": chained(second)}
@@ -325,7 +313,7 @@ def test_the_last_line_about_a_folder_names_a_gap_in_the_chain(tmp_path, verifie
     assert "before c.json" in last
 
 
-def test_a_receipt_that_lies_elsewhere_is_no_gap_for_whoever_logged_it(tmp_path, verified):
+def test_a_receipt_that_lies_elsewhere_is_no_gap_for_whoever_logged_it(tmp_path):
     from rescind.forgetting.receipt_log import log_receipt, open_log
 
     first = chained()

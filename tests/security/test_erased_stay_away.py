@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from rescind.cli import app, main
+from command_line import rescind
+from rescind.cli import app
 from rescind.core.clock import Clock
 from rescind.data import load
 from rescind.data.blocklist import FILE, Blocklist, place
@@ -316,16 +317,9 @@ def test_an_id_that_is_not_there_is_answered_with_what_to_do_and_no_other_id(tab
 
 
 def test_the_command_writes_a_receipt(
-    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-
-    def rescind(*words: str) -> tuple[int, str]:
-        monkeypatch.setattr("sys.argv", ["rescind", *words])
-        with pytest.raises(SystemExit) as end:
-            main()
-        said = capsys.readouterr()
-        return int(end.value.code or 0), said.out + said.err
 
     code, said = rescind("data", "erase", "mine", "--user", CANARY, "--case", "DSR 117")
     assert code == 0, said
