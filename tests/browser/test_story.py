@@ -294,18 +294,6 @@ def test_a_code_is_spent_with_the_passkey_and_the_last_one_brings_new_ones(visit
     expect(page.get_by_text("9 recovery codes are left.")).to_be_visible()
 
 
-def test_a_new_passkey_of_somebody_who_is_signed_in_shows_no_empty_list(visit, place) -> None:
-    me = visit()
-    late = me.open()
-    expect(button(late, "Start with a new passkey")).to_be_visible()
-    me.join()  # in another tab
-    late.bring_to_front()  # no passkey is made behind another tab
-    me.passkey(late)
-    button(late, "Start with a new passkey").click()
-    expect(late.get_by_text("You were signed in here already")).to_be_visible()
-    expect(late.get_by_role("heading", name="Keep these codes")).to_have_count(0)
-
-
 def test_a_passkey_signs_in_and_a_recovery_code_replaces_a_lost_one(visit, place) -> None:
     me = visit()
     page = me.join()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rescind.cli import main
+import command_line
 from rescind.data.blocks import arrange
 from rescind.errors import ConfigError
 from rescind.experiments import stream_run, validation
@@ -29,21 +28,11 @@ SHORT = (
 
 
 @pytest.fixture
-def rescind(monkeypatch, capsys, tmp_path):
+def rescind(monkeypatch, tmp_path):
     """The command line in an empty folder, with `parts` (train and test) and `whole` (no split)."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RESCIND_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(validation, "_TOLD", set())
-
-    def ask(*words: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["rescind", *words])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        out = capsys.readouterr()
-        return code, out.out + out.err
 
     pairs = sorted({(u, (u * 7 + n * n) % 40) for u in range(40) for n in range(9)})
     parts = {
@@ -57,8 +46,8 @@ def rescind(monkeypatch, capsys, tmp_path):
             label = labels[row % len(labels)]
             table.append(f"u{user},i{item}" + (f",{label}" if label else ""))
         Path(f"{name}.csv").write_text("\n".join(table) + "\n")
-        assert ask("data", "import", f"{name}.csv", "--name", name)[0] == 0
-    return ask
+        assert command_line.rescind("data", "import", f"{name}.csv", "--name", name)[0] == 0
+    return command_line.rescind
 
 
 def strict(text: str) -> Any:

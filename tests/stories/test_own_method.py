@@ -175,11 +175,10 @@ def test_a_changed_file_is_run_again_with_resume(own, rescind, tmp_path):
     words = ("run", "mine.toml", "--cell", "mine", "--seeds", "1", "--out", "run")
     assert rescind(*words)[0] == 0
     assert "finished before" in rescind(*words, "--resume")[1]
-    then = digest_of(path)
     path.write_text(path.read_text() + "# edited\n")
     said = rescind(*words, "--resume")[1]
     assert "finished before" not in said
-    assert f"replaces a finished run of other code ({then}, now {digest_of(path)}) in run" in said
+    assert "replaces a finished run of other code in run" in said
     assert "replaces" not in rescind(*words)[1], "the control: the same code"
 
 
@@ -192,7 +191,7 @@ def test_a_run_of_another_file_with_this_class_is_not_replaced_without_a_word(ow
     said = rescind(*words, "--method", str(renamed), "--resume")[1]
     assert "finished before" in said, "the control: the same text"
     said = rescind(*words, "--method", str(second))[1]
-    assert f"run of other code ({digest_of(first)}, now {digest_of(second)}) in run" in said
+    assert "run of other code in run" in said
     said = rescind(*words, "--method", str(second), "--set", "method.pull=0.2")[1]
     assert "run of other settings in run" in said
 
