@@ -321,7 +321,7 @@ def append_rows(
     if done.withheld:
         told += f", {done.withheld:,} withheld (users who withdrew, or erased rows)"
     elif not done.rows:
-        told = "0 rows: the file has only a header" if done.empty else "this file was added before"
+        told = "0 rows: the file has none, or was added before"
     typer.echo(f"{name}: {told}; now {_size(done.dataset.size)}")
     if done.repeated:
         typer.echo(f"  of these, {repeated(done.repeated)}")
@@ -378,9 +378,8 @@ def _with_status(text: str, work: Any) -> Any:
     """Run `work(say)` while stderr shows that it goes on; stdout stays clean."""
     from rescind.cli.progress import working
     from rescind.cli.stopping import interruptible
-    from rescind.data.import_words import as_options
 
-    with interruptible("Nothing was stored.", _AGAIN), working(text) as say, as_options():
+    with interruptible("Nothing was stored.", _AGAIN), working(text) as say:
         return work(say)
 
 

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -168,9 +169,25 @@ class Dataset:
 
     def to_frame(self, kind: Literal["pandas", "polars", "arrow"] = "pandas") -> Any:
         """Return the rows as a frame with original ids; `rs.from_frame` reads it back."""
-        from rescind.data.frame_out import to_frame
+        import pyarrow as pa
 
-        return to_frame(self, kind)
+        columns: dict[str, Any] = {"user": self.users[self.user], "item": self.items[self.item]}
+        columns |= {"rating": self.rating, "time": self.time if self.has_time else None}
+        columns |= {"split": self.split, "block": self.block}
+        for name, texts in (("title", self.titles), ("genres", self.genres)):
+            columns[name] = None if texts is None else texts[self.item]
+        there = {n: column for n, column in columns.items() if column is not None}
+        plain = {n: c.tolist() if c.dtype.kind == "U" else c for n, c in there.items()}
+        table = pa.table({n: pa.array(column) for n, column in plain.items()})
+        if kind not in ("pandas", "polars", "arrow"):
+            raise DataError(f"kind is '{kind}'; allowed are pandas, polars and arrow.")
+        if kind == "arrow":
+            return table
+        try:
+            library = import_module(kind)
+        except ImportError as error:
+            raise DataError(f"{kind} is not installed. Add it, or use 'arrow'.") from error
+        return table.to_pandas() if kind == "pandas" else library.from_arrow(table)
 
     def labels(self) -> names.Labels:
         """Return the original ids, titles and genres."""
