@@ -47,7 +47,7 @@ def test_rows_that_repeat_a_pair_are_counted_as_they_are_added(tmp_path, monkeyp
     assert "repeat" not in run("append", "mine", str(tmp_path / "new.csv")).stdout, "control"
     told = run("append", "mine", str(tmp_path / "old.csv")).stdout
     assert "3 rows added" in told
-    assert "of these, 2 rows repeat a (user, item) pair: all rows are kept, learning" in told
+    assert "of these, 2 rows repeat a (user, item) pair" in told
     again = json.loads(run("append", "mine", str(tmp_path / "old.csv"), "--json").stdout)
     assert (again["added"], again["repeated"]) == (0, 0)
 
@@ -127,7 +127,7 @@ def test_a_split_that_comes_with_the_data_is_told_with_its_rows(tmp_path):
     assert json.loads(run("describe", "parts", "--json").stdout)["split"] == said
     path.write_text(path.read_text().replace("d,validation", "d,test"))
     told = run("import", str(path), "--name", "parts", "--replace").stdout
-    assert "2 train, 0 valid, 2 test rows. Without valid rows, the last round of a run" in told
+    assert "2 train, 0 valid, 2 test rows (without valid rows, the last round of a run" in told
     again = run("import", str(path), "--name", "parts", "--replace", "--json").stdout
     assert json.loads(again)["split_rows"] == {"train": 2, "valid": 0, "test": 2}
     path.write_text("user,item\na,x\nb,y\n")
@@ -211,8 +211,7 @@ def test_repeated_pairs_are_counted_and_what_counts_is_said(tmp_path):
     path.write_text(rows + "anna,1,5\nanna,1,1\n")
     for command in (("import", str(path), "--name", "again"), ("describe", "again")):
         shown = run(*command).stdout
-        assert "2 rows repeat a (user, item) pair: all rows are kept" in shown
-        assert "its earliest time, its best rating" in shown
+        assert "2 rows repeat a (user, item) pair" in shown
     assert json.loads(run("describe", "again", "--json").stdout)["repeats"] == 2
 
 
@@ -223,8 +222,8 @@ def test_held_out_pairs_that_are_in_train_are_counted_where_the_split_is_ones_ow
     path = tmp_path / "plays.csv"
     path.write_text(SPLIT)
     told = (
-        "1 of 1 valid and 1 of 3 test pairs are also in train: known items are not recommended, so "
-        "they count as misses for every method; leave them out of the valid and test rows"
+        "1 of 1 valid pairs and 1 of 3 test pairs are also in train: known items are not "
+        "recommended, so every method misses them"
     )
     for command in (("import", str(path), "--name", "plays"), ("describe", "plays")):
         assert told in run(*command).stdout
@@ -237,7 +236,7 @@ def test_held_out_pairs_that_are_in_train_are_counted_where_the_split_is_ones_ow
         path.write_text(rows)
         shown = run("import", str(path), "--name", name).stdout + run("describe", name).stdout
         assert "also in train" not in shown, f"control: {name}"
-        assert "rows repeat" in shown or "row repeats" in shown
+        assert "rows repeat" in shown
 
 
 def test_errors_are_of_the_kind_the_command_line_turns_into_exit_code_2(tmp_path, offline):
