@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
 import stat
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,23 +18,23 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from command_line import rescind
-from rescind.cli import app
+from rescind.cli import app, main
+from rescind.cli.forget_papers import rows_left
 from rescind.core.clock import Clock
 from rescind.data import load
 from rescind.data.blocklist import FILE, Blocklist, place
 from rescind.data.erasing import erase_imported, items_of, stored_rows
 from rescind.data.importing import append_file, import_file, imported_folder
-from rescind.errors import ConfigError, DataError
+from rescind.errors import ConfigError, ConsentError, DataError
 from rescind.experiments.forget_run import answer
 from rescind.experiments.learning_run import run_cell
 from rescind.experiments.prepared_data import obtained
 from rescind.experiments.read_request import NamedRecords
 from rescind.experiments.recipe import Cell, DataSettings, RunSettings, SharingSettings
 from rescind.forgetting.data_erasure import erase
-from rescind.receipts.receipt import Receipt, opened
+from rescind.forgetting.receipt import Receipt, opened
 from rescind.forgetting.sealing import band
-from rescind.receipts.verify import verify
+from rescind.forgetting.verify import verify
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
 from rescind.privacy.keys import own_public_key, read_secret
@@ -135,6 +137,12 @@ def test_who_passes_a_filter_is_decided_without_what_was_erased(
     assert len(again.fed.world.shared), "control: somebody lends"
 
 
+def test_a_run_without_a_filter_says_nothing_of_one(table: Path, tmp_path: Path) -> None:
+    run_cell(CELL, tmp_path / "one")
+    done = answer(tmp_path / "one", "withdraw", CANARY, audits="none")
+    assert not any("decided" in line for line in done.evidence.receipt.not_covered)
+
+
 def test_an_id_goes_with_the_last_record(table: Path, tmp_path: Path) -> None:
     """Who asks to erase everything is gone as who leaves is; who keeps a record stays known."""
     run_cell(CELL, tmp_path / "one")
@@ -198,6 +206,10 @@ def test_a_trial_leaves_other_runs_alone_and_says_so(table: Path, tmp_path: Path
     asked = answer(tmp_path / "two", "withdraw", CANARY, audits="none")  # the control
     assert Blocklist.of_dataset("mine")
     assert str(place("mine")) in asked.later_runs, "where the list is"
+    assert "undo" not in asked.later_runs, "nobody is told to delete the list of real requests"
+    place("mine").unlink()
+    back = run_cell(CELL, tmp_path / "three")
+    assert back.facts["data"]["digest"] == first.facts["data"]["digest"], "undone"
 
 
 def test_a_trial_can_be_meant_for_all_runs_afterwards(table: Path, tmp_path: Path) -> None:
@@ -210,6 +222,15 @@ def test_a_trial_can_be_meant_for_all_runs_afterwards(table: Path, tmp_path: Pat
     assert str(place("mine")) in trial(everywhere=True).later_runs
     assert CANARY not in load("mine").users
     assert holding(run_cell(CELL, tmp_path / "two").folder, CANARY) == []
+
+
+def test_a_file_cannot_be_meant_for_all_runs_afterwards(table: Path, tmp_path: Path) -> None:
+    run_cell(CELL, tmp_path / "one")
+    (tmp_path / "who.csv").write_text(f"user,item\n{CANARY},{ONLY_THEIRS}\n")
+    asked = partial(answer, tmp_path / "one", "erase", str(tmp_path / "who.csv"), audits="none")
+    asked(everywhere=False)
+    with pytest.raises(ConfigError, match="answered for this run only"):
+        asked(everywhere=True)
 
 
 def test_a_receipt_names_the_lists_that_are_kept_with_their_sizes(
@@ -260,14 +281,55 @@ def test_erased_rows_that_come_back_under_another_name_are_told(table: Path) -> 
     assert told == [], "control: nobody was erased yet"
     erase_imported("mine", [CANARY])
     import_file(table, "mine", replace=True, tell=told.append)
+    assert [text for text in told if "13 rows skipped" not in text] == [], "control: they stay"
     told.clear()
-    assert len(import_file(table, "other", tell=told.append)) == 361
+    other = import_file(table, "other", tell=told.append)
+    assert len(other) == 361
     (said,) = told
-    assert said.startswith("13 rows of this file had been erased from 'mine', and 'other' has them")
+    assert said.startswith("13 rows of this file had been erased from 'mine'.")
+    assert "rescind data erase other --user USER" in said
     assert CANARY not in said
+    place("broken").write_text("[")
+    assert len(import_file(table, "third", tell=told.append)) == 361, "no list of another stops it"
+    assert len(told) == 2
+    told.clear()
+    (table.parent / "week.csv").write_text(f"user,item\n{CANARY},{ONLY_THEIRS}\n")
+    append_file("before", table.parent / "week.csv", tell=told.append)
+    (said,) = told
+    assert said.startswith("1 rows of this file had been erased from 'mine'.")
 
 
-def test_every_other_run_that_still_has_the_user_is_named(
+def test_other_runs_that_still_have_the_user_are_named(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("one", "two"):
+        run_cell(CELL, tmp_path / "runs" / name / "seed-0")
+    runs = tmp_path / "runs"
+
+    def forgotten(run: Path) -> str:
+        words = ["forget", str(run), "--withdraw", CANARY, "--audits", "none"]
+        told = CliRunner().invoke(app, [*words, "--request", "none"])
+        assert told.exit_code == 0, told.output
+        return told.output
+
+    asked = tmp_path / "asked.csv"
+    asked.write_text("User\nperson-1\nperson-2\n")  # capitals, as spreadsheets write them
+    words = ["forget", str(runs / "one" / "seed-0"), "--erase", str(asked), "--audits", "none"]
+    refused = CliRunner().invoke(app, words)
+    assert "Give --parts FOLDER (a part for each" in str(refused.exception)
+    several = CliRunner().invoke(app, [*words, "--parts", str(tmp_path / "parts")])
+    assert several.exit_code == 0, several.output
+    assert f"Answer there, too, or delete it: {runs}/two/seed-0\n" in several.output
+    first = forgotten(runs / "one" / "seed-0-forgot-1")
+    assert f"Answer there, too, or delete it: {runs}/two/seed-0\n" in first
+    left = json.loads((runs / "one" / "seed-0-forgot-2" / "receipt.json").read_text())
+    assert any("Other models that were trained on 'mine'" in said for said in left["not_covered"])
+    (runs / "two" / "run.json").write_text("{")  # of somebody else: it stops nothing
+    assert "Answer there" not in forgotten(runs / "two" / "seed-0"), "nobody is left to tell"
+
+
+def test_every_other_run_is_named_and_says_so_when_it_is_asked(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -276,12 +338,73 @@ def test_every_other_run_that_still_has_the_user_is_named(
     for other in others:
         shutil.copytree("runs/one", other)
 
-    words = ["forget", "runs/one", "--withdraw", CANARY, "--request", "none", "--audits", "none"]
-    said = CliRunner().invoke(app, words)
-    assert said.exit_code == 0, said.output
-    assert [line.strip() for line in said.output.splitlines() if "  runs/other" in line] == [
+    def told(*words: str) -> str:
+        said = CliRunner().invoke(app, [*words])
+        assert said.exit_code == 0, said.output
+        return said.output
+
+    recommend = ("recommend", str(others[6]), "--user", CANARY)
+    assert "was forgotten" not in told(*recommend), "control"
+    asked = ("--withdraw", CANARY, "--request", "none")
+    said = told("forget", "runs/one", *asked, "--audits", "none")
+    assert (
+        "7 other runs on this data still have some of it. Answer there, too, or delete it:\n"
+        in said
+    )
+    assert [line.strip() for line in said.splitlines() if "  runs/other" in line] == [
         str(other) for other in others
     ]
+    answer_here = f"rescind forget {others[6]} --withdraw {CANARY} --request FILE"
+    assert f"and this run still has them. Answer here, too: {answer_here}\n" in told(*recommend)
+    assert "was forgotten" not in told("recommend", str(others[6]), "--user", "person-4")
+
+
+def test_a_trial_after_a_request_for_all_runs_says_that_the_rows_are_listed(
+    table: Path, tmp_path: Path
+) -> None:
+    for name in ("one", "two", "three"):
+        run_cell(CELL, tmp_path / name)
+    trial = partial(answer, audits="none", everywhere=False)
+    film = items_of("mine", "person-4")[0]
+    assert (
+        "may learn these rows again"
+        in trial(tmp_path / "three", "erase", NamedRecords(CANARY, (ONLY_THEIRS,))).later_runs
+    ), "control: nobody is listed"
+    answer(tmp_path / "one", "withdraw", CANARY, audits="none")
+    answer(tmp_path / "one-forgot-1", "erase", NamedRecords("person-4", (film,)), audits="none")
+    done = trial(tmp_path / "two", "withdraw", CANARY)
+    assert "were on the list of 'mine' before" in done.later_runs
+    assert "may be learnt by other runs" not in " ".join(done.evidence.receipt.not_covered)
+    same = NamedRecords("person-4", (film,))
+    assert "were on the list" in trial(tmp_path / "two-forgot-1", "erase", same).later_runs
+    more = NamedRecords("person-4", (items_of("mine", "person-4")[1],))
+    assert "may learn these" in trial(tmp_path / "two-forgot-2", "erase", more).later_runs
+
+
+def test_another_run_is_named_by_what_it_still_has(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lends = replace(CELL, sharing=SharingSettings(ratio=(1.0, 0.0, 0.0)))
+    one, two = (run_cell(cell, tmp_path / "runs" / name).folder for cell, name in
+                ((CELL, "one"), (lends, "two")))  # fmt: skip
+
+    def told(run: Path, *words: str) -> str:
+        quick = ("--audits", "none", "--request", "none")
+        said = CliRunner().invoke(app, ["forget", str(run), *words, *quick])
+        assert said.exit_code == 0, said.output
+        return said.output
+
+    film = items_of("mine", "person-7")[0]
+    record = ("--user", "person-7", "--item", film)
+    said = told(one, *record)
+    assert f"Answer there, too, or delete it: {two}\n" in said, "control: it has the record"
+    assert f"Looked for other runs in {tmp_path / 'runs'}, not elsewhere.\n" in said
+    assert "Answer there" not in told(two, *record), "the first run knows the user, without it"
+    one, two = (tmp_path / "runs" / f"{name}-forgot-1" for name in ("one", "two"))
+    lent = tmp_path / "lent.csv"
+    lent.write_text("user\nperson-8\n")
+    assert "Answer there" not in told(two, "--unshare", str(lent)), "nobody lends in the first run"
 
 
 def test_one_row_can_be_erased(table: Path) -> None:
@@ -309,24 +432,48 @@ def test_an_id_that_is_not_there_is_answered_with_what_to_do_and_no_other_id(tab
         with pytest.raises(DataError) as told:
             erase_imported("mine", users, items)
         said = str(told.value)
-        assert unknown in said
+        assert f"{unknown}. One whose id differs in capitals, blanks or leading zeros only" in said
+        assert "as they stand in what was imported (table.csv)" in said
+        assert said.endswith("give the command again. Nothing was erased.")
+        assert "receipt" not in said, "control: of nobody who asked before"
         assert not re.findall(r"person-|film-", said), "nobody learns who else is there"
+    with pytest.raises(DataError, match=r"there is no user 'nobody' in 'mine'\. Allowed are ids"):
+        erase_imported("mine", ["nobody"])
+    with pytest.raises(DataError, match=r"are several items. Repeat --item for each. Nothing"):
+        erase_imported("mine", ["person-4"], ["film-1,film-2"])
     erase_imported("mine", ["person-4"])
-    with pytest.raises(DataError, match="any more, after an earlier request"):
+    with pytest.raises(DataError, match="any more, after an earlier request") as told:
         erase_imported("mine", ["person-4"])
+    said = str(told.value)
+    assert "receipt-mine.json, receipt-mine-2.json" in said
+    assert "answered/REQUEST/receipt-mine.json in a folder of requests" in said
 
 
 def test_the_command_writes_a_receipt(
-    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
+    def rescind(*words: str) -> tuple[int, str]:
+        monkeypatch.setattr("sys.argv", ["rescind", *words])
+        with pytest.raises(SystemExit) as end:
+            main()
+        said = capsys.readouterr()
+        return int(end.value.code or 0), said.out + said.err
+
     code, said = rescind("data", "erase", "mine", "--user", CANARY, "--case", "DSR 117")
     assert code == 0, said
+    assert "deleted 13 rows" in said
+    private = "receipt-mine.key, receipt-mine.html, receipt-mine.request.json"
+    assert f"for the requester only  {private}" in said
     page, asked = tmp_path / "receipt-mine.html", tmp_path / "receipt-mine.request.json"
     assert stat.S_IMODE(page.stat().st_mode) == stat.S_IMODE(asked.stat().st_mode) == 0o600
     told = page.read_text().split("</style>")[1]
     assert "Request DSR 117 was answered on 20" in told
+    assert "One person asked to erase 13 records" in told
+    assert "these records were deleted from the imported data." in told
+    assert "is answered for by itself, with a receipt of its own" in told
+    assert "its devices" not in told, "there are none"
     assert CANARY not in told
     lines = told.replace("\\\n", " ")
     commands = re.findall(r"rescind verify receipt-mine.json --.*?(?=\n|</code>)", lines)
@@ -348,6 +495,7 @@ def test_the_command_writes_a_receipt(
     asked.write_text(json.dumps({**table, "user": ["person-4"] * 13}))
     mine = ("--event", asked.name, "--event-key", "receipt-mine.key")
     assert rescind("verify", "receipt-mine.json", *mine)[0] == 1, "control: another person's name"
+    assert "receipt.json" not in told, "commands name this file"
     assert rescind("verify", "receipt-mine.json")[0] == 0
     receipt = json.loads((tmp_path / "receipt-mine.json").read_text())
     assert receipt["done"]["level"] == "L1"
@@ -356,11 +504,19 @@ def test_the_command_writes_a_receipt(
     assert CANARY not in (tmp_path / "receipt-mine.json").read_text()
     assert rescind("data", "erase", "mine", "--user", CANARY)[0] == 2
     other = ("data", "erase", "mine", "--user", "person-5", "--user", "person-6", "--receipt")
-    assert rescind(*other, "page.html")[0] == 2
-    assert rescind(*other, "receipt-mine.json")[0] == 2, "no receipt is written over"
-    assert rescind(*other, "two.json")[0] == 0
+    code, said = rescind(*other, "page.html")
+    assert (code, "must end in .json" in said) == (2, True)
+    code, said = rescind(*other, "receipt-mine.json")
+    assert (code, "exists already. Choose another with --receipt" in said) == (2, True)
+    assert "will be deleted" not in said, "it will not"
+    code, said = rescind(*other, "two.json")
+    assert "will be deleted for good" in said, "control"
+    assert (code, "for you alone (it counts all users)  two.key, two.html\n" in said) == (0, True)
     assert not (tmp_path / "two.request.json").exists(), "nobody gets it, so it is not written"
     assert "Do not send this page" in (tmp_path / "two.html").read_text()
+    assert rescind("data", "erase", "mine", "--user", "person-4")[0] == 0
+    assert (tmp_path / "receipt-mine-2.json").is_file()
+    assert rescind("data", "erase", "ml-100k", "--user", "7")[0] == 2
 
 
 def test_whoever_stops_lending_stays_in_the_data_and_is_told_so(
@@ -372,12 +528,22 @@ def test_whoever_stops_lending_stays_in_the_data_and_is_told_so(
     path.write_text(f"user\n{CANARY}\n")
     done = answer(tmp_path / "one", "unshare", str(path), audits="none")
     assert "are not lent again in any run of 'mine'" in done.later_runs
+    assert "leaves these rows out" not in done.later_runs
+    (copy,) = (one for one in done.evidence.receipt.not_covered if "imported copy" in one)
+    assert "rows that are still stored there stay" in copy
+    assert "and are not lent again" in copy
+    assert "left out" not in copy
+    (listed,) = (one for one in done.evidence.receipt.kept if one.name.endswith("of the data"))
+    assert "no run lends the rows of this request again" in listed.says
     assert held_of(CANARY) == 13, "as it says: they stay"
     again = run_cell(lending, tmp_path / "two").fed
     assert len(again.now.vault.holdings.records) == len(first.now.vault.holdings.records)
     client = again.labels.client(CANARY, again.world.sizes.clients)
     assert client in first.world.shared.client, "control: they lent"
     assert client not in again.world.shared.client, "as it says: not again"
+    moved = (tmp_path / "one" / "report.html").read_text()
+    assert "or are no longer lent" in moved
+    assert "without them" not in moved
     gone = answer(tmp_path / "two", "withdraw", "person-4", audits="none")
     assert "leaves these rows out" in gone.later_runs, "control: of one who left it is true"
 
@@ -400,14 +566,53 @@ def test_an_item_that_somebody_had_twice_is_one_item_and_two_rows(
     words = ["forget", str(tmp_path / "one"), "--erase", str(asked), "--audits", "none", "--parts"]
     told = CliRunner().invoke(app, [*words, str(parts)]).output
     assert told.count("4 items (5 rows)") == 2, told
-    ask = ["verify", str(tmp_path / "one-forgot-1" / "receipt.json"), "--part"]
-    told = CliRunner().invoke(app, [*ask, str(parts / "person-5.json")]).output
-    assert "Erase of 2 items of user 'person-5' is part of" in told, told
+    assert "parts in" in told
+    assert "proof" not in told.partition("In your log")[0]
+    new = tmp_path / "one-forgot-1"
+    assert "asked to erase 4 items (5 rows)" in (new / "receipt.html").read_text()
+    ask = ["verify", str(new / "receipt.json")]
+    for user in ("person-5", "person-6"):
+        told = CliRunner().invoke(app, [*ask, "--part", str(parts / f"{user}.json")]).output
+        assert f"Erase of 2 items of user '{user}' is part of" in told, told
+    told = CliRunner().invoke(app, [*ask, "--event-key", str(new / "receipt.key")]).output
+    assert "Erase of 4 items (5 rows) of 2 people" in told
     done = erase("twice", ["person-5"], mine, tmp_path / "receipt.json")
     assert (done.items, done.rows) == (2, 3)
+    assert "asked to erase 2 items (3 rows)" in (tmp_path / "receipt.html").read_text()
     assert "2 items" not in (tmp_path / "receipt.json").read_text(), "strangers see a band"
     whole = opened(done.receipt, read_secret(done.key))
     assert (whole.asked.records, whole.claims["items"]) == (3, "2")
+
+
+@pytest.mark.parametrize(
+    ("asked", "advised"),
+    [
+        (
+            ["--user", CANARY],
+            "--withdraw USER --request FILE (who did not withdraw: --erase FILE instead of "
+            "--withdraw USER)",
+        ),
+        (
+            ["--user", CANARY, "--item", ONLY_THEIRS, "--item", "film-5"],
+            f"--user {CANARY} --item {ONLY_THEIRS} --item film-5 --request FILE",
+        ),
+        (
+            ["--user", CANARY, "--user", "person-4", "--item", "film-5"],
+            "--erase FILE (a CSV with the columns user,item)",
+        ),
+    ],
+)
+def test_who_asked_for_some_items_is_not_taken_out_of_the_runs(
+    table: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, asked: list[str], advised: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = CliRunner().invoke(app, ["data", "erase", "mine", *asked])
+    assert told.exit_code == 0, told.output
+    last = told.output.splitlines()[-1]
+    asks = f"rescind forget RUN {advised}"
+    assert last == f"No run near here has any of it. If one elsewhere has: {asks}"
+    assert ("--withdraw" in told.output) == ("--item" not in asked)
+    assert ("who did not withdraw" in told.output) == ("--item" not in asked)
 
 
 def test_a_run_below_another_one_stays_and_is_named_however_deep(
@@ -426,6 +631,28 @@ def test_a_run_below_another_one_stays_and_is_named_however_deep(
     assert (below / "model").is_dir(), "it is answered by itself"
     assert not (single / "model").exists()
     assert not (single / "audits").exists(), "the control: what is no run goes"
+    deleted = CliRunner().invoke(app, ["data", "erase", "mine", "--user", CANARY])
+    assert f"Runs that still have some of it: {below}." in deleted.output, (
+        "three folders below runs"
+    )
+
+
+def test_a_deletion_names_the_runs_that_still_have_some_of_it(
+    table: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("one", "runs/two", "runs/mine/Gram/seed-0"):
+        run_cell(CELL, Path(folder))
+    answer(Path("one"), "withdraw", CANARY, audits="none", everywhere=False)
+
+    def told(*words: str) -> str:
+        said = CliRunner().invoke(app, ["data", "erase", "mine", *words])
+        assert said.exit_code == 0, said.output
+        return said.output.splitlines()[-1].partition(" rescind forget RUN ")[0]
+
+    both = "Runs that still have some of it: runs/mine/Gram/seed-0, runs/two."
+    assert told("--user", CANARY) == both
+    assert told("--user", "person-4") == both.replace(": ", ": one-forgot-1, ")
 
 
 def test_a_deletion_is_announced_and_on_a_terminal_it_asks(
@@ -440,10 +667,15 @@ def test_a_deletion_is_announced_and_on_a_terminal_it_asks(
         assert (told.exit_code, told.output.splitlines()[0]) == (1, said)
         assert told.output.endswith("Nothing was erased.\n")
         assert held_of(CANARY) == 13
+        several = CliRunner().invoke(app, [*words, "--user", "person-4"], input="n\n")
+        assert several.output.splitlines()[0].endswith(" rows will be deleted for good, of 2 users")
+        unknown = CliRunner().invoke(app, [*words, "--user", "nobody"], input="y\n")
+        assert "will be deleted" not in unknown.output, "it will not"
         assert CliRunner().invoke(app, [*words, "--yes"]).exit_code == 0
     assert held_of(CANARY) == 0
     told = CliRunner().invoke(app, ["data", "erase", "mine", "--user", "person-4"])
     assert told.exit_code == 0, "a script is not asked"
+    assert "rows will be deleted for good, of user 'person-4'" in told.output.splitlines()[0]
 
 
 def test_a_deletion_of_more_than_was_asked_for_is_told_and_needs_a_word(
@@ -457,6 +689,9 @@ def test_a_deletion_of_more_than_was_asked_for_is_told_and_needs_a_word(
 
     refused = CliRunner().invoke(app, words)
     assert isinstance(refused.exception, ConfigError)
+    assert "with --yes. Nothing was erased." in str(refused.exception)
+    assert "named 1 of these rows. 12 more, which they did not name," in refused.output
+    assert refused.output.splitlines()[1].endswith(only)
     with monkeypatch.context() as terminal:
         terminal.setattr("rescind.cli.data_people.sys", SimpleNamespace(stdin=Terminal()))
         asked = CliRunner().invoke(app, words, input="n\n")
@@ -483,9 +718,20 @@ def test_forgetting_imported_data_names_the_user_and_asks_on_a_terminal(
         assert told.output.startswith(f"withdraw of user '{CANARY}': 13 records. ")
         assert told.output.endswith("Nothing was forgotten.\n")
         assert not (tmp_path / "run-forgot-1").exists()
-        assert CliRunner().invoke(app, [*words, "--yes"]).exit_code == 0
+        taken = CliRunner().invoke(app, [*words, "--request", str(table)], input="y\n")
+        assert f"{table} exists already" in str(taken.exception)
+        assert "Go on?" not in taken.output, "a question whose answer is of no use"
+        done = CliRunner().invoke(app, [*words, "--yes"])
+        assert done.exit_code == 0
+        assert (
+            f"still stored in 'mine'. To delete them, with a receipt: rescind data erase mine "
+            f"--user {CANARY}\n" in done.output
+        )
+    erase_imported("mine", ["person-4"])
     other = ["forget", str(tmp_path / "run-forgot-1"), "--withdraw", "person-4", *nowhere]
-    assert CliRunner().invoke(app, other).exit_code == 0, "a script is not asked"
+    done = CliRunner().invoke(app, other)
+    assert done.exit_code == 0, "a script is not asked"
+    assert "still stored" not in done.output, "control: no row is"
 
 
 def test_nobody_of_imported_data_is_forgotten_without_the_request_that_checks_the_receipt(
@@ -511,6 +757,16 @@ def test_nobody_of_imported_data_is_forgotten_without_the_request_that_checks_th
     assert json.loads(Path(file).read_text())["user"] == CANARY
 
 
+def test_a_trial_and_a_reminder_need_no_file_of_the_request(table: Path, tmp_path: Path) -> None:
+    run_cell(CELL, tmp_path / "run")
+    words = ["forget", str(tmp_path / "run"), "--withdraw", CANARY, "--audits", "none"]
+    assert CliRunner().invoke(app, [*words, "--only-here"]).exit_code == 0
+    assert not Blocklist.of_dataset("mine").has_withdrawn(CANARY), "control: it was a trial"
+    said = CliRunner().invoke(app, words).output
+    assert "see its receipt, no new one is needed.\nIt is noted that they left" in said
+    assert Blocklist.of_dataset("mine").has_withdrawn(CANARY)
+
+
 def test_what_an_earlier_requester_gets_stays_when_a_run_is_learnt_again_and_asked_again(
     table: Path, tmp_path: Path
 ) -> None:
@@ -522,6 +778,48 @@ def test_what_an_earlier_requester_gets_stays_when_a_run_is_learnt_again_and_ask
     assert not (new / "model").exists(), "control: it was emptied"
     for name, was in kept.items():
         assert (new / name.replace("receipt", "receipt-before-1")).read_bytes() == was
+
+
+def test_rows_that_are_left_of_one_of_several_are_told(table: Path, tmp_path: Path) -> None:
+    run = run_cell(CELL, tmp_path / "run").folder
+    films = {user: items_of("mine", user)[0] for user in ("person-4", "person-5")}
+    assert "person-4 --item" in rows_left(run, {user: [film] for user, film in films.items()})
+    erase_imported("mine", ["person-4"], [films["person-4"]])
+    left = rows_left(run, {user: [film] for user, film in films.items()})
+    assert left.endswith(f"rescind data erase mine --user person-5 --item {films['person-5']}")
+    erase_imported("mine", ["person-5"], [films["person-5"]])
+    assert rows_left(run, {user: [film] for user, film in films.items()}) == ""
+
+
+def test_a_resumed_command_says_that_rows_were_erased_since(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["run", "--data", "mine", "--method", "Popularity"]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    again = CliRunner().invoke(app, [*words, "--resume"])
+    assert "finished before\n" in again.output, "control"
+    erase_imported("mine", ["person-4"])
+    later = time.time() + 60  # the run tells whole seconds
+    for path in (imported_folder() / "mine").iterdir():
+        os.utime(path, (later, later))
+    again = CliRunner().invoke(app, [*words, "--resume"])
+    assert "finished before, and rows of 'mine' were erased or added since" in again.output
+
+
+def test_a_record_that_was_erased_before_is_not_called_unknown(table: Path, tmp_path: Path) -> None:
+    run_cell(CELL, tmp_path / "run")
+    film = NamedRecords("person-5", (items_of("mine", "person-5")[0],))
+    done = answer(tmp_path / "run", "erase", film, audits="none")
+    with pytest.raises(ConsentError, match="was erased from this run by an earlier request"):
+        answer(done.folder, "erase", film, audits="none")
+    asked = tmp_path / "asked.csv"
+    asked.write_text(f"user,item\nperson-5,{film.items[0]}\n")
+    with pytest.raises(ConsentError, match=r"line 2: .*was erased from this run"):
+        answer(done.folder, "erase", str(asked), audits="none")
+    others = {*items_of("mine", "person-6")} - {*items_of("mine", "person-5")}
+    with pytest.raises(ConsentError, match="does not hold"):
+        answer(done.folder, "erase", NamedRecords("person-5", (min(others),)), audits="none")
 
 
 def test_the_imported_file_appended_adds_nothing(table: Path, tmp_path: Path) -> None:
