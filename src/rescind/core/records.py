@@ -40,10 +40,6 @@ class Records:
     rating: Tensor | None = field(default_factory=lambda: None)  # no class attribute
     """[n] int32: twice the rating, 0 for none; None if no record has one. Not in digests."""
 
-    def __post_init__(self) -> None:
-        if self.rating is not None and self.rating.dtype != torch.int32:
-            self.__dict__["rating"] = self.rating.int()  # files of earlier versions have int16
-
     @classmethod
     def of(
         cls,

@@ -29,7 +29,7 @@ from rescind.core.records import (
 from rescind.core.world import Host
 from rescind.errors import DataError
 from rescind.storage import packing
-from rescind.storage.packing import Facts, Packed, columns, drawer, under
+from rescind.storage.packing import Facts, Packed, drawer, under
 
 KINDS: dict[str, type[Event]] = {
     kind.__name__: kind
@@ -51,7 +51,7 @@ def pack_event(event: Event, rows: bool = True) -> Packed:
     for field in fields(event):
         value = getattr(event, field.name)
         if isinstance(value, Records):
-            tensors |= columns(value) if rows else {}
+            tensors |= value.columns() if rows else {}
         elif isinstance(value, Holdings):
             held, facts[field.name] = packing.pack_holdings(value)
             tensors |= held
@@ -98,8 +98,8 @@ def unpack_events(name: str, tensors: Params, facts: Facts) -> list[Event]:
 def event_text(event: Event, labels: Labels | None = None) -> str:
     """Return a request as JSON for the requester. It is never kept with the receipt.
 
-    labels: to name users and items by their original ids, too. Without them the text is that of
-    version 0.1. Ratings are left out: no digest covers them
+    labels: to name users and items by their original ids, too. Ratings are left out: no digest
+    covers them
     """
     tensors, facts = pack_event(event)
     lists = {name: value.tolist() for name, value in tensors.items() if name != "rating"}
@@ -143,7 +143,7 @@ def _canonical(table: Mapping[str, Any]) -> str:
 
 
 def read_event(text: str) -> Event:
-    """Read what `event_text` wrote, this version or an older one. Raises `DataError`."""
+    """Read what `event_text` wrote, or raise `DataError`."""
     kinds = {kind.__name__: kind for kind in REQUESTS}
     try:
         table = json.loads(text)
@@ -177,8 +177,8 @@ def why_not(error: Exception) -> str:
 
 def _inner_numbers(table: Mapping[str, Any], kind: type[Event]) -> dict[str, Any]:
     """Return the numbers that the receipt's digest covers."""
-    if INNER not in table:  # ratings stood in requests of version 0.2
-        return {name: value for name, value in table.items() if name not in ("kind", "rating")}
+    if INNER not in table:
+        return {name: value for name, value in table.items() if name != "kind"}
     inner = dict(table[INNER])
     named = {name for name in table if name not in ("kind", INNER)}
     expected = {"user"} if kind is Withdraw else {"user", "item"}
