@@ -241,29 +241,10 @@ def test_scores_that_are_not_finite_are_refused_and_minus_infinity_hides_an_item
         assert fed.evaluate()
         assert "3" not in [one.item for one in fed.recommend(user=3, k=20)]
         return
-    said = (
-        r"Mix\.client_scores returned values that are not finite \({} of {};.*Change that function"
-    )
-    with pytest.raises(BoundaryError, match=said.format(12, 240)):
+    said = r"Mix\.client_scores returned values that are not finite"
+    with pytest.raises(BoundaryError, match=said):
         fed.evaluate()
-    with pytest.raises(BoundaryError, match=said.format(1, 20)):
+    with pytest.raises(BoundaryError, match=said):
         fed.recommend(user=3, k=2)
-    with pytest.raises(BoundaryError, match=said.format(1, 20)):
+    with pytest.raises(BoundaryError, match=said):
         fed.recommend(history=[1, 2])
-
-
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [
-        ("NDCG@10", r"Ask for lists of that length, evaluate\(k=10\)"),
-        ("ndcg@20", "Did you mean 'NDCG@20'"),
-        ("AUC", "was not measured. Measured: HR@20, NDCG@20"),
-    ],
-)
-def test_a_number_that_was_not_measured_is_answered_with_those_that_were(name, hint):
-    found = Federation.start(tiny_holdings(), FedAvg(model=LightGCN(dim=4)), seed=1).evaluate()
-    with pytest.raises(KeyError, match=hint) as told:
-        found[name]
-    assert isinstance(told.value, ConfigError)
-    assert name not in found
-    assert found.get(name) is None

@@ -254,9 +254,9 @@ def test_noise_is_refused_where_clients_do_not_count_alike(guards):
 
 def test_whole_numbers_are_not_clipped_or_noised():
     counts = Update(2, {"n": torch.tensor([[1, 2], [3, 4]])})
-    with pytest.raises(ConfigError, match="sends integers"):
+    with pytest.raises(ConfigError, match="floating-point"):
         Clip(1.0).each(counts, leaves=False)
-    with pytest.raises(ConfigError, match="sends integers"):
+    with pytest.raises(ConfigError, match="floating-point"):
         Laplace(1.0).total(counts.fold(torch.ones(2, dtype=torch.int64)))
 
 

@@ -169,10 +169,3 @@ def test_sequences_need_times():
         rs.Gram().fit(RECORDS, columns={"place": "x"})
 
 
-def test_a_wrong_keyword_gets_the_right_one():
-    learnt = rs.Gram().fit([("ann", "film 1"), ("bob", "film 2")])
-    with pytest.raises(ConfigError, match="forget has no 'user'; did you mean 'users'"):
-        learnt.forget(user="ann")
-    with pytest.raises(ConfigError, match="recommend has no"):
-        learnt.recommend(person="ann")
-    assert learnt.forget(users=["ann"]).digest() == rs.Gram().fit([("bob", "film 2")]).digest()

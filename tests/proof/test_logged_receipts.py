@@ -256,7 +256,7 @@ def test_a_damaged_log_does_not_stop_a_receipt_and_is_told_later(
     assert not proof_path(receipt).exists()
     with pytest.raises(SystemExit, match="2"):
         run("log", "add", str(receipt))
-    assert "changed, moved or removed" in capsys.readouterr().err
+    assert "Restore the folder" in capsys.readouterr().err
     (log.folder / ENTRIES).write_bytes(whole)
     assert log_if_possible(receipt)
 

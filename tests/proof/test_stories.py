@@ -161,7 +161,7 @@ def test_a_person_leaves_and_anybody_can_check_it(
     (tmp_path / "newer").write_bytes((keys.folder() / "log" / "checkpoint").read_bytes())
     code, said = rescind(*stranger, "newer")
     assert code == 1
-    assert "older than your checkpoint" in said
+    assert "and your checkpoint" in said
     log = str(keys.folder() / "log")
     monkeypatch.setenv("RESCIND_KEYS", str(tmp_path / "stranger"))
     for words in (("roster", "check", "public"), ("log", "check", "--log", log)):

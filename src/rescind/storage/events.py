@@ -157,11 +157,9 @@ def read_event(text: str) -> Event:
         event.digest()
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise DataError(
-            f"not a request ({why_not(error)}). Expected JSON with kind (one of "
-            f"{', '.join(kinds)}) and client, item, time: lists of one length (for Withdraw: "
-            f"client, a number), by themselves or under {INNER}. Give the file that came with the "
-            f"receipt (rescind forget --request wrote it). A service gives none: there, press "
-            f"'check it here' on the page where you asked, or give its answer (--acknowledgement)."
+            f"not a request ({why_not(error)}). Give the file that came with the receipt (rescind "
+            f"forget --request wrote it). A service gives none: there, press 'check it here' on "
+            f"the page, or give its answer (--acknowledgement)."
         ) from None
     return event
 
@@ -203,7 +201,6 @@ def named_event(event: Event, labels: Labels) -> dict[str, Any]:
 
 
 def event_named(table: Mapping[str, Any], labels: Labels) -> Event:
-    """Return the event of a table with original ids."""
     facts = {name: value for name, value in table.items() if not isinstance(value, list)}
     lists = {name: value for name, value in table.items() if isinstance(value, list)}
     try:
@@ -214,7 +211,4 @@ def event_named(table: Mapping[str, Any], labels: Labels) -> Event:
             lists["item"] = [labels.item(i, len(labels.items)) for i in lists["item"]]
         return unpack_event({n: torch.tensor(v).long() for n, v in lists.items()}, facts)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(
-            f"not an event ({error!r}). Expected a table with kind (one of {', '.join(KINDS)}), "
-            f"user, and where the kind has records also item and time: lists of one length."
-        ) from None
+        raise DataError(f"not an event of kind {', '.join(KINDS)} ({error!r}).") from None

@@ -89,9 +89,8 @@ def save_federation(fed: Federation, folder: Path | str) -> Path:
             _save(fed, folder)
     except OSError as error:
         raise DataError(
-            f"cannot save into {folder}: {error.strerror or error}. Free some space or choose "
-            f"another folder, then save again; until then it holds the old federation or the new "
-            f"one."
+            f"cannot save into {folder}: {error.strerror or error}. It holds the old federation or "
+            f"the new one."
         ) from None
     return folder
 
@@ -289,8 +288,7 @@ def _guard_tables(executor: Executor) -> list[Facts]:
     for guard in guards:
         if type(guard) not in GUARDS.values():
             raise ConfigError(
-                f"the guard {type(guard).__name__} cannot be saved, and without it a loaded "
-                f"federation would train unprotected. Allowed: {', '.join(GUARDS)}."
+                f"the guard {type(guard).__name__} cannot be saved. Allowed: {', '.join(GUARDS)}."
             )
     return [to_table(guard) for guard in guards]
 
@@ -303,8 +301,8 @@ def _guarded(executor: Executor, tables: list[Facts], folder: Path) -> Executor:
         return executor
     if given or not isinstance(executor, InProcess):
         raise ConfigError(
-            f"{folder} was trained with the guards {saved}; the given executor has {given}. "
-            f"Give an InProcess without guards, or with the same."
+            f"{folder} was trained with the guards {saved}; the given executor has {given}. Give "
+            f"the same."
         )
     return replace(executor, guards=saved)
 

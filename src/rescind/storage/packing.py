@@ -69,7 +69,6 @@ def pack_now(now: RunState) -> Packed:
 
 
 def unpack_now(tensors: Params, facts: Facts, fed: Federation) -> RunState:
-    """Unpack the result of `pack_now`, with the holdings of a federation."""
     holdings = fed.now.vault.holdings
     device = str(holdings.members.device)
     hosted = tuple(
@@ -81,7 +80,6 @@ def unpack_now(tensors: Params, facts: Facts, fed: Federation) -> RunState:
 
 
 def pack_state(state: ServerState) -> Packed:
-    """Pack the server state, with its snapshots."""
     tensors = {**under("public", state.public), **under("own", state.own)}
     kept = []
     for number, snapshot in enumerate(state.memory):
