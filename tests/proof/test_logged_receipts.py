@@ -159,9 +159,7 @@ def skip_without(shell: str) -> None:
 
 
 @SHELLS
-@pytest.mark.parametrize(
-    ("size", "place"), [(1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2)], ids=str
-)
+@pytest.mark.parametrize(("size", "place"), [(1, 0), (2, 1), (3, 2)], ids=str)
 def test_the_script_of_the_page_holds_for_the_first_receipts_of_a_log(
     receipt: Path, witness: Witness, tmp_path: Path, size: int, place: int, shell: str
 ) -> None:

@@ -901,5 +901,5 @@ def test_swapped_ids_are_noticed(table: Path, tmp_path: Path) -> None:
     users = json.loads(path.read_text())
     users[3], users[4] = users[4], users[3]
     path.write_text(json.dumps(users))
-    with pytest.raises(DataError, match="does not match its name"):
+    with pytest.raises(DataError, match="does not match the digest"):
         answer(tmp_path / "one", "withdraw", CANARY, audits="none")

@@ -228,6 +228,6 @@ def test_a_folder_that_cannot_be_written_is_named(
 
 
 def test_two_saves_at_once_are_refused(trained: Federation, tmp_path: Path) -> None:
-    said = rf"in use .*\(process {os.getpid()}\)\. If that is a service, .* end it first"
+    said = rf"in use .*\(process {os.getpid()}\)\. End it"
     with files.locked(tmp_path), pytest.raises(DataError, match=said):
         save_federation(trained, tmp_path)

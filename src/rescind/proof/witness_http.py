@@ -76,8 +76,8 @@ def cosignature(url: str, witness: Key, note: str, tree: Tree, anywhere: bool = 
         old = reply.body.strip()[:20]
         if not old.isdecimal() or int(old) > point.size:
             raise DataError(
-                f"the witness has signed {old} entries and this log has {point.size}. Restore the "
-                f"log from a newer copy."
+                f"the witness has signed {old} entries and this log has {point.size}: it was "
+                f"rolled back. Restore a newer copy."
             )
         path = tree.consistency(int(old), point.size)
         reply = _post(url, request_body(int(old), path, note), anywhere)
@@ -88,7 +88,9 @@ def cosignature(url: str, witness: Key, note: str, tree: Tree, anywhere: bool = 
             )
     if reply.status != 200:
         said = "".join(c if c.isprintable() else " " for c in reply.body[:200]).strip()
-        raise DataError(f"the witness refused ({reply.status}): {said}.")
+        raise DataError(
+            f"the witness refused ({reply.status}): {said}. It may be a second history."
+        )
     if witness not in opened(note + reply.body, [witness])[1]:
         raise DataError(
             f"the answer is no signature of {witness.name} under this checkpoint. Check its key."

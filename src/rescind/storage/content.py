@@ -84,7 +84,9 @@ class Store:
                 f"meanwhile, load again; else restore it from a copy."
             ) from None
         if name_of(data) != name:
-            raise DataError(f"{path} does not match its name. Restore it from a copy.")
+            raise DataError(
+                f"{path} does not match the digest that is its name. Restore it from a copy."
+            )
         return data
 
     def skip(self, name: bytes) -> None:
