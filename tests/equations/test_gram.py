@@ -295,7 +295,7 @@ def test_nothing_is_published_of_items_that_too_few_people_have():
 
 @pytest.mark.parametrize("guard", [Clip(1.0), Laplace(0.1)])
 def test_guards_made_for_real_numbers_are_refused(guard):
-    with pytest.raises(ConfigError, match="sends integers"):
+    with pytest.raises(ConfigError, match="need floating-point numbers"):
         begin(Gram(), executor=InProcess(guards=(guard,))).run(1)
 
 

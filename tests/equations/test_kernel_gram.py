@@ -309,7 +309,7 @@ def test_ties_need_genres():
 
 
 def test_ratings_of_another_length_are_refused():
-    with pytest.raises(DataError, match="one rating per record"):
+    with pytest.raises(DataError, match="have 1 ratings"):
         Records.of([0, 1], [2, 3], rating=torch.tensor([4.5]))
 
 

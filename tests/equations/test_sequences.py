@@ -243,7 +243,7 @@ def test_a_history_gets_what_its_owner_would_get():
     with pytest.raises(DataError, match="item"):
         fed.recommend(history=["nothing"])
     private = Federation.start(data, FedAvg(model=MF(dim=4)))
-    with pytest.raises(ConfigError, match="only a client's device"):
+    with pytest.raises(ConfigError, match="from a history alone"):
         private.recommend(history=mine)
 
 

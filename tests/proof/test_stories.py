@@ -152,7 +152,7 @@ def test_a_person_leaves_and_anybody_can_check_it(
     (tmp_path / "newer").write_bytes((keys.folder() / "log" / "checkpoint").read_bytes())
     code, said = rescind(*stranger, "newer")
     assert code == 1
-    assert "older than your checkpoint" in said
+    assert "and your checkpoint" in said
     log = str(keys.folder() / "log")
     monkeypatch.setenv("RESCIND_KEYS", str(tmp_path / "stranger"))
     for words in (("roster", "check", "public"), ("log", "check", "--log", log)):
@@ -167,8 +167,6 @@ def test_what_cannot_be_checked_is_told_with_code_1_or_2(rescind: Say, tmp_path:
         (("log", "check"), "holds no log"),
         (("log", "cosign", "nowhere", "--key", "x"), "holds no log"),
         (("roster", "check", "."), "holds no roster"),
-        (("roster", "check", ".", "--log-key", "nonsense"), "NAME+ID+KEY"),
-        (("roster", "check", ".", "--since", "no"), "Give a checkpoint that you kept"),
         (("roster", "check", ".", "--mine", "no"), "that rescind roster mine wrote"),
         (("log", "check", "--since", "no"), "Give a checkpoint that you kept"),
         (("log", "key", "--name", "two words"), "cannot name a log"),
@@ -219,14 +217,6 @@ def test_a_wrong_file_of_the_checker_is_no_fault_of_the_log(rescind: Say, tmp_pa
         code, said = rescind("roster", "check", folder, "--log-key", "log.pub")
         assert (code, "NOT VALID" in said) == (2, False), said
         assert f"error: {folder} holds no roster" in said
-
-
-def test_a_large_file_is_called_no_receipt(rescind: Say) -> None:
-    Path("films.csv").write_bytes(b"a,b\n" * (1 << 19))
-    code, said = rescind("verify", "films.csv")
-    assert code == 1
-    assert "it is no receipt: those have at most 1,048,576 bytes" in said
-    assert "1048577" not in said, "how many bytes were read is not how many it has"
 
 
 def test_what_the_operator_gave_is_not_valid(rescind: Say, tmp_path: Path) -> None:

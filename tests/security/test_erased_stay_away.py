@@ -432,7 +432,7 @@ def test_an_id_that_is_not_there_is_answered_with_what_to_do_and_no_other_id(tab
         with pytest.raises(DataError) as told:
             erase_imported("mine", users, items)
         said = str(told.value)
-        assert f"{unknown}. One whose id differs in capitals, blanks or leading zeros only" in said
+        assert f"{unknown}. One whose id differs in capitals, blanks, zeros or signs only" in said
         assert "as they stand in what was imported (table.csv)" in said
         assert said.endswith("give the command again. Nothing was erased.")
         assert "receipt" not in said, "control: of nobody who asked before"
@@ -901,5 +901,5 @@ def test_swapped_ids_are_noticed(table: Path, tmp_path: Path) -> None:
     users = json.loads(path.read_text())
     users[3], users[4] = users[4], users[3]
     path.write_text(json.dumps(users))
-    with pytest.raises(DataError, match="the wrong user could be erased"):
+    with pytest.raises(DataError, match="does not match the digest"):
         answer(tmp_path / "one", "withdraw", CANARY, audits="none")

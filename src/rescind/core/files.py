@@ -31,8 +31,7 @@ def write_atomically(path: Path, data: bytes, private: bool = False, durable: bo
         if not isinstance(error, OSError):
             raise
         raise DataError(
-            f"cannot write {path}: {error.strerror or error}. "
-            f"Free some space or choose another folder; the old file is unchanged."
+            f"cannot write {path}: {error.strerror or error}. The old file is unchanged."
         ) from None
     if not durable:
         return
@@ -40,8 +39,7 @@ def write_atomically(path: Path, data: bytes, private: bool = False, durable: bo
         sync_folder(path.parent)
     except OSError as error:
         raise DataError(
-            f"{path} is written, but its folder cannot be synced: {error.strerror or error}. "
-            f"Free some space or check the disk, then write it again."
+            f"{path} is written, but its folder cannot be synced: {error.strerror or error}."
         ) from None
 
 
@@ -61,9 +59,8 @@ def locked(folder: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise DataError(
-                f"{folder} is in use by another rescind command{_holder(handle)}. If that is a "
-                f"service, a silo or a witness, end it first; else wait until it has ended. Then "
-                f"repeat this one; nothing was changed."
+                f"{folder} is in use by another rescind command{_holder(handle)}. End it, or wait "
+                f"until it has ended. Nothing was changed."
             ) from None
         yield
     finally:

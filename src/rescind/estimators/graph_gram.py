@@ -22,7 +22,6 @@ from rescind.errors import ConfigError, DataError
 from rescind.estimators.frames import Id, ids_that_read, in_order
 from rescind.estimators.graph_frames import Nodes, Row, read_edges, read_labels, read_nodes
 from rescind.estimators.graph_ledger import Change, GraphLedger, Part
-from rescind.estimators.hints import hinted
 from rescind.estimators.ledger import ids_of
 from rescind.estimators.settings import Settings
 from rescind.estimators.state import State, Stateful
@@ -116,7 +115,6 @@ class GraphGram(Settings, Stateful[GraphLedger]):
         """
         return self._change(self._ledger.with_(*self._read(nodes, edges, features, columns)))
 
-    @hinted
     def forget(
         self,
         clients: Iterable[Id] = (),
@@ -214,7 +212,7 @@ class GraphGram(Settings, Stateful[GraphLedger]):
         """Solve for the weights. [d, K] float32"""
         made = self._from_sum()
         if not made["classes"]:
-            raise DataError("no node has a label, so there is nothing to go by. Add some.")
+            raise DataError("no node has a label. Add some.")
         if "weights" not in made:
             ridge = made["settings"].ridge
             solved = weights_of(self._state.total, len(made["classes"]), ridge).float()
@@ -298,7 +296,7 @@ class GraphGram(Settings, Stateful[GraphLedger]):
         known, metric = read_labels(labels, columns), Classes()
         number = {label: n for n, label in enumerate(self._from_sum()["classes"])}
         if not known:
-            raise DataError("there are no known classes to compare with. Give nodes with labels.")
+            raise DataError("there are no known classes. Give nodes with labels.")
         total = Sum({}, 0.0, 0)
         for client, (ids, place) in self._by_client(list(known)).items():
             graph, scores = self._scores(client)

@@ -31,7 +31,6 @@ from rescind.core.tasks.metrics import Ranking, top_k
 from rescind.core.update import Sum
 from rescind.errors import ConfigError, DataError
 from rescind.estimators.frames import Frame, Id, Ints, ids_that_read, in_order, plain_id, read
-from rescind.estimators.hints import hinted
 from rescind.estimators.ledger import Change, Ledger, Owned, ids_of, unpacked_records
 from rescind.estimators.log_ledger import packed, summed, unpacked
 from rescind.estimators.logs import is_log
@@ -45,16 +44,10 @@ AT_ONCE = 1024
 
 def _tell_fitted(fitted: int, of: int) -> None:
     """Warn of held-out records that the model knows; refuse if there are no others."""
+    told = f"{fitted:,} of {of:,} held-out records are in the fit: own items are not ranked"
     if fitted == of:
-        raise DataError(
-            f"all {of:,} held-out records of known users are in the fit, and own items are not "
-            f"ranked: each would count as missed. Give records that were not fitted."
-        )
-    warnings.warn(
-        f"{fitted:,} of {of:,} held-out records are in the fit: own items are not ranked, so they "
-        f"count as missed. Leave them out of one of the two.",
-        stacklevel=3,
-    )
+        raise DataError(f"{told}. Give others.")
+    warnings.warn(f"{told}, so they count as missed.", stacklevel=3)
 
 
 class Recommended(NamedTuple):
@@ -131,10 +124,7 @@ class Ranker(Settings, Stateful[Ledger], ABC):
             self._state = fitted._state
             return self
         if engine is not None or spill is not None:
-            raise ConfigError(
-                "engine and spill are for logs in Parquet files; this frame is in memory already. "
-                "Give a path, or leave them out."
-            )
+            raise ConfigError("engine and spill are for logs in Parquet files. Leave them out.")
         records = read(frame, columns, self.timed)
         self._must_fit(records.items)
         fitted = self._empty()
@@ -158,7 +148,6 @@ class Ranker(Settings, Stateful[Ledger], ABC):
         self._must_fit({*self._ledger.slot, *records.items})
         return self._add(records)
 
-    @hinted
     def forget(
         self,
         users: Iterable[Id] = (),
@@ -306,7 +295,6 @@ class Ranker(Settings, Stateful[Ledger], ABC):
 
     # -- using it ----------------------------------------------------------------------------------
 
-    @hinted
     def recommend(
         self, user: Id | None = None, k: int = 10, *, history: Iterable[Id] | None = None
     ) -> list[Recommended]:
@@ -325,8 +313,8 @@ class Ranker(Settings, Stateful[Ledger], ABC):
             user = plain_id(user, "user")
             if not len(self):
                 raise DataError(
-                    f"there is no user {user!r} among 0 users: this {type(self).__name__} is not "
-                    f"fitted, or has forgotten everything. Call fit(frame) first."
+                    f"this {type(self).__name__} is not fitted, or has forgotten everything. Call "
+                    f"fit(frame) first."
                 )
             book.find(user, "user", then="")
             own = book.owned_by([user])[user]
@@ -345,10 +333,7 @@ class Ranker(Settings, Stateful[Ledger], ABC):
             (self._ledger.slot[i], n) for i, n in first.items() if i in self._ledger.slot
         )
         if not known:
-            raise DataError(
-                f"none of the {len(history)} items of the history is known here, so there is "
-                f"nothing to go by. There are {len(self._ledger.slot):,} items."
-            )
+            raise DataError(f"none of the {len(history)} items of the history is known here.")
         return np.array(known, np.int64).T[: 1 + self.timed].copy()
 
     def evaluate(
