@@ -24,9 +24,6 @@ def all_unlearners() -> dict[str, type]:
     return classes(__name__, "unlearn")
 
 
-found = all_unlearners  # the name in 0.1; gone in 0.3
-
-
 def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)

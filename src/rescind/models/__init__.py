@@ -12,9 +12,6 @@ def all_models() -> dict[str, type]:
     return classes(__name__, "tables")
 
 
-found = all_models  # the name in 0.1; gone in 0.3
-
-
 def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)

@@ -1,8 +1,7 @@
 """Messages of an additive learner: differences from devices, and loans counted by the server.
 
 A device notes which items it has counted (`sent/block`) and sends differences, so a device asked
-twice adds nothing. If a block ended before a difference was sent, the bits that must still change
-are kept (`late/block`). A note is one bit per item, or its place in time (`Notes`).
+twice adds nothing. `late/block`: the bits that must still change after the block ended.
 """
 
 from __future__ import annotations
@@ -106,7 +105,7 @@ def client_rows(
 def client_total(
     parts: Parts, cohort: Cohort, sum_key: Callable[[int], str], counting: bool = False
 ) -> Sum:
-    """Compute the sum of `client_rows` at once; only devices with several parts are merged."""
+    """Compute the sum of `client_rows`; only devices with several parts are merged."""
     totals, touched, up = {}, {}, 0
     for name, mine in by_sum(parts, sum_key).items():
         once = (jagged.counts(mine.client, len(cohort)) == 1)[mine.client]
@@ -141,10 +140,7 @@ def client_block_end(
 
 
 def client_erased(private: Params, records: Records, now: int, notes: Notes = BITS) -> Params:
-    """Mark erased items of earlier blocks for subtraction.
-
-    An erasure means all copies of a pair, also those counted in an earlier block.
-    """
+    """Mark erased items of earlier blocks, too, for subtraction: all copies of a pair."""
     earlier = [n for n in private if n.startswith("sent/") and int(n[-4:]) < now]
     if not earlier:
         return private
@@ -233,9 +229,6 @@ class Lent:
 
     @classmethod
     def of(cls, own: Params) -> Lent:
-        if "lent/pair" in own:  # as they were kept in version 0.1: all in one piece
-            whole = torch.stack([own["lent/pair"], own["lent/block"].long()])
-            return cls(_in_pieces(whole))
         return cls(tuple(own[name] for name in sorted(own) if name.startswith(LOANS)))
 
     def into(self, own: Params) -> dict[str, Tensor]:
@@ -247,11 +240,6 @@ class Lent:
     def pair(self) -> Tensor:
         """All pairs. [n] sorted"""
         return torch.cat([piece[0] for piece in self.pieces])
-
-    @property
-    def block(self) -> Tensor:
-        """The block of each pair. [n]"""
-        return torch.cat([piece[1] for piece in self.pieces])
 
     def follow(
         self, world: World, lenders: Tensor | None = None, longest: int = 0
@@ -315,14 +303,6 @@ _COUNTED: weakref.WeakKeyDictionary[Records, tuple[weakref.ref[Tensor], ...]]
 _COUNTED = weakref.WeakKeyDictionary()
 
 
-def _in_pieces(loans: Tensor) -> tuple[Tensor, ...]:
-    """Return loans of all clients in pieces. loans: [2, n], sorted"""
-    last = int(loans[0, -1] >> _CLIENT) if loans.shape[1] else 0
-    edges = torch.arange(1, last // PIECE + 1, device=loans.device) * PIECE << _CLIENT
-    ends = torch.searchsorted(loans[0].contiguous(), edges).tolist()
-    return tuple(part.contiguous() for part in torch.tensor_split(loans, ends, dim=1))
-
-
 def _same_for_others(old: Tensor, new: Tensor, lenders: Tensor) -> bool:
     """Return whether two lists of pairs are equal but for the pairs of some lenders."""
     left = [pair[~torch.isin(pair >> _CLIENT, lenders)] for pair in (old, new)]
@@ -339,7 +319,6 @@ def _with_blocks(pair: Tensor, known: Tensor, block: int) -> Tensor:
 
 
 def parts_of_loans(lent: Lent, longest: int = 0) -> Parts:
-    """Return the parts of all counted loans."""
     now = torch.cat(lent.pieces, dim=1)
     return _difference(now[:, :0], now, longest)
 
@@ -367,10 +346,7 @@ def _difference(before: Tensor, after: Tensor, longest: int) -> Parts:
 
 
 def grown_flags(own: Params, world: World) -> dict[str, Tensor]:
-    """Return flags, extended to new clients: last block counted, owes, lost. [clients]
-
-    Others have them, too: change them with `flagged`.
-    """
+    """Return flags, extended to new clients; to change them use `flagged`. [clients]"""
     flags = {}
     for name, first in {"counted": -1, "owes": False, "lost": False}.items():
         old = own[name]

@@ -93,7 +93,6 @@ class Weights:
 
     @property
     def items(self) -> int:
-        """Number of items of the catalogue."""
         return len(self.first) - 1
 
     def scores(self, own: Items) -> Singles:
@@ -192,7 +191,6 @@ def unpacked(data: bytes) -> bytes:
 
 
 def release_of(sums: Totals, form: Form) -> Weights:
-    """Make the weights of a release: solve, then temper and cut."""
     return cut(sums.inverse(form.solving.ridges), sums.owners, form)
 
 

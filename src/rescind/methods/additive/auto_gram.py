@@ -38,8 +38,7 @@ class AutoGram(Gram):
         if items > DENSE_ITEMS:
             log.warning("%s", why_local(items))
         else:
-            most = f"{items:,} items are at most {DENSE_ITEMS:,}"
-            log.info("%s, so Gram is used, with all pairs.", most)
+            log.info("%s items: Gram is used, with all pairs.", f"{items:,}")
 
 
 def why_local(items: int, most: int = DENSE_ITEMS) -> str:

@@ -15,6 +15,7 @@ from rescind.core.doing import step
 from rescind.core.federation import Federation
 from rescind.core.memory import free_memory
 from rescind.core.params import Params
+from rescind.core.ranges import must_lie
 from rescind.core.state import Private, ServerState
 from rescind.core.update import Sum, Update
 from rescind.core.world import World
@@ -81,18 +82,11 @@ class Gram(Solving, Additive):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.forgetting <= 1:
-            raise ConfigError(
-                f"{type(self).__name__}.forgetting must be above 0 and at most 1 (no decay); "
-                f"got {self.forgetting}."
-            )
+        must_lie(self, "(0, 1]", "forgetting")
         self.check_solving()
         self.check_dial()
         if self.noise_floor and (not self.noise or self.ridge_per_item):
-            raise ConfigError(
-                f"{type(self).__name__}.noise_floor = {self.noise_floor:g} needs noise above 0 and "
-                f"ridge_per_item = 0; got {self.noise:g} and {self.ridge_per_item:g}."
-            )
+            raise ConfigError("noise_floor needs noise above 0 and ridge_per_item = 0.")
 
     @classmethod
     def tuned(cls, **fields: Any) -> Gram:
@@ -139,7 +133,6 @@ class Gram(Solving, Additive):
         return Published(own["inverse"], world.sizes.items, {BLOCK: block}, release)
 
     def server_noised(self, own: Params, world: World) -> Tensor:
-        """Return the lower half of C from a sum with noise. [I (I + 1) / 2]"""
         items, grams = world.sizes.items, self.server_grams(own)
         moved, noise = self.server_reach(world), self.noise
         total = torch.stack([total.double() * factor for total, factor in grams]).sum(0)
@@ -170,7 +163,7 @@ class Gram(Solving, Additive):
 
     def server_published(self, state: ServerState, world: World, people: int) -> ServerState:
         """Make a new release, or keep the old one: too few users have changed, or none is left."""
-        before = state.own.get("released", state.own["rounds"].new_zeros(2))
+        before = state.own["released"]
         releases, since = (int(n) for n in before)
         due = not releases or since + people >= self.release_every
         due &= not self.releases or releases < self.releases
@@ -205,7 +198,6 @@ class Gram(Solving, Additive):
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
     ) -> ServerState:
-        """Add the devices' differences and changes of loans, and solve."""
         after = self.server_absorb(state, sums, world)
         latest = torch.full_like(after.own["rounds"], world.block)
         return after.next(after.public, {**after.own, "rounds": latest})
@@ -235,16 +227,12 @@ class Gram(Solving, Additive):
             return self.server_published(replace(state, own=own), world, count)
 
     def server_received(self, sums: Sums, world: World) -> tuple[Parts, dict[str, Tensor]]:
-        """Return parts of devices that answered alone, and sums of pairs by key."""
         return exchange.from_totals(sums, world.members.device)
 
     def server_moved(
         self, own: Params, parts: Parts, totals: Params, world: World
     ) -> dict[str, Tensor]:
-        """Add the differences to G in integers, and update its inverse or solve again.
-
-        totals: differences received as sums of pairs, by key
-        """
+        """Add the differences to G in integers, and update its inverse or solve again."""
         items, kind = world.sizes.items, sum_dtype(world.sizes.clients, world.block + 1)
         blocks = torch.unique(parts.block).tolist()
         names = dict.fromkeys([*map(self.sum_key, blocks), *totals])
@@ -273,7 +261,6 @@ class Gram(Solving, Additive):
         return {**now, "inverse": cleared(inverse, parts, grams, self.ridge), "changes": changes}
 
     def server_added(self, parts: Parts, world: World) -> dict[str, Tensor]:
-        """Compute G of these parts from zero, to check a sum against."""
         items, blocks = world.sizes.items, torch.unique(parts.block).tolist()
         # Blocks with no counted client have a matrix, too.
         every = range(world.block + 1) if self.forgetting < 1 else (world.block,)
@@ -337,17 +324,13 @@ class Gram(Solving, Additive):
     def must_fit(self, items: int, device: str = "cpu") -> None:
         """Raise before memory is taken, if every pair of items needs more than there is."""
         need, free = PAIR_BYTES * items * items, free_memory() if device == "cpu" else None
+        limit = f"{free / 1e9:.1f} GB are free" if free is not None and need > free else ""
         if items > self.max_items:
+            limit = f"max_items is {self.max_items:,}"
+        if limit:
             raise ConfigError(
-                f"{type(self).__name__} stores every pair of items: {items:,} items take about "
-                f"{need / 1e9:.1f} GB, and max_items is {self.max_items:,}. Raise max_items if "
-                f"memory allows, or use rs.methods.LocalGram, which stores neighbours only."
-            )
-        if free is not None and need > free:
-            raise ConfigError(
-                f"{type(self).__name__} stores every pair of items: {items:,} items take about "
-                f"{need / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free. Use "
-                f"rs.methods.LocalGram, which stores neighbours only, or more memory."
+                f"{type(self).__name__} stores every pair: {items:,} items take about "
+                f"{need / 1e9:.1f} GB, and {limit}. Raise it, or use rs.methods.LocalGram."
             )
 
     def sum_key(self, block: int) -> str:
@@ -370,7 +353,6 @@ class Gram(Solving, Additive):
     def client_sum(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Sum, Private]:
-        """Return the sum of `client_train` over all clients, by integer products."""
         parts, after = exchange.client_parts(public, private, cohort, self.bound)
         if exchange.alone(cohort.role):
             return exchange.client_items(parts, cohort).fold(cohort.weight), after

@@ -10,9 +10,11 @@ from torch import Tensor
 
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
+from rescind.core.method import Method
 from rescind.core.params import Params
+from rescind.core.ranges import must_lie
 from rescind.core.state import Private, ServerState
-from rescind.core.update import Sum, Update
+from rescind.core.update import Update
 from rescind.core.world import World
 from rescind.errors import ConfigError
 from rescind.methods.additive._exchange import BLOCK, Sums, client_items, client_parts, from_parts
@@ -56,22 +58,15 @@ class LocalGram(Gram):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.forgetting != 1:
-            raise ConfigError(
-                f"LocalGram keeps one sum for all blocks, so forgetting must be 1; got "
-                f"{self.forgetting}. Use Gram, which keeps one per block."
-            )
+            raise ConfigError("LocalGram keeps one sum for all blocks, so forgetting must be 1.")
         if self.release != "dense" or self.min_count or self.servers > 1 or not self.quiet:
             raise ConfigError(
-                "LocalGram always publishes neighbours and needs single histories. Remove release, "
+                "LocalGram publishes neighbours and needs single histories. Remove release, "
                 "min_count, servers, noise, releases and release_every, or use Gram."
             )
         if self.source == "shared" and self.cross:
-            raise ConfigError(
-                "LocalGram.cross counts on devices only, and source = 'shared' asks no device, so "
-                "nothing would be counted. Remove one of them."
-            )
-        if self.model.many < 1:
-            raise ConfigError(f"LocalWeights.many must be at least 1, got {self.model.many}.")
+            raise ConfigError("with cross and source = 'shared' nothing would be counted.")
+        must_lie(self.model, "[1, inf)", "many")
 
     @classmethod
     def tuned(cls, **fields: Any) -> LocalGram:
@@ -96,7 +91,6 @@ class LocalGram(Gram):
         return own, self.server_public(own, world)
 
     def server_public(self, own: Params, world: World) -> Params:
-        """Return the neighbours with their weights, and the block."""
         block = torch.tensor([world.block], device=world.members.device)
         return {"neighbour": own["near/item"], "weight": own["near/weight"], BLOCK: block}
 
@@ -133,12 +127,7 @@ class LocalGram(Gram):
         parts, private = client_parts(public, private, cohort, self.bound)
         return client_items(parts, cohort), private
 
-    def client_sum(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Sum, Private]:
-        """Return the sum of `client_train`; single updates are sent with it."""
-        update, private = self.client_train(public, private, cohort, clock)
-        return update.fold(cohort.weight), private
+    client_sum = Method.client_sum
 
     def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
         return self.model.of_lot(public, cohort.own)

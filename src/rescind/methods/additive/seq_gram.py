@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -12,6 +11,7 @@ from torch.nn import functional
 
 from rescind.core.cohort import Cohort, Lot
 from rescind.core.params import Params
+from rescind.core.ranges import must_lie
 from rescind.core.state import Private
 from rescind.methods.additive import _ordered as ordered
 from rescind.methods.additive._counted_gram import CountedGram
@@ -19,7 +19,7 @@ from rescind.methods.additive._exchange import BLOCK
 from rescind.methods.additive._notes import ORDER, Notes, ranks
 from rescind.methods.additive._ordered import Nearness
 from rescind.methods.additive._solve import WEIGHTS
-from rescind.methods.additive._solving import UNIT, Ridge, Temper, must_be
+from rescind.methods.additive._solving import UNIT, Ridge, Temper
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,37 +78,23 @@ class SeqGram(CountedGram):
     """Ridge of the far solution, if it is solved by itself; so are the next two."""
     far_sharpen: float = 0.7
     far_recent: float = 20.0
-    cross: bool = field(default=True, init=False)
     max_items: int = 20_000
     """Largest catalogue allowed (8 bytes per ordered pair, and 32 while solving)."""
-    release_size: int = field(default=50, init=False)  # settings of Gram that are not read here
-    resolve_every: int = field(default=1000, init=False)
-    solve_above: float = field(default=0.25, init=False)
-    delta: float = field(default=1e-5, init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        allowed = {
-            "near": (0 < self.near < 10_000, "above 0 and below 10,000"),
-            "far": (0 < self.far < 10_000, "above 0 and below 10,000"),
-            "back": (0 <= self.back <= 1, "between 0 and 1"),
-            "recent": (self.recent > 0, "above 0"),
-            "floor": (0 <= self.floor <= 1, "between 0 and 1"),
-            "earlier": (0 <= self.earlier <= 1, "between 0 and 1"),
-            "again": (-1 <= self.again <= 1, "between -1 and 1"),
-            "power": (0 <= self.power <= 1, "between 0 and 1"),
-            "far_share": (0 <= self.far_share <= 10, "between 0 and 10"),
-            "far_ridge": (0 < self.far_ridge < math.inf, "above 0 and finite"),
-            "far_sharpen": (0 < self.far_sharpen <= 2, "above 0 and at most 2"),
-            "far_recent": (self.far_recent > 0, "above 0"),
-        }
-        must_be(self, allowed)
+        must_lie(self, "(0, 10000)", "near", "far")
+        must_lie(self, "[0, 1]", "back", "floor", "earlier", "power")
+        must_lie(self, "[-1, 1]", "again")
+        must_lie(self, "[0, 10]", "far_share")
+        must_lie(self, "(0, 2]", "far_sharpen")
+        must_lie(self, "(0, inf)", "far_ridge")
+        must_lie(self, "(0, inf]", "recent", "far_recent")
         self.check_plain()
 
     @classmethod
     def tuned(cls, **fields: Any) -> SeqGram:
-        """Return SeqGram itself: its defaults are tuned."""
-        return cls(**fields)
+        return cls(**fields)  # the defaults are tuned
 
     @classmethod
     def sequences(cls, **fields: Any) -> SeqGram:

@@ -51,8 +51,7 @@ class Softmax(RankingMethod):
         if private and not self.local_includes_shared:
             raise ConfigError(
                 f"{type(self.model).__name__} keeps {', '.join(private)} on each device, so the "
-                f"server cannot train on shared items. Set local_includes_shared = true to let "
-                f"devices train on them, or use a model without private parameters, such as Bag."
+                f"server cannot train on shared items. Set local_includes_shared, or use Bag."
             )
 
     def server_step(

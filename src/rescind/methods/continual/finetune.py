@@ -85,7 +85,6 @@ class FineTune(RankingMethod):
     def client_loss_terms(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> LossTerms:
-        """Return the extra loss terms: none."""
         return LossTerms()
 
     def client_plan(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Plan:

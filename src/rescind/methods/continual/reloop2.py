@@ -20,8 +20,8 @@ from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
 from rescind.core.fast.linear import Scores
 from rescind.core.params import Params
+from rescind.core.ranges import must_lie
 from rescind.core.state import Private
-from rescind.errors import ConfigError
 from rescind.methods.continual.finetune import FineTune
 
 # Similarities (clients x items x memory) held at a time: 64 MB of float32. Changes speed only.
@@ -56,9 +56,7 @@ class ReLoop2(FineTune):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("capacity", "nearest", "sharpness"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"ReLoop2.{name} must be above 0, got {getattr(self, name)}.")
+        must_lie(self, "(0, inf]", "capacity", "nearest", "sharpness")
 
     def client_init(self, ids: Tensor, clock: Clock) -> Private:
         """Return an empty memory. wrong/item: [C, M], -1 where empty    wrong/error: [C, M]"""
@@ -69,7 +67,6 @@ class ReLoop2(FineTune):
     def client_note(
         self, private: Private, scores: Scores, cohort: Cohort, clock: Clock
     ) -> Mapping[str, Tensor]:
-        """Store the errors of the client's own model."""
         items, train = cohort.items, cohort.train
         cell, mine = scores.owner * items + scores.item, train.owner * items + train.item
         label = _among(cell, mine, len(cohort) * items)  # drawn negatives are False

@@ -32,7 +32,7 @@ class Climbing(GraphFedAvg, ABC):
 
     @abstractmethod
     def server_ascend(self, state: ServerState, step: Params) -> ServerState:
-        """Return the state after one ascent step; the step is already clipped."""
+        """Return the state after one clipped ascent step."""
 
     def client_objective(
         self, own: Params, batch: Batch, public: Params, cohort: Cohort, clock: Clock

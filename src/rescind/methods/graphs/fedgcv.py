@@ -19,6 +19,7 @@ from rescind.core.holdings import Holdings
 from rescind.core.optim import server_move
 from rescind.core.params import Params, add, dot, norm, times
 from rescind.core.plan import Batch, Plan
+from rescind.core.ranges import must_lie
 from rescind.core.records import Records, Withdraw
 from rescind.core.request import Request
 from rescind.core.state import Private, ServerState
@@ -98,19 +99,10 @@ class FedGCV(GraphFedAvg):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        name = type(self).__name__
-        for field in ("sharpness", "radius", "clip"):
-            if not 0 < (value := getattr(self, field)) < float("inf"):
-                raise ConfigError(f"{name}.{field} must be above 0, got {value}.")
-        if self.radius_share is not None and not 0 < self.radius_share < float("inf"):
-            raise ConfigError(
-                f"{name}.radius_share must be above 0 (a share of the model's length, such as .2), "
-                f"got {self.radius_share}. Leave it out to use radius = {self.radius}."
-            )
-        rest = ("retention", "margin", "forget_rate", "scale", "forget_rounds", "repair_rounds")
-        for field in rest:
-            if not 0 <= (value := getattr(self, field)) < float("inf"):
-                raise ConfigError(f"{name}.{field} must be 0 or above and finite, got {value}.")
+        shares = () if self.radius_share is None else ("radius_share",)
+        must_lie(self, "(0, inf)", "sharpness", "radius", "clip", *shares)
+        must_lie(self, "[0, inf)", "retention", "margin", "forget_rate", "scale")
+        must_lie(self, "[0, inf)", "forget_rounds", "repair_rounds")
 
     @classmethod
     def as_published(cls, **fields: Any) -> FedGCV:
@@ -123,8 +115,6 @@ class FedGCV(GraphFedAvg):
         return cls(**{"objective": "ascent", "correct": False, "retention": 1.0, **fields})
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Run corrected steps with the leaving client, then repair rounds without it."""
-
         def steps(fed: Federation, roles: dict[int, str]) -> Federation:
             start = dict(removal.weights(fed.now.state.public))
             if self.margin:

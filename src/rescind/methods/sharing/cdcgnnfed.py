@@ -22,6 +22,7 @@ from rescind.core.cohort import Cohort, Mail
 from rescind.core.optim import server_move
 from rescind.core.params import Params
 from rescind.core.plan import Batch, Work
+from rescind.core.ranges import must_lie
 from rescind.core.records import Records
 from rescind.core.state import Private, ServerState
 from rescind.core.tasks.ranking import draw_negatives
@@ -116,16 +117,11 @@ class CDCGNNFedR(FedShare):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.mend_removed < 1 or self.mend < 0 or self.mend_every < 1:
-            raise ConfigError(
-                f"CDCGNNFedR needs 0 <= mend_removed < 1, mend >= 0 and mend_every >= 1; got "
-                f"{self.mend_removed}, {self.mend} and {self.mend_every}."
-            )
+        must_lie(self, "[0, 1)", "mend_removed")
+        must_lie(self, "[0, inf)", "mend")
+        must_lie(self, "[1, inf)", "mend_every")
         if self.user_pull and not isinstance(self.model, LightGCN):
-            raise ConfigError(
-                f"CDCGNNFedR.user_pull compares vectors of LightGCN, not of "
-                f"{type(self.model).__name__}. Set user_pull = 0 or use LightGCN."
-            )
+            raise ConfigError("CDCGNNFedR.user_pull needs LightGCN. Set user_pull = 0.")
 
     # -- the mended graph ------------------------------------------------------------------------
 

@@ -151,7 +151,6 @@ class FedShare(RankingMethod):
 
     @property
     def steps(self) -> GraphSteps:
-        """Return the settings of the server's steps on the graph."""
         return GraphSteps(
             layers=self.layers,
             pairs=self.refine_pairs,
@@ -168,7 +167,6 @@ class FedShare(RankingMethod):
 def refined(
     state: ServerState, graph: SharedGraph, steps: GraphSteps, clock: Clock, term: Term | None
 ) -> ServerState:
-    """Take the server's steps on a graph, with an extra loss term."""
     own, item, ids = Versions.of(state.own), state.public["item"], graph.sharers
     mine = {name: own.rows(name).read(ids) if of_users(name) else own[name] for name in own}
     moments = graph_steps.under(REFINE, mine)
@@ -184,8 +182,7 @@ def fedshare_of(learner: Method, unlearner: str) -> FedShare:
     """Return a federation's method if it is FedShare, or raise."""
     if not isinstance(learner, FedShare) or type(learner).server_graph != FedShare.server_graph:
         raise ConfigError(
-            f"{unlearner} works for FedShare, not for {type(learner).__name__}. "
-            f"Choose another unlearner: Retrain works for every method."
+            f"{unlearner} works for FedShare, not for {type(learner).__name__}. Use Retrain."
         )
     return learner
 

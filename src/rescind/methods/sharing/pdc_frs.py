@@ -28,6 +28,7 @@ from rescind.core.model import Model, RankingModel
 from rescind.core.optim import server_move
 from rescind.core.params import Params
 from rescind.core.plan import Batch, Plan, Work
+from rescind.core.ranges import must_lie
 from rescind.core.state import REFERENCE, Private, ServerState
 from rescind.core.tasks.metrics import top_k
 from rescind.core.update import Rows, Sum, Update
@@ -111,19 +112,14 @@ class PDCFRSR(RankingMethod):
         super().__post_init__()
         if self.aggregate != "clients" or self.loss != "bpr" or self.local_includes_shared:
             raise ConfigError(
-                "PDCFRSR needs aggregate = 'clients' (weights would multiply the contributions), "
-                "loss = 'bpr' and local_includes_shared = false. Remove these settings."
+                "PDCFRSR needs aggregate = 'clients', loss = 'bpr', local_includes_shared = false."
             )
-        if not (self.epsilon >= 0 and 0 <= self.fusion <= 1 and self.hints >= 0):
-            raise ConfigError(
-                f"PDCFRSR needs epsilon >= 0, 0 <= fusion <= 1 and hints >= 0; got "
-                f"{self.epsilon}, {self.fusion} and {self.hints}."
-            )
+        must_lie(self, "[0, inf]", "epsilon", "hints")
+        must_lie(self, "[0, 1]", "fusion")
 
     # -- server ----------------------------------------------------------------------------------
 
     def server_init(self, world: World, clock: Clock) -> ServerState:
-        """Return the item table and no contributions."""
         state = super().server_init(world, clock)
         item = state.public["item"]
         frozen = item.clone() if self.warm_up == 0 else torch.zeros_like(item)
@@ -169,7 +165,6 @@ class PDCFRSR(RankingMethod):
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
     ) -> ServerState:
-        """Run FedAvg, add contributions, train the auxiliary model, and fuse."""
         fed = {"item": state.own.get(FEDERATED, state.public["item"])}
         state = replace(state, public={**state.public, **fed})
         after = super().server_step(state, {r: _without(s) for r, s in sums.items()}, world, clock)
@@ -301,7 +296,6 @@ class PDCFRSR(RankingMethod):
         cohort: Cohort,
         clock: Clock,
     ) -> Tensor:
-        """Return the weighted BPR loss. [C]"""
         if "weight" not in batch.values:
             return super().client_loss(work, batch, public, private, cohort, clock)
         model, owner = cast(RankingModel, self.model), batch.owner

@@ -61,9 +61,7 @@ class TakenBack(FedAvg):
         super().__post_init__()
         if self.server_optimiser != "plain" or self.aggregate != "clients":
             raise ConfigError(
-                f"{type(self).__name__} subtracts updates, so the server must add them with equal "
-                f"weights: set server_optimiser = 'plain' and aggregate = 'clients'; got "
-                f"'{self.server_optimiser}' and '{self.aggregate}'."
+                f"{type(self).__name__} needs server_optimiser = 'plain' and aggregate = 'clients'."
             )
 
     def client_log(self, update: Update, cohort: Cohort) -> Mapping[str, Rows]:
@@ -76,7 +74,6 @@ class TakenBack(FedAvg):
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
     ) -> ServerState:
-        """Average, and store the total weight of the round."""
         after = super().server_step(state, sums, world, clock)
         known = state.own[WEIGHTS]
         missing = known.new_zeros(max(clock.round - len(known), 0))  # rounds of other methods
