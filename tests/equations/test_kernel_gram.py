@@ -21,8 +21,8 @@ from rescind.core.records import Arrive, Erase, Event, Records, Share, Unshare, 
 from rescind.errors import ConfigError, DataError
 from rescind.methods.additive import _additive as events
 from rescind.methods.additive import _ordered as ordered
-from rescind.methods.additive._near_pairs import PairKernel
 from rescind.methods.additive._notes import RATED
+from rescind.methods.additive._ordered import PairKernel
 from rescind.methods.additive.kernel_gram import KernelGram
 from rescind.storage.federations import load_federation, save_federation
 from worlds import lendable, next_block, tiny_holdings

@@ -15,7 +15,6 @@ look_also(Outside())
 
 
 def all_methods() -> dict[str, type]:
-    """Return every learner, by name."""
     return classes(__name__, "server_sample")
 
 

@@ -8,7 +8,6 @@ from rescind.core.settings import classes
 
 
 def all_models() -> dict[str, type]:
-    """Return every model, by name."""
     return classes(__name__, "tables")
 
 

@@ -108,8 +108,6 @@ class Additive(Dial, Method):
         check_sums(state, self.server_init(world, Clock(0)), world.sizes)
         check_notes(kept, self.notes, world)
 
-    # -- forgetting: subtraction -----------------------------------------------------------------
-
     def forget(self, fed: Federation, request: Request) -> Federation:
         """Subtract the records: the sum equals one of a history without them, exactly.
 
@@ -121,7 +119,6 @@ class Additive(Dial, Method):
     def follow(
         self, fed: Federation, event: Event | Named, away: tuple[int, ...] = ()
     ) -> Federation:
-        """Apply any event and update the sum at once."""
         event = fed.event_of(event)  # what follows asks which kind it is, and names have their own
         after = fed.apply(event)
         if not fed.now.state.round:
@@ -156,8 +153,6 @@ class Additive(Dial, Method):
             progress(RoundResult(after.now, sums, None, after.past))
         return after
 
-    # -- releases --------------------------------------------------------------------------------
-
     def released(self, fed: Federation) -> tuple[int, int]:
         """Return the number of releases, and of users that changed since the last."""
         count, since = fed.now.state.own["released"].tolist()
@@ -179,7 +174,6 @@ class Additive(Dial, Method):
         return not self.pending(fed) and not exchange.outstanding(fed.now.state.own)
 
     def published(self, fed: Federation) -> dict[str, Any]:
-        """Return the privacy settings and the state of releases, for run.json."""
         count, since = self.released(fed)
         more = self.pending(fed)
         due = f"when {more} more changed" if more else "due"
@@ -240,10 +234,7 @@ class Additive(Dial, Method):
         state = self.server_published(fed.now.state, fed.world, self.release_every)
         return replace(fed, now=replace(fed.now, state=state))
 
-    # -- proof -----------------------------------------------------------------------------------
-
     def claims(self, before: Federation, after: Federation) -> Claims:
-        """Return the digests of the sum before and after, and the state of releases."""
         left = exchange.outstanding(after.now.state.own)
         limits = []
         if len(left.owes):
@@ -368,7 +359,6 @@ def _answers(
 
 
 def _must_all_be_there(sums: dict[str, Sum]) -> None:
-    """Refuse an event of which a part was not subtracted."""
     missing = Counter[str]()
     for one in sums.values():
         missing.update(one.refused)
@@ -383,7 +373,6 @@ def _must_all_be_there(sums: dict[str, Sum]) -> None:
 def _hosts(
     method: Additive, fed: Federation, after: Federation
 ) -> tuple[dict[str, Sum], tuple[Vault, ...]]:
-    """Compute the differences of clients hosted by the server."""
     sums: dict[str, Sum] = {}
     stay = {number for number, _ in after.world.hosted}
     asked = [

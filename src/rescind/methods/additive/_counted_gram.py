@@ -59,8 +59,6 @@ class CountedGram(Gram):
                 f"release_every."
             )
 
-    # -- server side -----------------------------------------------------------------------------
-
     def server_empty(self, world: World) -> tuple[dict[str, Tensor], Params]:
         self.must_fit(world.sizes.items, world.members.device.type)
         own = {self.sum_key(world.block): self.server_zero(world)}
@@ -118,12 +116,9 @@ class CountedGram(Gram):
                 grown[name][: len(own[name])] = own[name]
         return grown
 
-    # -- client side -----------------------------------------------------------------------------
-
     def client_train(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Update, Private]:
-        """Return current minus counted items of each device, as pairs."""
         parts, private = client_parts(public, private, cohort, notes=self.notes)
         return ordered.client_rows(parts, cohort, self.sum_key, self.counting), private
 

@@ -42,9 +42,6 @@ def alone(role: str) -> bool:
     return bool({CHANGE, LEAVE} & set(role.split("/")))
 
 
-# -- devices --------------------------------------------------------------------------------------
-
-
 def client_parts(
     public: Params, private: Private, cohort: Cohort, longest: int = 0, notes: Notes = BITS
 ) -> tuple[Parts, Private]:
@@ -174,9 +171,6 @@ def _merged(parts: Parts, items: int) -> Rows:
     return Rows(key // size, key % size, value.int().unsqueeze(1), half(items))
 
 
-# -- the server -----------------------------------------------------------------------------------
-
-
 def from_totals(sums: Sums, device: torch.device) -> tuple[Parts, dict[str, Tensor]]:
     """Return parts of devices that answered alone, and sums of pairs by key."""
     parts, totals = Parts.none(device), dict[str, Tensor]()
@@ -232,7 +226,6 @@ class Lent:
         return cls(tuple(own[name] for name in sorted(own) if name.startswith(LOANS)))
 
     def into(self, own: Params) -> dict[str, Tensor]:
-        """Return the server's values with these loans."""
         others = {name: value for name, value in own.items() if not name.startswith(LOANS)}
         return others | {f"{LOANS}{n:06d}": piece for n, piece in enumerate(self.pieces)}
 
@@ -292,7 +285,6 @@ class Lent:
         return same and all(k() is piece for k, piece in zip(known, self.pieces, strict=True))
 
     def _for(self, shared: Records) -> Lent:
-        """Note that these are the loans of some shared records."""
         _COUNTED[shared] = tuple(weakref.ref(piece) for piece in self.pieces)
         return self
 
@@ -374,5 +366,4 @@ class Outstanding:
 
 
 def outstanding(own: Params) -> Outstanding:
-    """Return the clients whose forgotten contribution is still in the sum."""
     return Outstanding(own["owes"].nonzero().squeeze(1), own["lost"].nonzero().squeeze(1))

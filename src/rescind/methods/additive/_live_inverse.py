@@ -97,7 +97,6 @@ class LiveInverse:
                 self.square[rows] -= reach[:, rows].T @ right
 
     def weights(self) -> Weights:
-        """Return what a release of this moment would be."""
         with self._lock:
             square, owners = self.square.copy(), self.sums.owners.copy()
         return cut(square, owners, self.form)
@@ -142,7 +141,6 @@ class InstantSum(LiveSum):
             self.inverse.change(Moved(old, new))
 
     def ready(self) -> LiveInverse:
-        """Return C, solved now if nobody has asked for it yet."""
         if self.inverse is None:
             form = replace(self.form, min_count=self.min_count)
             self.inverse = LiveInverse(self.sums, form)

@@ -61,7 +61,6 @@ class Form:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Form:
-        """Return what `asdict` gave, or raise `ConfigError` or a `TypeError`."""
         form = cls(**{**facts, "solving": Solving(**facts["solving"])})
         form.solving.check_solving()
         if form.neighbours < 1 or form.min_count < 0 or not form.rounding >= 0:
@@ -167,7 +166,6 @@ def read(data: bytes) -> tuple[Weights, list[str]]:
 
 
 def file_digest(data: bytes) -> str:
-    """Return the digest of an unpacked release file."""
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
@@ -249,19 +247,16 @@ def _rounded(value: Singles, times: float) -> Singles:
 
 
 def most_lent(owners: NDArray[np.int64], min_count: int) -> NDArray[np.int32]:
-    """Return the items that are not hidden, the one that most people lend first."""
     order = np.argsort(-owners, kind="stable")
     return order[owners[order] >= max(min_count, 1)].astype(np.int32)
 
 
 def popular(order: NDArray[np.int32], own: Items, k: int) -> list[Reasoned]:
-    """Return what most people lend and this person does not have, without reasons."""
     head = order[: k + len(own)]
     return [Reasoned(int(item)) for item in head[~np.isin(head, own)][:k]]
 
 
 def filled(found: list[Reasoned], order: NDArray[np.int32], own: Items, k: int) -> list[Reasoned]:
-    """Return a list with popular items at its end, if it is too short."""
     if len(found) == k:
         return found
     shown = np.union1d(own, np.array([line.item for line in found], np.int32))
@@ -283,7 +278,6 @@ def listed(
     share: Singles,
     rank: NDArray[np.int64],
 ) -> list[Reasoned]:
-    """Return the lines of a list from the arrays of its reasons."""
     names = own.tolist()
     return [
         Reasoned(

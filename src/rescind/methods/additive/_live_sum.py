@@ -81,7 +81,6 @@ class Moved:
 
     @property
     def parts(self) -> list[tuple[Items, int]]:
-        """Return (items, signed weight) of each part that is not empty."""
         signed = ((self.old, -weight_of(len(self.old))), (self.new, weight_of(len(self.new))))
         return [(items, weight) for items, weight in signed if len(items)]
 
@@ -114,7 +113,6 @@ class LiveSum:
         return len(self.loans)
 
     def of(self, person: bytes) -> Items:
-        """Return what a person lends, sorted."""
         return self.loans.get(person, NOBODY)
 
     def change(self, person: bytes, old: Items, new: Items) -> None:

@@ -59,7 +59,6 @@ def reach(items: int) -> float:
 
 
 def equal_sum(loans: Sequence[Items], items: int) -> Totals:
-    """Add up parts of the same norm."""
     parts = [part for part in loans if len(part)]
     sums = Totals(np.zeros(half(items), np.int64), np.zeros(items, np.int64), len(parts))
     if parts:

@@ -80,7 +80,6 @@ class Dial:
     which still contains records forgotten since; receipts state this."""
 
     def check_dial(self) -> None:
-        """Raise if settings are out of range or contradict each other."""
         name = type(self).__name__
         if self.release not in FORMS:
             raise ConfigError(f"{name}.release must be one of {', '.join(FORMS)}.")
@@ -107,7 +106,6 @@ class Dial:
         return EQUAL if self.equal_people else self.longest_history
 
     def release_form(self) -> str:
-        """Return what a release holds, in words."""
         form = FORMS[self.release].format(size=self.release_size)
         if self.min_count:
             form += f", of items that {self.min_count:,} people or more have"
@@ -186,9 +184,6 @@ def above_noise(released: Tensor, floor: float, ridge: float) -> Tensor:
     """
     value, vector = torch.linalg.eigh(mirrored(released) / UNIT)
     return halved((vector / ((value - floor).clamp(min=0) + ridge)) @ vector.T)
-
-
-# -- forms ----------------------------------------------------------------------------------------
 
 
 def neighbours(weights: Tensor, count: int) -> Tensor:

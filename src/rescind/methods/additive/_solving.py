@@ -140,6 +140,5 @@ def inverted(gram: Floats, items: int) -> Floats:
 
 
 def must_have_inverse(failed: int) -> None:
-    """Raise if LAPACK could not factor a sum."""
     if failed:
         raise DataError("the sum has no inverse, so it is not a sum over users. Train again.")

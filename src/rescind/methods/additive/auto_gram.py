@@ -25,7 +25,6 @@ class AutoGram(Gram):
     paper: ClassVar[str] = "ours; chooses between Gram and LocalGram"
 
     def for_items(self, items: int) -> Method:
-        """Return the method for a catalogue."""
         names = [field.name for field in fields(self) if field.init]
         if items <= DENSE_ITEMS:
             return Gram(**{name: getattr(self, name) for name in names})

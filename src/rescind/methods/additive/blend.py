@@ -97,8 +97,6 @@ class Blend(Gram, RankingMethod):
             "softmax part was retrained without the records, and no digest proves it.",
         )
 
-    # -- server side -----------------------------------------------------------------------------
-
     def server_init(self, world: World, clock: Clock) -> ServerState:
         return _joined(super().server_init(world, clock), self.learner.server_init(world, clock))
 
@@ -135,7 +133,6 @@ class Blend(Gram, RankingMethod):
         return replace(state, public=public, own=own)
 
     def _gradients(self, sums: Sums) -> dict[str, Sum]:
-        """Return the sums of gradients with their weights."""
         found = {}
         for role, total in _named(sums, self._tables, inside=True).items():
             if COUNTS in total.totals:
@@ -146,8 +143,6 @@ class Blend(Gram, RankingMethod):
     @property
     def _tables(self) -> set[str]:
         return {*self.model.tables, COUNTS}
-
-    # -- client side -----------------------------------------------------------------------------
 
     def client_train(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
@@ -198,8 +193,6 @@ class Blend(Gram, RankingMethod):
     def _sent(self, public: Params) -> dict[str, Tensor]:
         return {name: public[name] for name in self.model.tables}
 
-    # -- forgetting ------------------------------------------------------------------------------
-
     def forget(self, fed: Federation, request: Request) -> Federation:
         now, retrained = super().forget(fed, request).now, fed.retrained(request.event)
         if not fed.now.state.round:
@@ -216,7 +209,6 @@ def standardised(scores: Tensor) -> Tensor:
 
 
 def _joined(state: ServerState, learnt: ServerState) -> ServerState:
-    """Combine the sum's state with the tables and moments of the softmax learner."""
     left = _without_tables(state.public, tuple(learnt.public))
     kept = {name: value for name, value in state.own.items() if not name.startswith(MOMENTS)}
     public = ChainMap(dict(learnt.public), left)  # type: ignore[arg-type]

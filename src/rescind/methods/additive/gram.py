@@ -61,13 +61,12 @@ the result must not depend on the machine."""
 class Gram(Solving, Additive):
     """A weighted Gram matrix of items, summed over users; forgetting subtracts (docs/additive.md).
 
-    G = sum of w_u x_u x_u^T over users and blocks, w_u = round(4096 / sqrt(n_u)), in integers;
-    C = (G / 4096 + ridge I)^-1; B = I - C / diag(C); the score is x B. Each round asks the clients
-    that are not counted yet, so one round with all clients is enough.
+    G = sum of w_u x_u x_u^T over users and blocks, w_u = round(4096 / sqrt(n_u)), in integers; C =
+    (G / 4096 + ridge I)^-1; B = I - C / diag(C); the score is x B. One round with all clients is
+    enough.
 
     A user has two parts: lent items, counted by the server, and kept items, sent by the device.
-    There are no pairs across, so lent items are forgotten with no device online. A device stores
-    which items it has counted and sends the difference when they change.
+    There are no pairs across, so lent items are forgotten with no device online.
     """
 
     paper: ClassVar[str] = "ours; EASE (Steck, WWW 2019) on sums that can be taken back"
@@ -92,8 +91,6 @@ class Gram(Solving, Additive):
     def tuned(cls, **fields: Any) -> Gram:
         """Return Gram as tuned on ML-1M validation (docs/additive.md). Each change solves again."""
         return cls(**{**TUNED, **fields})
-
-    # -- server side -----------------------------------------------------------------------------
 
     def server_init(self, world: World, clock: Clock) -> ServerState:
         device, clients = world.members.device, world.sizes.clients
@@ -273,7 +270,6 @@ class Gram(Solving, Additive):
         return total
 
     def server_solved(self, own: Params, world: World) -> Tensor:
-        """Solve for the lower half of C. [I (I + 1) / 2] float64"""
         return inverse_of(self.server_grams(own), world.sizes.items, self.ridges)
 
     def server_grams(self, own: Params) -> list[tuple[Tensor, float]]:
@@ -336,8 +332,6 @@ class Gram(Solving, Additive):
     def sum_key(self, block: int) -> str:
         """Return the key of a block's sum: one matrix, or one per block if blocks decay."""
         return f"gram/{block if self.forgetting < 1 else 0:04d}"
-
-    # -- client side -----------------------------------------------------------------------------
 
     def client_weight(self, cohort: Cohort) -> Tensor:
         """Return ones: parts have their own integer weights. [C]"""

@@ -43,10 +43,8 @@ class GraphGram(Method):
     """Ridge regression of node classes on sums that can be taken back (sums.md section 1).
 
     A client sends P = H^T H and R = H^T Y of its training nodes, in whole numbers; H has the rows
-    of `Hops`. The server adds them and solves W = (P + ridge)^-1 R, so one round with all clients
-    is enough. A client that leaves is subtracted; for a node, an edge or a label that is erased the
-    device sends its part anew. No other device is asked, and the sum equals one of a history
-    without the data, bit for bit.
+    of `Hops`. The server adds them and solves W = (P + ridge)^-1 R. A client that leaves is
+    subtracted; for a node, an edge or a label that is erased the device sends its part anew.
     """
 
     tasks: ClassVar[tuple[str, ...]] = ("nodes",)
@@ -73,8 +71,6 @@ class GraphGram(Method):
     @property
     def individual(self) -> bool:  # type: ignore[override]
         return self.keep_parts
-
-    # -- server side -----------------------------------------------------------------------------
 
     def server_init(self, world: World, clock: Clock) -> ServerState:
         sizes, device = world.sizes, world.members.device
@@ -140,8 +136,6 @@ class GraphGram(Method):
         """Begin a block from zero: devices have deleted the nodes of the last one."""
         return replace(self.server_init(world, clock), round=state.round)
 
-    # -- client side -----------------------------------------------------------------------------
-
     def client_train(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Update, Private]:
@@ -159,8 +153,6 @@ class GraphGram(Method):
             if len(mine):
                 parts[place] = part_of(self.model, graph, mine)
         return _narrow(parts)
-
-    # -- forgetting: subtraction -----------------------------------------------------------------
 
     def forget(self, fed: Federation, request: Request) -> Federation:
         """Subtract a client, or replace the part of a device that erased something."""
@@ -195,8 +187,6 @@ class GraphGram(Method):
 
     def settled(self, fed: Federation) -> bool:
         return not bool(fed.now.state.own["owes"].any())
-
-    # -- proof -----------------------------------------------------------------------------------
 
     def claims(self, before: Federation, after: Federation) -> Claims:
         owed = int(after.now.state.own["owes"].sum())

@@ -16,8 +16,8 @@ from rescind.core.state import Private
 from rescind.core.world import World
 from rescind.errors import ConfigError
 from rescind.methods.additive._counted_gram import CountedGram
-from rescind.methods.additive._near_pairs import PairKernel
 from rescind.methods.additive._notes import RATED, Notes
+from rescind.methods.additive._ordered import PairKernel
 from rescind.methods.additive._pairs import halved, items_of, mirrored
 from rescind.methods.additive._solve import WEIGHTS, inverse_of, weights_of
 from rescind.methods.additive._solving import Ridge, Temper, half
@@ -34,13 +34,12 @@ class KernelGram(CountedGram):
         C = (F / 4096 + ridge + ties S)^-1,    B = I - C / diag(C),
 
     S_ij = cosine of the items' genres times exp(-|years apart| / years); an item that nobody has
-    ties nothing. Both weights are tempered and added: B = B_far + near_share B_near. The score is
-    x B with x_i = 1 + liking (rating - usual_rating).
+    ties nothing. Both weights are tempered and added: B = B_far + near_share B_near. The score is x
+    B with x_i = 1 + liking (rating - usual_rating).
 
-    S is public and no person's data, so it is not part of the sum, and forgetting does not touch
-    it. A device sends the pairs of all its items and must be online to forget (`cross`). It notes
-    the order and the rating of the items it has counted, four bytes per item and block; times are
-    not kept. A part is replaced whole, and each change is solved again.
+    S is public and no person's data, so forgetting does not touch it. A device must be online to
+    forget (`cross`). It notes the order and the rating of the items it has counted, four bytes per
+    item and block; times are not kept.
     """
 
     paper: ClassVar[str] = "ours; EASE (Steck, WWW 2019) with time, on sums that can be taken back"
@@ -101,8 +100,6 @@ class KernelGram(CountedGram):
     def notes(self) -> Notes:
         return RATED
 
-    # -- server side -----------------------------------------------------------------------------
-
     def server_empty(self, world: World) -> tuple[dict[str, Tensor], Params]:
         if self.ties and not world.about:
             raise ConfigError("KernelGram.ties needs genres of the items. Set ties = 0.")
@@ -135,8 +132,6 @@ class KernelGram(CountedGram):
         owned = torch.stack([gram[each] for gram in grams]).sum(0) > 0
         tied = alike(about, items, self.years).to(grams[0].device).double()
         return halved(tied * (owned[:, None] & owned)).mul_(self.ties)
-
-    # -- client side -----------------------------------------------------------------------------
 
     def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
         lot, each = cohort.own, None

@@ -29,12 +29,11 @@ class LocalGram(Gram):
     """Gram with a sparse sum: each item uses its nearest neighbours only (docs/additive.md).
 
     B_Nj = (G_NN / 4096 + ridge)^-1 G_Nj / 4096, N(j) the items with the highest cosine in G. Lists
-    and weights are functions of the integers in G and are recomputed for all items a change can
-    affect, so they are bit-identical to a history without the forgotten records.
+    and weights are recomputed for all items a change can affect, so they are bit-identical to a
+    history without the forgotten records.
 
-    A dense sum is too large here: devices send their items and a weight, and the server makes the
-    pairs. It sees single histories (`individual`); a sum of sparse pairs would not hide them either
-    (additive.md section 4) and would be longer.
+    Devices send their items and a weight, and the server makes the pairs: it sees single histories
+    (`individual`); a sum of sparse pairs would not hide them either (additive.md section 4).
     """
 
     paper: ClassVar[str] = "ours; local ridge on sums that can be taken back"
@@ -73,10 +72,7 @@ class LocalGram(Gram):
         """Return LocalGram with weights rescaled as tuned on Gowalla, seed 0 (docs/additive.md)."""
         return cls(**{"shown_power": 0.1, "sharpen": 1.1, **fields})
 
-    # -- server side -----------------------------------------------------------------------------
-
     def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
-        """Select clients not counted in this block; none if only loans count."""
         ids = super().server_sample(state, world, clock)
         return ids if self.asks_devices else ids[:0]
 
@@ -100,7 +96,6 @@ class LocalGram(Gram):
     def server_moved(
         self, own: Params, parts: Parts, totals: Params, world: World
     ) -> dict[str, Tensor]:
-        """Add the parts to G and recompute the affected lists."""
         gram = SparseGram.of(own).plus(parts)
         near = Near.of(own)
         rows = near.stale(gram, torch.unique(parts.lot.item))
@@ -118,12 +113,9 @@ class LocalGram(Gram):
         gram, near = SparseGram.of(own).longer(items), Near.of(own).longer(items)
         return {**own, **gram.packed(), **near.packed()}
 
-    # -- client side -----------------------------------------------------------------------------
-
     def client_train(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Update, Private]:
-        """Return current minus counted items of each device, with weights."""
         parts, private = client_parts(public, private, cohort, self.bound)
         return client_items(parts, cohort), private
 

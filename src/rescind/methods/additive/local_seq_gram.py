@@ -85,8 +85,6 @@ class LocalSeqGram(SeqGram):
     def notes(self) -> Notes:
         return Listed(self.longest)
 
-    # -- server side -----------------------------------------------------------------------------
-
     def server_empty(self, world: World) -> tuple[dict[str, Tensor], Params]:
         must_fit(world.sizes.items, self.max_items, type(self).__name__)
         own = SparsePairs.none().packed() | {"items": torch.tensor([world.sizes.items])}
@@ -113,7 +111,6 @@ class LocalSeqGram(SeqGram):
         return torch.stack(out)
 
     def server_received(self, sums: Sums, world: World) -> tuple[Parts, dict[str, Tensor]]:
-        """Return the sequences that single devices sent: items with their places."""
         parts = Parts.none()
         for total in sums.values():
             for ids, update in total.parts:
@@ -138,12 +135,9 @@ class LocalSeqGram(SeqGram):
         must_fit(world.sizes.items, self.max_items, type(self).__name__)
         return {**own, "items": torch.tensor([world.sizes.items])}
 
-    # -- client side -----------------------------------------------------------------------------
-
     def client_train(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Update, Private]:
-        """Return the counted and the current sequence of each device that has changed."""
         parts, private = client_parts(public, private, cohort, notes=self.notes)
         entries: dict[str, Rows | Tensor] = {}
         for block in torch.unique(parts.block).tolist():

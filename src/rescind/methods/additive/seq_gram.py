@@ -32,16 +32,15 @@ class SeqGram(CountedGram):
 
         A = N + N^T + diag(F) + ridge,    M = F + back F^T,    B = A^-1 M
 
-    B_ij is multiplied by D_i^own_power D_j^shown_power, D_i = 1 / (F_ii + ridge). The score is
-    x B, where x_i = floor + (1 - floor) exp(-places since i / recent).
+    B_ij is multiplied by D_i^own_power D_j^shown_power, D_i = 1 / (F_ii + ridge). The score is x B,
+    where x_i = floor + (1 - floor) exp(-places since i / recent).
 
-    The next item (`far_share` above 0, preset `sequences`) has two time scales, each with its own
-    A = P + P^T + diag + ridge and M = P + back P^T from its own pairs P, ridge, power of |B| and
+    The next item (`far_share` above 0, preset `sequences`) has two time scales, each with its own A
+    = P + P^T + diag + ridge and M = P + back P^T from its own pairs P, ridge, power of |B| and
     decay of the history; both scores are added: x_near B_near + far_share x_far B_far.
 
-    A sequence is not divided into a lent and a kept part: devices send all their pairs, and a
-    device must be online to forget (`cross`). It notes the order of the items it has counted, two
-    bytes per item and block; times are not kept. Each change is solved again.
+    A device must be online to forget (`cross`). It notes the order of the items it has counted, two
+    bytes per item and block; times are not kept.
     """
 
     paper: ClassVar[str] = "ours; ridge regression of what follows, on sums that can be taken back"
@@ -121,8 +120,6 @@ class SeqGram(CountedGram):
     def notes(self) -> Notes:
         return ORDER
 
-    # -- server side -----------------------------------------------------------------------------
-
     def server_weights(self, own: Params, about: Params | None = None) -> Tensor:
         """Solve for B. [I, I] float32, or [2, I, I] for two time scales"""
         if self.far_share:
@@ -147,8 +144,6 @@ class SeqGram(CountedGram):
         weights = solved.float().contiguous()  # LAPACK's columns; scores add rows
         rare = 1 / (each + self.ridge)
         return self.temper.rescale(weights, rare.unsqueeze(1), rare)
-
-    # -- client side -----------------------------------------------------------------------------
 
     def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
         items, lot = cohort.items, cohort.own

@@ -104,7 +104,6 @@ class EASE(PairCounting):
         return state.next({"weights": solve_weights(counts, self.ridge)})
 
     def server_turn(self, state: ServerState, world: World, clock: Clock) -> ServerState:
-        """Start a block: new items have zero weights until the next solution."""
         must_fit(world.sizes.items, self.max_items, "EASE")
         old, items = state.public["weights"], world.sizes.items
         weights = old.new_zeros(items, items)

@@ -57,7 +57,6 @@ class Softmax(RankingMethod):
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
     ) -> ServerState:
-        """Take an Adam step along the weighted mean over devices and shared items."""
         shared = None if self.local_includes_shared else self.server_loans(state, world, clock)
         if shared is not None:
             sums = {**sums, "lent": shared}

@@ -58,8 +58,6 @@ class F3CRec(FineTune):
         must_lie(self, "[0, 1]", "inertia")
         must_lie(self, "[0, inf)", "shift_scale")
 
-    # -- server ----------------------------------------------------------------------------------
-
     def server_turn(self, state: ServerState, world: World, clock: Clock) -> ServerState:
         """Start a block: keep the item table of the last block, Q^(t-1)."""
         memory = state.memory.keep(BLOCK, state.round, {"item": state.public["item"]}, last=1)
@@ -75,8 +73,6 @@ class F3CRec(FineTune):
             mixed = temporal_mean(old.to(mean), mean, self.inertia, self.per_item)
             new = replace(new, public={**new.public, "item": mixed})
         return new
-
-    # -- clients ---------------------------------------------------------------------------------
 
     def client_init(self, ids: Tensor, clock: Clock) -> Private:
         return super().client_init(ids, clock).with_(**blank(ids, self.top_n))

@@ -99,7 +99,6 @@ class ReLoop2(FineTune):
         return torch.cat(parts) if parts else near.new_zeros((0, len(near)))
 
     def _plain(self, near: Tensor, item: Tensor, error: Tensor) -> Tensor:
-        """Compute the correction with torch. near: [I, I]    item, error: [C, M]"""
         mine = torch.where((item >= 0).unsqueeze(2), near[item.clamp(min=0)], -torch.inf)
         value, at = mine.topk(min(self.nearest, item.shape[1]), dim=1)
         weight = torch.softmax(value / self.sharpness, 1).nan_to_num(0.0)  # an empty memory
@@ -107,7 +106,6 @@ class ReLoop2(FineTune):
         return (weight * wrong).sum(1)
 
     def _compiled(self, unit: Tensor, item: Tensor, error: Tensor) -> Tensor:
-        """Compute the correction with compiled loops. unit: [I, d]    item, error: [C, M]"""
         from rescind.methods.continual import _reloop2_kernels as memory_kernels
 
         items, clients, kept = len(unit), len(item), int((item >= 0).sum())

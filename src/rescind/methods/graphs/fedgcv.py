@@ -40,20 +40,18 @@ class FedGCV(GraphFedAvg):
 
     Training is FedAvg. To forget a client, in each of `forget_rounds` rounds the leaving client
     sends the gradient g_u of NPO on its nodes, the others that of cross-entropy, g_r. If they
-    conflict, g_u is projected off g_r (Eq. 3.3). The server's weights stay within a ball around the
-    start (`radius`, `radius_share`). Then the others run a few repair rounds. The leaving client
-    must be online.
+    conflict, g_u is projected off g_r (Eq. 3.3). The weights stay within a ball around the start.
+    Then the others run a few repair rounds. The leaving client must be online.
 
     DEPARTS Eq. (3.4)-(3.6): the correction acts on gradients, as in Eq. (3.3). As printed
     (`literal`) the "residual" w - p_j w_j is nearly .9 w, so a step rescales all weights, which
     hardly changes the output of a ReLU network: nothing is forgotten.
 
     DEPARTS section 4.1: a step uses all training nodes of a client, not a batch of 128
-    (`batch_size`, sampled in every round). No client of Cora or CiteSeer has as many, so it is the
-    same there.
+    (`batch_size`). No client of Cora or CiteSeer has as many.
 
-    DEPARTS section 3.2: the repair rounds have no virtual client. It adds 0 to .5 points over
-    the same rounds without it and reveals the leaving client's edges (fedgcv.md 2.7).
+    DEPARTS section 3.2: the repair rounds have no virtual client. It adds 0 to .5 points and
+    reveals the leaving client's edges (fedgcv.md 2.7).
     """
 
     paper: ClassVar[str] = "Ma et al., arXiv 2605.02297"

@@ -123,8 +123,6 @@ class CDCGNNFedR(FedShare):
         if self.user_pull and not isinstance(self.model, LightGCN):
             raise ConfigError("CDCGNNFedR.user_pull needs LightGCN. Set user_pull = 0.")
 
-    # -- the mended graph ------------------------------------------------------------------------
-
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
     ) -> ServerState:
@@ -217,12 +215,9 @@ class CDCGNNFedR(FedShare):
             return False
         return bool(torch.equal(state.own["mended/of"], _stamp(graph_of(world))))
 
-    # -- views of users --------------------------------------------------------------------------
-
     def server_mail(
         self, state: ServerState, world: World, ids: Tensor, clock: Clock
     ) -> Mail | None:
-        """Send each sharer among these clients its view, 4 d bytes."""
         if not self.user_pull or not len(world.shared):
             return None
         graph = self.server_graph(state, world)
@@ -253,7 +248,6 @@ class CDCGNNFedR(FedShare):
     def client_sum(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Sum, Private]:
-        """Use FedShare's compiled form if no client was sent a view."""
         if self.user_pull and cohort.mail is not None and bool(cohort.mail.values["has"].any()):
             return super().client_sum(public, private, cohort, clock)
         plain = FedShare(**{f.name: getattr(self, f.name) for f in fields(FedShare)})

@@ -119,7 +119,6 @@ class FedShare(RankingMethod):
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
     ) -> ServerState:
-        """Run FedAvg, then one refinement step on the shared graph; store a snapshot."""
         state = replace(state, own=grown_rows(state.own, world, 0.04, clock))
         after = super().server_step(state, sums, world, clock)
         if len(world.shared) and (self.refine_bpr or self.contrast):
@@ -188,6 +187,5 @@ def fedshare_of(learner: Method, unlearner: str) -> FedShare:
 
 
 def learnt_by(learner: Method, unlearner: str) -> dict[str, Any]:
-    """Return the FedShare settings of a federation's method."""
     method = fedshare_of(learner, unlearner)
     return {f.name: getattr(method, f.name) for f in fields(FedShare)}

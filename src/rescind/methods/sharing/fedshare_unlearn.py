@@ -102,7 +102,6 @@ class FedShareUnlearn(Unlearner):
             raise ConfigError(f"damping must be 0 to 1 or 'measured', got {self.damping}.")
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Run Algorithm 2: compute forgotten views, train on the rest, drop the views."""
         if self.reading == "as_written":
             words = "Eq. (25) as written has no stopping point. Use reading = 'bpr_in_batch'."
             warnings.warn(words, stacklevel=2)
@@ -158,7 +157,6 @@ class _Forgetting(FedShare):
         return super(_Forgetting, damped).server_step(state, sums, world, clock)
 
     def server_refine(self, state: ServerState, world: World, clock: Clock) -> ServerState:
-        """Take one Adam step on Eq. (25) in the chosen reading."""
         found = state.memory.named(FORGOTTEN)
         if not found:
             return super().server_refine(state, world, clock)

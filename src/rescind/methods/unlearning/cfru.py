@@ -93,7 +93,6 @@ class CFRU(FedAccum):
         return super().client_train(public, private, cohort, clock)
 
     def client_plan(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Plan:
-        """Pair each positive with the hardest entries of its owner's memory."""
         if self.negatives_from == "all":
             return super().client_plan(public, private, cohort, clock)
         scores = self.client_scores(public, private, cohort) / self.temperature
@@ -110,7 +109,6 @@ class CFRU(FedAccum):
     def server_log_round(
         self, state: ServerState, sent: tuple[Tensor, Update] | None, round_: int
     ) -> ServerState:
-        """Log the longest rows of every client and the mean of all rows."""
         if sent is None:
             return state
         ids, update = sent
@@ -123,7 +121,6 @@ class CFRU(FedAccum):
         return replace(state, memory=state.memory.keep(LOG, round_ - 1, values))
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Compute the error by recursion over the log and add it to the model."""
         method = self.learning_as(fed.method)
         state = fed.now.state
         logged = method.server_history(state.memory, state.round)

@@ -130,7 +130,6 @@ class _CorrectedSteps(RankingMethod):
 
 
 def ranking_method(fed: Federation, name: str) -> RankingMethod:
-    """Return the federation's method if it trains a recommender by gradients, or raise."""
     if not isinstance(fed.method, RankingMethod):
         raise ConfigError(
             f"{name} needs a ranking loss, and {type(fed.method).__name__} has none. Use Retrain."

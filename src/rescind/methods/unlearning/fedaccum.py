@@ -130,7 +130,6 @@ class FedAccum(FedShare):
         return after.with_(state=state)
 
     def learning_as(self, learner: Method) -> Self:
-        """Return this unlearner with the training settings of the method that wrote the log."""
         if type(learner) is not type(self):
             name = type(self).__name__
             raise ConfigError(
@@ -141,7 +140,6 @@ class FedAccum(FedShare):
 
 
 def _history_of(memory: Memory, round_: int) -> Snapshot | None:
-    """Return the stored updates to replay in a round, or None."""
     return next((s for s in memory.named(HISTORY) if s.round == round_ - 1), None)
 
 
@@ -183,7 +181,6 @@ def to_log(ids: Tensor, update: Update) -> dict[str, Tensor]:
 
 
 def read_log(kept: Params) -> tuple[Tensor, Update]:
-    """Read what `to_log` wrote."""
     ids, entries = kept["client"].long(), dict[str, Rows | Tensor]()
     for key, value in kept.items():
         name, _, part = key.rpartition("/")
@@ -197,7 +194,6 @@ def read_log(kept: Params) -> tuple[Tensor, Update]:
 
 
 def excluding(sent: tuple[Tensor, Update], removed: Tensor) -> tuple[Tensor, Update]:
-    """Return the updates of all other clients."""
     ids, update = sent
     stay = ~torch.isin(ids, removed.to(ids.device))
     place = stay.long().cumsum(0) - 1

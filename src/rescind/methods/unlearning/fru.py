@@ -182,7 +182,6 @@ class FRU(FedShare):
         return after.with_(state=replace(after.now.state, memory=memory))
 
     def learning_as(self, learner: Method) -> Self:
-        """Return this unlearner with the training settings of the method that wrote the logs."""
         if type(learner) is not type(self):
             raise ConfigError(
                 f"FRU needs logs, but this federation was trained with {type(learner).__name__}. "
@@ -217,7 +216,6 @@ def near_items(item: Tensor, user: Tensor, cohort: Cohort, share: float) -> tupl
 
 
 def longest_rows(rows: Rows, clients: int, share: float) -> Rows:
-    """Return the longest ceil(share n) of each client's n rows."""
     order = torch.argsort(rows.value.norm(dim=1), descending=True, stable=True)
     rows = rows[order[torch.argsort(rows.owner[order], stable=True)]]
     wanted = torch.ceil(jagged.counts(rows.owner, clients) * share)

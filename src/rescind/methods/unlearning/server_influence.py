@@ -74,7 +74,6 @@ class ServerInfluence(Unlearner):
     def server_moved(
         self, learner: FedShare, state: ServerState, before: World, after: World, clock: Clock
     ) -> ServerState:
-        """Take one damped Newton step towards the optimum without the removed records."""
         removed = before.shared[~before.shared.among(after.shared)]
         if not len(removed) or not len(after.shared):
             return state

@@ -40,7 +40,6 @@ class ServerReplay(Unlearner):
         must_lie(self, "[0, 1]", "damping")
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Move the table by the difference of the two server runs; no round is run."""
         method, round_ = fedshare_of(fed.method, "ServerReplay"), fed.now.state.round
         if self.sums == "kept" and not method.keep_sums:
             raise ConfigError(

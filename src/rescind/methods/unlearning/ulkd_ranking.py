@@ -82,7 +82,6 @@ class TakenBack(FedAvg):
         return replace(after, own={**after.own, WEIGHTS: totals})
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Subtract the client's updates, distil, run repair rounds; retrain if there is no log."""
         own, event = fed.now.state.own, request.event
         if WEIGHTS not in own or not isinstance(event, Withdraw) or event.client in own[NO_LOG]:
             return _retrain(fed, request)
@@ -130,7 +129,6 @@ class _Teach(FedAvg):
 
 
 def _retrain(fed: Federation, request: Request) -> Federation:
-    """Retrain, and delete the logs of the clients in the request."""
     after = fed.retrained(request.event)
     state, vault, clients = after.now.state, after.now.vault, request.people
     vault = replace(vault, log=vault.log.without(clients.to(vault.holdings.members.device)))
@@ -153,7 +151,6 @@ def _scores(method: FedAvg, work: Work, batch: Batch, cohort: Cohort) -> dict[st
 
 
 def _subtract_log(old: Params, fed: Federation, client: int, totals: Tensor, rate: float) -> Params:
-    """Return the tables without one client's logged updates."""
     less = {name: value.clone() for name, value in old.items()}
     log = fed.now.vault.log.of(torch.tensor([client], device=fed.world.members.device))
     for round_ in log.rounds:
