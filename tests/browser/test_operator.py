@@ -19,13 +19,12 @@ from fabricated import made
 from rescind.audits.finding import Finding
 from rescind.ledger import accounts, tables
 from rescind.ledger.agency import Extend as ExtendBy
-from rescind.ledger.audited import write_audit
 from rescind.ledger.batch import Answer, Batch
 from rescind.ledger.jobs import StartJob
 from rescind.ledger.lending import TakeBack
 from rescind.ledger.options import Options
 from rescind.ledger.release_audit import LEFT_OUT
-from rescind.ledger.taken_back import NOT_KEPT
+from rescind.ledger.release_counts import NOT_KEPT
 from rescind.service import recovery
 from rescind.service.callers import new_secret
 from rescind.service.events import OPERATORS
@@ -302,7 +301,7 @@ class Audited:
     person: bytes | None = None
 
     def carry_out(self, batch: Batch) -> Answer:
-        write_audit(batch, self.findings, release=1)
+        batch.audit(self.findings, release=1)
         return Answer(200)
 
 
