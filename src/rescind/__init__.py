@@ -118,4 +118,3 @@ def _as_a_method(name: str) -> str:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-

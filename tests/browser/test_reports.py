@@ -9,8 +9,8 @@ import pytest
 
 from browsing import cut, serious
 from rescind.audits.finding import Finding
-from rescind.receipts.receipt import Asked, Done, Kept, issue
 from rescind.receipts.page import page as receipt_page
+from rescind.receipts.receipt import Asked, Done, Kept, issue
 from rescind.reporting import charts
 from rescind.reporting.html import Page
 

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from rescind.ledger.brought import BringIn
 from rescind.privacy.keys import public_text
 from rescind.proof.notes import WITNESS, Key, signature_line
 from rescind.receipts.receipt import Asked, Done, canonical, issue
 from rescind.service import recovery
+from rescind.service.import_users import BringIn
 
 expect = pytest.importorskip("playwright.sync_api", reason="make test-browser installs it").expect
 pytestmark = pytest.mark.browser

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from rescind.core.claims import CASE
+from rescind.privacy.sealing import BOUND, SEALED, band
 from rescind.receipts.receipt import STATEMENTS
-from rescind.forgetting.sealing import BOUND, SEALED, band
 
 ROOT = Path(__file__).parents[2]
 

@@ -18,9 +18,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import command_line
 from page_blocks import blocks
-from rescind.receipts.log import key_of, log_receipt, open_log
 from rescind.privacy import keys
 from rescind.proof.witness import Witness, request_body
+from rescind.receipts.log import key_of, log_receipt, open_log
 from rescind.storage.federations import load_federation
 
 PAGE = "docs/receipts.md"

@@ -16,28 +16,28 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from rescind.cli.forget_papers import rows_left
+from rescind.experiments.forget_run import answer
+from rescind.experiments.read_request import NamedRecords
+from rescind.forgetting.data_erasure import erase
 from typer.testing import CliRunner
 
 from rescind.cli import app, main
-from rescind.cli.forget_papers import rows_left
 from rescind.core.clock import Clock
 from rescind.data import load
 from rescind.data.blocklist import FILE, Blocklist, place
 from rescind.data.erasing import erase_imported, items_of, stored_rows
 from rescind.data.importing import append_file, import_file, imported_folder
 from rescind.errors import ConfigError, ConsentError, DataError
-from rescind.experiments.forget_run import answer
 from rescind.experiments.learning_run import run_cell
 from rescind.experiments.prepared_data import obtained
-from rescind.experiments.read_request import NamedRecords
 from rescind.experiments.recipe import Cell, DataSettings, RunSettings, SharingSettings
-from rescind.forgetting.data_erasure import erase
-from rescind.forgetting.receipt import Receipt, opened
-from rescind.forgetting.sealing import band
-from rescind.forgetting.verify import verify
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
 from rescind.privacy.keys import own_public_key, read_secret
+from rescind.privacy.sealing import band
+from rescind.receipts.receipt import Receipt, opened
+from rescind.receipts.verify import verify
 from rescind.storage.events import names_in, read_event
 from rescind.storage.federations import load_federation
 

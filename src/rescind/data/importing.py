@@ -322,7 +322,9 @@ def store(
         tell(f"{out:,} rows skipped: erased or withdrawn users (rescind request readmit)")
     about = {"file": file, "appended": list(appended), "read_as": dict(read_as or {})}
     with Ledger.open() as ledger:  # first, so that no table is stored that no request finds
-        ledger.register(Copy(f"table {name}", name, "table", str((imported_folder() / name).absolute())))
+        ledger.register(
+            Copy(f"table {name}", name, "table", str((imported_folder() / name).absolute()))
+        )
     write(name, left, about, dataset.has_time)
     return left
 

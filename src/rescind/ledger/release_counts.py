@@ -1,10 +1,14 @@
-"""Counts people who were in the last release and whose loans differ now: whom the next one mixes.
+"""Whom the next release mixes, and how many records were taken back since the last one.
 
-An account that lends and takes back at once changes nothing between two releases, and hides nobody.
-So the sum's parts of the last release stay in memory until the next one (`LiveSum.loans` are never
-changed in place, so this costs no copy) and are compared with those of now. On a disk is one number
-beside each event: how its person stood then, against the release. A start reads these, so it counts
-as before; what somebody had who changed before it is not known any more, nor who left.
+People count who were in the last release and whose loans differ now: an account that lends and
+takes back at once changes nothing between two releases, and hides nobody. So the sum's parts of the
+last release stay in memory until the next one (`LiveSum.loans` are never changed in place, so this
+costs no copy). On a disk is one number beside each event: how its person stood then, against the
+release. A start reads these, so it counts as before; what somebody had who changed before it is not
+known any more, nor who left.
+
+Of records that were taken back a start has the number alone, from the history: their keys are
+destroyed, and a copy for an audit would undo that. The audit after it says so.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from datetime import datetime
 from typing import Any
 
 import numpy as np
-from sqlalchemy import select
+from sqlalchemy import and_, case, func, select
 
 from rescind.ledger import tables
 from rescind.ledger.batch import Batch, Items
@@ -24,6 +28,16 @@ NEW, SAME, DIFFERENT = range(3)
 """Against a release: not in it, in it and the same now, in it and different now."""
 HOLD = "quarantine"
 """Whom an operator holds never counts: it may be somebody made up."""
+
+COUNTED = ("unshare", "erase", "leave")
+"""Events that say how many records were taken back."""
+UNCOUNTED = ("contribute", "quarantine", "dropped")
+"""Events that may take records out of the sum, and do not say how many."""
+FEWEST = 100
+"""Records from which on an audit judges: fewer say too little, and it of few people."""
+NOT_KEPT = (
+    "Not judged: the service keeps nothing of what was taken back, and it was started again since."
+)
 
 
 class Tally:
@@ -144,3 +158,30 @@ def _standing(
 
 def _same(then: Any, now: Any) -> bool:
     return then is now or (then is not None and np.array_equal(then, now))
+
+
+def at_most(tx: Any, after: int, until: int) -> int | None:
+    """Return how many records were taken back between two `seq`; None: it was not counted.
+
+    At most so many: one that was lent again and taken back again counts twice.
+    """
+    if until <= after:
+        return 0
+    column = tables.event.c
+    within = and_(column.seq > after, column.seq <= until)
+    counted = func.sum(case((column.kind.in_(COUNTED), column.n), else_=0))
+    uncounted = func.sum(case((column.kind.in_(UNCOUNTED), 1), else_=0))
+    number, unknown = tx.execute(select(counted, uncounted).where(within)).one()
+    return None if unknown else int(number or 0)
+
+
+def why_not_judged(known: int, lost: int | None, judged: str) -> str:
+    """Return why an audit does not judge fewer than `FEWEST` records.
+
+    known: how many there are to judge    lost: how many a start knows the number of only, at most
+    judged: which records would be judged, after "100 records or more"
+    """
+    if lost is not None and known + lost < FEWEST:
+        return f"Too few were taken back: {FEWEST} records or more {judged} are judged as one."
+    later = f" What was taken back after that is too little: fewer than {FEWEST} records."
+    return NOT_KEPT + later * bool(known)

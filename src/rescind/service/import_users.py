@@ -1,6 +1,8 @@
 """Users whom an operator has already: their loans, and a code for each to claim the account.
 
 The service keeps no id of theirs. The file of codes is the only place where both stand together.
+Which import is under way stands in the ledger from before its first user until after its release: a
+start sees it, and every backup has it.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import io
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +28,12 @@ from rescind.data.import_tables import open_table
 from rescind.data.importing import check_imported
 from rescind.data.obtain import where
 from rescind.errors import ConfigError, DataError
-from rescind.ledger.brought import BringIn, NoteImport, import_completed, import_under_way
+from rescind.ledger.accounts import Code
+from rescind.ledger.batch import Answer, Batch, Keep
 from rescind.ledger.catalogue import FILE as CATALOGUE
 from rescind.ledger.catalogue import Catalogue
 from rescind.ledger.credentials import RECOVERY, find_credential
+from rescind.ledger.lending import Lend, join
 from rescind.service import recovery
 from rescind.service.demonstration import People, people_of
 
@@ -40,7 +45,24 @@ Progress = Callable[[str], AbstractContextManager[Any]]
 TOGETHER = 200
 """Users brought at a time."""
 COLUMNS = ("user", "code")
+IMPORT = "import"
+"""The setting that says which import is under way; empty when it is complete."""
+COMPLETE = "import complete"
+"""The setting that says which import was completed last."""
 ANEW = "To begin anew instead, delete the folder and the file of codes."
+
+
+@dataclass(frozen=True)
+class BringIn:
+    """Somebody comes with their loans: an account, its code and the loans, all or nothing."""
+
+    code: Code = field(repr=False)
+    items: tuple[int, ...]
+
+    def carry_out(self, batch: Batch) -> Answer:
+        person, _ = join(batch)
+        self.code.write(batch, person)
+        return Lend(person, self.items).carry_out(batch)
 
 
 def items_of(path: Path) -> Catalogue:
@@ -51,10 +73,7 @@ def items_of(path: Path) -> Catalogue:
     except DataError as error:
         raise DataError(f"{error} Items are read from a table in UTF-8, such as CSV.") from None
     if not ids:
-        raise DataError(
-            f"{path} has no column 'id', or no items. Its first line must name id and title; the "
-            f"columns are {', '.join(table.header)}."
-        )
+        raise DataError(f"{path} has no column 'id', or no items. Name the columns id and title.")
     if "" in ids:
         raise DataError(f"{path}: an item has no id. Give each one, or delete its line.")
     _check_once(path, ids)
@@ -70,8 +89,7 @@ def _check_once(path: Path, ids: list[str]) -> None:
             lines = [line for numbers, _ in table.batches((0,)) for line in numbers]
             raise DataError(
                 f"{path}: the id '{one}' is in {table.unit} {lines[before]} and again in "
-                f"{table.unit} {lines[place]}. An item has one id and one title: delete one of the "
-                f"lines, or give it another id."
+                f"{table.unit} {lines[place]}. Delete one of the lines, or give it another id."
             )
 
 
@@ -82,18 +100,12 @@ def users_of(name: str, codes: Path | None, say: Say, items: Path | None = None)
     """
     check_imported(name)
     if codes is None:
-        raise ConfigError(
-            "--import needs --codes FILE: a new file, with the code that lets each user in."
-        )
+        raise ConfigError("--import needs --codes FILE: a new file for the code of each user.")
     users = people_of(name, say)
     if items is not None:
         users = _within(users, items_of(items), f"{items}", name)
-        say(f"the catalogue is the {len(users.catalogue):,} items of {items}.")
-    else:
-        say(
-            f"the catalogue is the {len(users.catalogue):,} items that somebody had (--items FILE "
-            f"names all; more can be added at a later start)."
-        )
+    which = f"of {items}" if items else "that somebody had (--items FILE names all)"
+    say(f"the catalogue is the {len(users.catalogue):,} items {which}.")
     return users
 
 
@@ -103,7 +115,7 @@ def _within(users: People, catalogue: Catalogue, file: str, name: str) -> People
     if missing := [one for one in had if one not in listed]:
         raise DataError(
             f"{file} lacks {len(missing):,} of the {len(had):,} items that users of '{name}' have, "
-            f"such as {missing[0]!r}. Add them: it must list every item that people may lend."
+            f"such as {missing[0]!r}. Add them."
         )
     if catalogue.ids == had:
         return users
@@ -120,12 +132,11 @@ def check_begun(state: Path, codes: Path | None) -> None:
 
 def check_complete(ledger: Ledger) -> None:
     """Refuse to serve some of the users of an import that was interrupted."""
-    if begun := import_under_way(ledger.reading):
+    if begun := ledger.reading.noted(IMPORT):
         there = ledger.reading.overview()["people"]
         raise ConfigError(
             f"an import into {ledger.state} was interrupted: {there:,} of its {begun['users']:,} "
-            f"users are here. Give the command of the first start again, with {_options(begun)}: "
-            f"it goes on where it stopped. {ANEW}"
+            f"users are here. To go on, give it again: {_options(begun)}. {ANEW}"
         )
 
 
@@ -143,12 +154,9 @@ def bring(
     complete. progress: shows what goes on (`core.doing`), because each code takes a while on
     purpose
     """
-    begun = import_under_way(ledger.reading)
+    begun = ledger.reading.noted(IMPORT)
     if not begun and _completed(ledger, name, users, codes):
-        say(
-            f"the import of {name} is complete already, so nothing was read from it again. Its "
-            f"codes are in {codes}. --import and --codes can be left out."
-        )
+        say(f"the import of {name} is complete already: --import and --codes can be left out.")
         return
     if not begun:
         _check_new(ledger, codes)
@@ -157,35 +165,34 @@ def bring(
     here = _brought(ledger, texts)
     if begun and (why := _misfit(ledger, users, texts, here)):
         raise ConfigError(
-            f"an import into {ledger.state} was interrupted, and cannot go on with --import {name} "
-            f"--codes {codes}: {why}. Give it as before: {_options(begun)}. {ANEW}"
+            f"the interrupted import into {ledger.state} cannot go on: {why}. Give it as before: "
+            f"{_options(begun)}. {ANEW}"
         )
     if here:
         say(f"{len(here):,} of {len(users.names):,} users were brought in before; going on.")
     about = {"name": name, "codes": str(codes.absolute()), "users": len(users.names)}
-    ledger.submit(NoteImport(about)).result()
+    ledger.submit(Keep({IMPORT: about})).result()
     say(
-        f"bringing in {count_of(len(users.names) - len(here), 'user')} of {name}, each with an "
-        f"account and a code. Ended before it is complete, it goes on with the same command."
+        f"bringing in {count_of(len(users.names) - len(here), 'user')} of {name}. Ended before it "
+        f"is complete, it goes on with the same command."
     )
     with progress(f"importing {name}"):
         if not texts:
             texts = {user: recovery.new_text() for user in users.names}
             _write_codes(codes, texts)  # before the accounts: who has no code is locked out
         _bring_rest(ledger, users, texts, here)
-        if ledger.releases.current is None:  # the instant form needs none
+        if ledger.releases.missing:
             with doing.step("making the first release"):
                 ledger.releases.make(ledger)
-    ledger.submit(NoteImport(complete=_known_by(name, users, texts))).result()
+    known = _known_by(name, users, texts)
+    ledger.submit(Keep({IMPORT: {}, COMPLETE: known})).result()
     say(
         f"{where(name, 'imported')} still has these rows, and whoever leaves the service stays in "
-        f"it. The service does not need it any more: delete this folder, and the file that you "
-        f"imported, or answer requests there, too. Then leave --import and --codes out."
+        f"it. Delete this folder and the imported file, or answer requests there, too."
     )
     say(
         f"{len(users.loans):,} users lend {sum(map(len, users.loans)):,} records. Their codes are "
-        f"in {codes}: send each user theirs, and keep the file, sealed, until all are used. Only "
-        f"their code takes out somebody who never comes (docs/service.md)."
+        f"in {codes}: send each user theirs, and keep the file, sealed, until all are used."
     )
 
 
@@ -219,7 +226,7 @@ def _known_by(name: str, users: People, texts: dict[str, str]) -> dict[str, Any]
 
 def _completed(ledger: Ledger, name: str, users: People, codes: Path) -> bool:
     """Whether this very import was completed here."""
-    kept = import_completed(ledger.reading)
+    kept = ledger.reading.noted(COMPLETE)
     with suppress(DataError):  # another file: not that of the codes
         return bool(kept) and kept == _known_by(name, users, _codes_in(codes))
     return False
@@ -228,22 +235,16 @@ def _completed(ledger: Ledger, name: str, users: People, codes: Path) -> bool:
 def _check_new(ledger: Ledger, codes: Path) -> None:
     """Refuse to begin an import where people are, or over a file."""
     if there := ledger.reading.overview()["people"]:
-        known = import_completed(ledger.reading).get("name")
-        other = f" The import of {known} is complete, and this is other data, or another file."
         raise ConfigError(
             f"{ledger.state} has its data already ({people_told(there)}), and --import is for the "
-            f"first start.{other if known else ''} Leave --import and --codes out; to add items, "
-            f"give --items FILE alone."
+            f"first start. Leave --import and --codes out; to add items, give --items FILE alone."
         )
     if codes.exists():
         raise ConfigError(_taken(codes))
 
 
 def _taken(codes: Path) -> str:
-    return (
-        f"{codes} exists already, and no import into this service was begun. If it has the codes "
-        f"of another service, keep it; name a new file with --codes."
-    )
+    return f"{codes} exists already, and no import was begun here. Name a new file with --codes."
 
 
 def _options(begun: dict[str, Any]) -> str:

@@ -1,33 +1,68 @@
-"""Reads files in a process of its own: a ledger may be open in this one.
+"""What passes by pipes between a service and its worker processes; and the one that reads files.
 
-    python -m rescind.ledger.file_worker < names > contents
+    python -m rescind.ledger.worker_io < names > contents
 
-Whoever closes any descriptor of a file loses all locks that the process has on it (POSIX), also
+Facts and arrays pass without pickle. Files of a state folder are read in a process of its own:
+whoever closes any descriptor of a file loses all locks that the process has on it (POSIX), also
 those of SQLite on `ledger.db`. Another process would then take itself for the last one that uses
-the ledger and remove its write-ahead log, and what is acknowledged afterwards is on no disk. So
-nothing that reads a state folder as plain files opens them in the process of a service.
+the ledger and remove its write-ahead log, and what is acknowledged afterwards is on no disk.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rescind.errors import DataError
 
+Items = NDArray[np.int32]
 Read = Callable[[Path], bytes]
+
+
+def written(facts: Mapping[str, Any], arrays: Mapping[str, Any]) -> bytes:
+    """Write facts and arrays."""
+    out = io.BytesIO()
+    text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
+    np.savez(out, facts=text, **arrays)
+    return out.getvalue()
+
+
+def read(data: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read what `written` wrote."""
+    with np.load(io.BytesIO(data), allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    return json.loads(arrays.pop("facts").tobytes()), arrays
+
+
+def joined(name: str, parts: Sequence[Items]) -> dict[str, Any]:
+    """Return the items of many people as two arrays."""
+    counts = np.array([len(part) for part in parts], np.int64)
+    return {
+        f"{name}_count": counts,
+        f"{name}_item": np.concatenate([np.empty(0, np.int32), *parts]),
+    }
+
+
+def parts_of(arrays: Mapping[str, Any], name: str) -> tuple[Items, ...]:
+    """Return the items of each person again."""
+    ends = np.cumsum(arrays[f"{name}_count"])
+    return tuple(np.split(arrays[f"{name}_item"], ends[:-1])) if len(ends) else ()
 
 
 @contextmanager
 def read_apart() -> Iterator[Read]:
     """Give a function that returns the bytes of a file, and raises `DataError` if it cannot."""
     with subprocess.Popen(
-        [sys.executable, "-P", "-m", "rescind.ledger.file_worker"],
+        [sys.executable, "-P", "-m", "rescind.ledger.worker_io"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

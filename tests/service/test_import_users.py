@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -27,11 +26,10 @@ from rescind.data.erasing import erase_imported
 from rescind.data.obtain import where
 from rescind.errors import ConfigError, DataError
 from rescind.ledger.book import Ledger
-from rescind.ledger.catalogue import Catalogue
 from rescind.ledger.failpoints import VARIABLE
 from rescind.ledger.options import Options
-from rescind.service import bringing, demonstration, recovery, running
-from rescind.service.bringing import bring, items_of, users_of
+from rescind.service import demonstration, import_users, recovery, running
+from rescind.service.import_users import bring, items_of, users_of
 from rescind.service.running import Doorway, Wanted, run
 
 SLOW = pytest.mark.slow  # a process and a service for each place of a kill
@@ -100,7 +98,6 @@ def test_each_user_finds_their_loans_and_makes_a_passkey(tmp_path: Path, mine: P
 def test_somebody_who_never_comes_is_taken_out_by_their_code(tmp_path: Path, mine: Path) -> None:
     said = brought(tmp_path / "state", mine)[-1]
     assert "keep the file, sealed, until all are used" in said
-    assert "delete" not in said
     page = (Path(__file__).parents[2] / "docs" / "service.md").read_text("utf-8")
     script = re.findall(r'```bash title="leave.sh"\n(.*?)```', page, re.S)[0]
     lines = [line for line in script.splitlines() if line.startswith("curl")]
@@ -139,29 +136,17 @@ def test_the_service_keeps_no_id_of_theirs(tmp_path: Path, mine: Path) -> None:
 def test_an_import_begins_a_new_service(tmp_path: Path, mine: Path) -> None:
     brought(tmp_path / "state", mine)
     again = Wanted(users="mine", codes=mine)
-    with pytest.raises(ConfigError, match=r"exists already.*name a new file"):
+    with pytest.raises(ConfigError, match=r"exists already.*Name a new file"):
         run(tmp_path / "other", Doorway(port=0), again, Options(), say=lambda text: None)
     assert not (tmp_path / "other").exists(), "refused before anything is made"
     Ledger.open(tmp_path / "nobody", catalogue=items_of(table_of_items(tmp_path, 12))).close()
-    with pytest.raises(ConfigError, match=r"exists already.*name a new file"):
+    with pytest.raises(ConfigError, match=r"exists already.*Name a new file"):
         run(tmp_path / "nobody", Doorway(port=0), again, Options(), say=lambda text: None)
     with pytest.raises(ConfigError, match=r"has its data already \(7 people\).*Leave --import"):
         brought(tmp_path / "state", mine.with_name("more.csv"))
     assert not mine.with_name("more.csv").exists()
     with pytest.raises(ConfigError, match="needs --codes"):
         users_of("mine", None, print)
-
-
-def test_a_second_start_with_an_import_says_that_the_data_is_there(
-    tmp_path: Path, mine: Path
-) -> None:
-    state, codes = tmp_path / "state", tmp_path / "more.csv"
-    brought(state, mine, table_of_items(tmp_path, 12))
-    for items in (None, table_of_items(tmp_path, 12)):
-        again = Wanted(users="mine", codes=codes, items=items)
-        with pytest.raises(ConfigError, match="has its data already"):
-            run(state, Doorway(port=0), again, Options(), say=lambda text: None)
-    assert not codes.exists()
 
 
 def test_the_command_of_a_complete_import_starts_the_service(tmp_path: Path, mine: Path) -> None:
@@ -192,7 +177,7 @@ def test_the_table_that_was_imported_is_told_and_can_be_deleted(tmp_path: Path, 
     assert "it serves" in start(state)
 
 
-@pytest.mark.parametrize("changed", ["the codes", "no codes", "rows", "users", "the name", "note"])
+@pytest.mark.parametrize("changed", ["the codes", "no codes", "rows", "users", "the name"])
 def test_another_command_than_that_of_a_complete_import_is_refused(
     tmp_path: Path, mine: Path, changed: str
 ) -> None:
@@ -208,13 +193,9 @@ def test_another_command_than_that_of_a_complete_import_is_refused(
     elif changed == "users":
         table.write_text(table.read_text().replace("c6,", "c7,"))
         rs.import_file(table, "mine", replace=True)
-    elif changed == "the name":
+    else:
         rs.import_file(table, name := "other")
-    else:  # as older versions left it
-        with sqlite3.connect(state / "ledger.db") as db:
-            assert db.execute("DELETE FROM setting WHERE name = 'import complete'").rowcount == 1
-    other = "" if changed == "note" else "The import of mine is complete, and this is other.*"
-    told = rf"has its data already \(7 people\).*{other}Leave --import and --codes out"
+    told = r"has its data already \(7 people\).*Leave --import and --codes out"
     before = mine.read_bytes()
     with pytest.raises(ConfigError, match=told):
         start(state, users=name, codes=mine)
@@ -253,18 +234,18 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from rescind.ledger.book import Ledger
-from rescind.service import bringing, recovery
-bringing.TOGETHER, recovery.MEMORY_KIB = 2, 64
+from rescind.service import import_users, recovery
+import_users.TOGETHER, recovery.MEMORY_KIB = 2, 64
 state, codes = map(Path, sys.argv[1:3])
 if sys.argv[3:]:
     name, nth = sys.argv[3], int(sys.argv[4])
-    called, real = [], getattr(bringing, name)
+    called, real = [], getattr(import_users, name)
     def counting(*given, **named):
         called.append(name)
         return os.kill(os.getpid(), signal.SIGKILL) if len(called) == nth else real(*given, **named)
-    setattr(bringing, name, counting)
-users = bringing.users_of("mine", codes, print)
-bringing.bring(Ledger.open(state, catalogue=users.catalogue), "mine", users, codes, print)
+    setattr(import_users, name, counting)
+users = import_users.users_of("mine", codes, print)
+import_users.bring(Ledger.open(state, catalogue=users.catalogue), "mine", users, codes, print)
 """
 
 
@@ -289,24 +270,12 @@ def start(state: Path, **wanted: object) -> str:
     return "\n".join(said)
 
 
-def test_an_import_that_was_killed_before_it_had_items_is_named(tmp_path: Path, mine: Path) -> None:
-    state, items = tmp_path / "state", users_of("mine", mine, print).catalogue
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Catalogue, "text", property(lambda _: 1 / 0))
-        with pytest.raises(ZeroDivisionError):
-            Ledger.open(state, catalogue=items)
-    with pytest.raises(ConfigError, match=r"no catalogue.*--import NAME.*repeat that command"):
-        start(state)
-    assert "7 users lend 42 records" in start(state, users="mine", codes=mine)
-    assert "it serves" in start(state), "control: a complete one"
-
-
 def test_a_first_start_says_what_it_does_while_it_brings_users_in(
     tmp_path: Path, mine: Path, monkeypatch
 ) -> None:
     real = recovery.kept
     monkeypatch.setattr(recovery, "kept", lambda text: (time.sleep(0.05), real(text))[1])
-    monkeypatch.setattr(bringing, "TOGETHER", 2)
+    monkeypatch.setattr(import_users, "TOGETHER", 2)
     monkeypatch.setattr(progress, "EVERY", 0.01)
     monkeypatch.setattr(kept_code, "keep_in", lambda folder: None)
     monkeypatch.setattr(running, "_serve", lambda *_: None)
@@ -325,13 +294,13 @@ def test_a_first_start_says_what_it_does_while_it_brings_users_in(
 @pytest.mark.parametrize(
     ("where", "noted", "written"),
     [
-        pytest.param("call NoteImport 1", False, False, marks=SLOW),  # nothing is noted yet
+        pytest.param("call Keep 1", False, False, marks=SLOW),  # nothing is noted yet
         ("call _write_codes 1", True, False),
         pytest.param("call BringIn 1", True, True, marks=SLOW),  # nobody is in yet
         pytest.param("call BringIn 4", True, True, marks=SLOW),
         pytest.param("inside commit:5", True, True, marks=SLOW),
         pytest.param("release committed", True, True, marks=SLOW),
-        ("call NoteImport 2", True, True),  # all but the note that it is complete
+        ("call Keep 2", True, True),  # all but the note that it is complete
     ],
 )
 def test_an_import_that_was_killed_goes_on(
@@ -342,7 +311,7 @@ def test_an_import_that_was_killed_goes_on(
     assert mine.exists() == written
     before = mine.read_bytes() if written else b""
     if noted:
-        with pytest.raises(ConfigError, match=rf"of its 7 users .*--import mine --codes {mine}:"):
+        with pytest.raises(ConfigError, match=rf"of its 7 users .*--import mine --codes {mine}\."):
             start(state)
     told = start(state, users="mine", codes=mine)
     assert "7 users lend 42 records" in told
@@ -361,7 +330,7 @@ def test_an_import_that_was_killed_goes_on(
 def test_an_import_goes_on_with_its_own_codes_and_data_only(tmp_path: Path, mine: Path) -> None:
     state = tmp_path / "state"
     killed(state, mine, "call BringIn 4")
-    with pytest.raises(ConfigError, match=r"the file has the codes of 0 of them\. Give it as bef"):
+    with pytest.raises(ConfigError, match=r"the file has the codes of 0 of them\. Give it as"):
         start(state, users="mine", codes=tmp_path / "more.csv")
     kept = mine.read_text()
     mine.write_text(kept.replace("c6", "c7"))
@@ -378,20 +347,12 @@ def test_an_import_goes_on_with_its_own_codes_and_data_only(tmp_path: Path, mine
     assert not (tmp_path / "more.csv").exists()
 
 
-def test_a_service_without_a_note_of_an_import_starts(tmp_path: Path, mine: Path) -> None:
-    state = tmp_path / "state"
-    assert "it serves" in start(state, users="mine", codes=mine)
-    with sqlite3.connect(state / "ledger.db") as db:  # as older versions left it
-        assert db.execute("DELETE FROM setting WHERE name = 'import'").rowcount == 1
-    assert "42 loans of 7 people opened" in start(state)
-
-
 def test_the_instant_form_needs_no_release(tmp_path: Path, mine: Path) -> None:
     people = users_of("mine", mine, print)
     options = Options(instant=True)
     ledger = Ledger.open(tmp_path / "state", catalogue=people.catalogue, options=options)
     bring(ledger, "mine", people, mine, print)
-    bringing.check_complete(ledger)
+    import_users.check_complete(ledger)
     ledger.close()
     people = demonstration.people_of("synthetic", print)
     ledger = Ledger.open(tmp_path / "demo", catalogue=people.catalogue, options=options)
@@ -425,14 +386,6 @@ def test_items_that_nobody_had_are_in_the_catalogue_if_a_table_names_them(
         assert "p11" in lent
 
 
-def test_without_a_table_the_first_start_says_what_can_never_be_lent(
-    tmp_path: Path, mine: Path
-) -> None:
-    said = brought(tmp_path / "state", mine)
-    told = "the catalogue is the 9 items that somebody had"
-    assert any(told in line for line in said)
-
-
 def test_a_table_that_lacks_items_of_users_is_refused(tmp_path: Path, mine: Path) -> None:
     with pytest.raises(DataError, match=r"lacks 2 of the 9 items .*such as 'p[78]'"):
         users_of("mine", mine, print, table_of_items(tmp_path, 7))
@@ -458,19 +411,11 @@ def test_what_stands_for_erased_ids_does_not_come(tmp_path: Path, mine: Path) ->
         assert lent == {item for user, item in ROWS if user == "c3"}
 
 
-def test_where_imports_were_looked_for_is_told(tmp_path: Path, mine: Path, monkeypatch) -> None:
-    with pytest.raises(ConfigError, match=r"'his' is not an imported dataset; .*Allowed: mine\."):
-        users_of("his", mine, print)
-    monkeypatch.setenv("RESCIND_CACHE", str(tmp_path / "other"))
-    with pytest.raises(ConfigError, match=f"nothing is imported in {tmp_path}/other/imported"):
-        users_of("mine", mine, print)
-
-
 def test_a_mirror_without_a_folder_is_refused_before_anything_is_made(tmp_path: Path) -> None:
     state, mirror = tmp_path / "state", tmp_path / "away" / "keys.bin"
     wanted = Wanted(demo="synthetic")
     with pytest.raises(ConfigError, match=f"there is no folder {mirror.parent}"):
         run(state, Doorway(port=0), wanted, Options(), keys_mirror=mirror)
     assert not state.exists()
-    with pytest.raises(ConfigError, match="leave --items out"):
+    with pytest.raises(ConfigError, match="leave --import and --items out"):
         run(state, Doorway(port=0), replace(wanted, items=tmp_path / "items.csv"), Options())
