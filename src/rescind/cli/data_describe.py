@@ -8,8 +8,6 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from rescind.cli.data_show import LEFT_OUT, left_out_of, left_out_told
-
 Json = Annotated[bool, Option("--json", help="Print one JSON object and nothing else.")]
 Name = Annotated[str, Argument(help="A name from `rescind data list`.")]
 COUNTED = ("times", "ratings", "per user", "titles", "split", "method")
@@ -35,7 +33,6 @@ def describe_dataset(name: Name, json: Json = False) -> None:
         print_json(about)
         return
     lines = [("size", size(about))]
-    lines += [("left out", left_out_told(name, about))] if LEFT_OUT in about else []
     lines += [("terms", about["terms"] or "not stated")]
     lines += [("publisher", url) for url in about["publisher"]]
     lines += [("wheel", about["wheel"])] if about["wheel"] else []
@@ -77,7 +74,6 @@ def _counted(name: str) -> dict[str, Any]:
         times += f", {100 * ties:.0f} % of the rows have the time of another item of their user"
     return {
         **data.size,
-        **left_out_of(name),
         "digest": data.digest,  # without rows that were erased, as the size
         "times": times,
         "ratings": _rated(data),

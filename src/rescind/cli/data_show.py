@@ -29,8 +29,8 @@ def show_rows(
 ) -> None:
     """List what a dataset or a run has of one user: item, title, rating, time; of a run, if lent.
 
-    Of imported data every stored row is listed. A run keeps ratings to the nearest half. Ids that differ from the given one only in capitals,
-    blanks, leading zeros or the form of accents are named here, and by no other command.
+    Of imported data every stored row is listed. A run keeps ratings to the nearest half. Ids that
+    look like the given one are named here, and by no other command.
 
     Examples: rescind data show mine --user c7; rescind data show runs/mine --user c7 --json
     """

@@ -70,7 +70,7 @@ def _answered(ledger: Ledger, request: Request, progress: Progress) -> Request:
         judgement = judged(ledger, request)
         if judgement.outcome in (REPEATED, ALREADY_GONE):
             if judgement.departs:
-                _leaves(ledger, request)
+                _leaves(request)
             return ledger.end(request, judgement.outcome, judgement.receipt)
         ledger.done(request, "asked", {"outcome": judgement.outcome})
         state = ledger.steps(request)
@@ -145,12 +145,12 @@ def _repeated(ledger: Ledger, request: Request, user: str) -> Judgement:
     return Judgement(REPEATED, next(earlier, ""))
 
 
-def _leaves(ledger: Ledger, request: Request) -> None:
+def _leaves(request: Request) -> None:
     for user in request.records:
         Blocklist().with_withdrawn(user).add_to(request.dataset)
 
 
-def hidden(ledger: Ledger, request: Request, state: State, progress: Progress) -> dict[str, Any]:
+def hidden(ledger: Ledger, request: Request, _state: State, _progress: Progress) -> dict[str, Any]:
     """Write the departure. An unshared record departs from loans alone (`Run.unlearn` lists it)."""
     if request.kind in ("leave", "erase"):
         listed = Blocklist()
@@ -196,7 +196,7 @@ def _forgotten(
     return known
 
 
-def purged(ledger: Ledger, request: Request, state: State, progress: Progress) -> dict[str, Any]:
+def purged(ledger: Ledger, request: Request, state: State, _progress: Progress) -> dict[str, Any]:
     """Let every holder delete what else it has."""
     concerned = state["unlearnt"]["of"]
     for holder in holders(ledger, request):
@@ -209,7 +209,7 @@ def purged(ledger: Ledger, request: Request, state: State, progress: Progress) -
     return {}
 
 
-def checked(ledger: Ledger, request: Request, state: State, progress: Progress) -> dict[str, Any]:
+def checked(ledger: Ledger, request: Request, _state: State, _progress: Progress) -> dict[str, Any]:
     """Read every holder again; raise if one still has something."""
     for holder in holders(ledger, request):
         if holder.has(request):
@@ -220,18 +220,18 @@ def checked(ledger: Ledger, request: Request, state: State, progress: Progress) 
     return {}
 
 
-def signed(ledger: Ledger, request: Request, state: State, progress: Progress) -> dict[str, Any]:
+def signed(ledger: Ledger, request: Request, state: State, _progress: Progress) -> dict[str, Any]:
     """Sign the one receipt; killed before it is noted, the same receipt is found again."""
     body = ledger.receipt_of(request) or signed_receipt(ledger, request, state)
     return {"receipt": ledger.keep_receipt(request, body)}
 
 
-def logged(ledger: Ledger, request: Request, state: State, progress: Progress) -> dict[str, Any]:
+def logged(ledger: Ledger, request: Request, state: State, _progress: Progress) -> dict[str, Any]:
     """Put the receipt into the log, and write the papers that are sent."""
     body, _ = ledger.receipt(state["signed"]["receipt"])
     proof = log_receipt(body)
     ledger.keep_receipt(request, body, proof)
-    write_papers(ledger, request, body, proof, state)
+    write_papers(request, body, proof, state)
     return {}
 
 

@@ -34,7 +34,7 @@ class Holder(ABC):
     def unlearn(self, ledger: Ledger, request: Request, progress: Progress) -> dict[str, Any]:
         """Forget, killed at any moment and begun again; return the facts for the receipt."""
 
-    def finish(self, known: dict[str, Any]) -> None:
+    def finish(self, known: dict[str, Any]) -> None:  # noqa: B027 - most have nothing to finish
         """Finish what `unlearn` had begun when it was killed. known: what it returned"""
 
     @abstractmethod

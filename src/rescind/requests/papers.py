@@ -14,7 +14,7 @@ from typing import Any
 
 from rescind.core.files import write_atomically
 from rescind.core.home import home
-from rescind.home import Ledger, Request
+from rescind.home import Request
 from rescind.receipts.page import page
 from rescind.receipts.receipt import parse
 
@@ -28,9 +28,7 @@ def papers_of(name: str) -> Path:
     return home() / "answers" / f"{name}.zip"
 
 
-def write_papers(
-    ledger: Ledger, request: Request, body: bytes, proof: str, state: Mapping[str, Any]
-) -> None:
+def write_papers(request: Request, body: bytes, proof: str, state: Mapping[str, Any]) -> None:
     """Write the papers of an answer; the key is in them and nowhere else afterwards."""
     of = state["unlearnt"]["of"].values()
     first: Mapping[str, Any] = next((facts for facts in of if "draft" in facts), {})

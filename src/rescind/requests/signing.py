@@ -40,7 +40,7 @@ def signed_receipt(ledger: Ledger, request: Request, state: Mapping[str, Any]) -
         if rows:
             draft = _with_rows(draft, rows)
     else:
-        draft = _of_rows(ledger, request, rows or {"rows": 0, "items": 0, "before": ""})
+        draft = _of_rows(request, rows or {"rows": 0, "items": 0, "before": ""})
     if deleted:
         note = f"{len(deleted)} models could not forget, and were deleted."
         findings = (*draft.findings, Finding("deleted models", "SHOWN", n=len(deleted), note=note))
@@ -85,7 +85,7 @@ def _scan(rows: int) -> Finding:
     return Finding("scan", "SHOWN", value=0.0, n=rows, note=note)
 
 
-def _of_rows(ledger: Ledger, request: Request, rows: Mapping[str, Any]) -> Draft:
+def _of_rows(request: Request, rows: Mapping[str, Any]) -> Draft:
     """Return a receipt about rows that no model had learnt."""
     pairs = [(user, item) for user, items in request.records.items() for item in items or ()]
     users, items = (
