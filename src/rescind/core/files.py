@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -48,23 +49,33 @@ def _private(path: str, flags: int) -> int:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, patience: float = 0) -> Iterator[None]:
     """Hold the lock of a folder; raise `DataError` if another process holds it.
 
     The system releases it when the process ends, however it ends.
+    patience: seconds to wait for it
     """
-    handle = os.open(folder, os.O_RDONLY)
+    handle, end = os.open(folder, os.O_RDONLY), time.monotonic() + patience
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        while not _taken(handle):
+            if time.monotonic() < end:
+                time.sleep(0.05)
+                continue
             raise DataError(
                 f"{folder} is in use by another rescind command{_holder(handle)}. End it, or wait "
                 f"until it has ended. Nothing was changed."
-            ) from None
+            )
         yield
     finally:
         os.close(handle)
+
+
+def _taken(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _holder(handle: int) -> str:

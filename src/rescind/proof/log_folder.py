@@ -8,9 +8,8 @@ and still forgets.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cached_property
 from hashlib import sha256
@@ -39,8 +38,8 @@ KINDS = {
 }
 """What an entry may be about, by its first byte."""
 ENTRIES, CHECKPOINT = "entries.bin", "checkpoint"
-WAITS = 100
-"""How often a command tries to get the lock: five seconds in all."""
+PATIENCE = 5.0
+"""Seconds that a command waits for another one."""
 
 
 def entry_of(kind: int, data: bytes) -> bytes:
@@ -115,14 +114,7 @@ class LogFolder:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Hold the lock of the folder, and see what others appended before."""
-        with ExitStack() as held:
-            for _ in range(WAITS):  # another command appends for some milliseconds
-                with suppress(DataError):
-                    held.enter_context(locked(self.folder))
-                    break
-                time.sleep(0.05)
-            else:
-                held.enter_context(locked(self.folder))  # says that it is in use
+        with locked(self.folder, PATIENCE):  # another command appends for some milliseconds
             self.__dict__.pop("tree", None)
             LogFolder.__init__(self, self.folder)
             yield

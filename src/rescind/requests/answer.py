@@ -22,6 +22,7 @@ from rescind.core.files import locked
 from rescind.data.blocklist import Blocklist
 from rescind.errors import ConfigError, DataError
 from rescind.home import Ledger, Refused, Request
+from rescind.home.ledger import PATIENCE
 from rescind.home.request import (
     ALREADY_GONE,
     ERASED,
@@ -52,7 +53,7 @@ class Judgement:
 
 def answer(ledger: Ledger, name: str, progress: Progress = lambda _: None) -> Request:
     """Answer a request; after a crash, call it again. A refusal is an outcome, not an error."""
-    with locked(ledger.file.parent):
+    with locked(ledger.file.parent, PATIENCE):
         request = ledger.request(name)
         if not request.open:
             return request
