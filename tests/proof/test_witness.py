@@ -298,7 +298,7 @@ def test_two_commands_that_append_at_once_wait_for_each_other(
         assert waiting.is_alive()
     waiting.join()
     assert log.append(entries(31), PRIVATE) == [8]
-    monkeypatch.setattr("rescind.proof.log_folder.WAITS", 1)
+    monkeypatch.setattr("rescind.proof.log_folder.PATIENCE", 0.05)
     with locked(log.folder), pytest.raises(DataError, match="in use"):
         log.append(entries(32), PRIVATE)
 
