@@ -269,4 +269,4 @@ def keys_of_the_test(keys_of_all_tests, monkeypatch):
     """Secrets of a test go to a folder of the test, never to the user's own."""
     folder, number = keys_of_all_tests
     (mine := folder / str(next(number))).mkdir()
-    monkeypatch.setenv("RESCIND_KEYS", str(mine))
+    monkeypatch.setenv("RESCIND_HOME", str(mine))

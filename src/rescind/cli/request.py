@@ -229,9 +229,19 @@ def withdraw(name: Id) -> None:
 
 @app.command("readmit")
 def readmit(
-    user: Annotated[str, Option(help="Who left and returns, by your id.")], data: Data = None
+    user: Annotated[str, Option(help="Who left and returns, by your id.")],
+    data: Data = None,
+    silo: Annotated[
+        Path | None, Option(metavar="FOLDER", help="They left this silo (rescind flower join).")
+    ] = None,
 ) -> None:
     """Let somebody in again who left. Rows that were erased stay out; new rows count."""
+    if silo is not None:
+        from rescind.flower.silo.departures import readmit as readmit_to_silo
+
+        readmit_to_silo(silo, user)
+        typer.echo(f"'{user}' is in again in the next training.")
+        return
     from rescind.home import Ledger
     from rescind.requests.adding import dataset_named
     from rescind.requests.answer import readmit as readmit_one

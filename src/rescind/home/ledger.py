@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rescind.core.files import make_folder, write_atomically
-from rescind.core.home import ledger_file
+from rescind.core.home import LEDGER, home, ledger_file
 from rescind.errors import DataError
 from rescind.home.request import REFUSED, Copy, Refused, Request
 from rescind.privacy import keys
@@ -68,7 +68,7 @@ class Ledger:
     @classmethod
     def open(cls, folder: Path | None = None) -> Ledger:
         """Open the ledger of a home; make it if there is none."""
-        file = ledger_file() if folder is None else folder / ledger_file().name
+        file = (folder or home()) / LEDGER
         make_folder(file.parent)
         try:
             database = sqlite3.connect(file, timeout=PATIENCE, isolation_level=None)
@@ -80,9 +80,9 @@ class Ledger:
         return ledger
 
     @classmethod
-    def there(cls) -> Ledger | None:
-        """Open the ledger of this home; None if there is none: whoever only looks makes none."""
-        return cls.open() if ledger_file().is_file() else None
+    def there(cls, folder: Path | None = None) -> Ledger | None:
+        """Open the ledger of a home; None if there is none: whoever only looks makes none."""
+        return cls.open(folder) if ((folder or home()) / LEDGER).is_file() else None
 
     def _prepare(self) -> None:
         self._database.execute("PRAGMA secure_delete = ON")
@@ -138,7 +138,7 @@ class Ledger:
     # Requests
 
     def add(self, asked: Request) -> Request:
-        """Write down a request; the same words while they wait are the same request."""
+        """Write down a request; the same words while it is open are the same request."""
         words = self.words(asked)
         with self.writing() as run:
             same = run(
@@ -402,9 +402,9 @@ def _time(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
-def departed(dataset: str) -> dict[str, frozenset[str]]:
+def departed(dataset: str, folder: Path | None = None) -> dict[str, frozenset[str]]:
     """Return the lists of a dataset; nothing where there is no ledger, and none is made."""
-    ledger = Ledger.there()
+    ledger = Ledger.there(folder)
     if ledger is None:
         return {}
     with ledger:

@@ -57,6 +57,8 @@ def answer(ledger: Ledger, name: str, progress: Progress = lambda _: None) -> Re
         request = ledger.request(name)
         if not request.open:
             return request
+        if any(copy.kind == "silos" for copy in ledger.copies(request.dataset)):
+            return ledger.end(request, WAITING, reason="Silos answer it: rescind flower run.")
         try:
             return _answered(ledger, request, progress)
         except Refused as refused:
@@ -93,7 +95,11 @@ def judged(ledger: Ledger, request: Request) -> Judgement:
             holder.event(request)  # type: ignore[attr-defined]
         return Judgement(ERASED)
     held = [(holder, holder.held(request)) for holder in having]
-    each = [_judged(ledger, request, user, held) for user in request.records]
+    each = []
+    for user in request.records:
+        has = frozenset[str]().union(*(of.get(user, frozenset()) for _, of in held))
+        learnt = any(holder.model and user in of for holder, of in held)
+        each.append(judged_one(ledger, request, user, has, learnt))
     doing = [one for one in each if one.outcome == ERASED]
     if not doing:
         return each[0]
@@ -101,12 +107,11 @@ def judged(ledger: Ledger, request: Request) -> Judgement:
     return Judgement(ERASED if learnt else ROWS_ONLY)
 
 
-def _judged(
-    ledger: Ledger, request: Request, user: str, held: list[tuple[Holder, Any]]
+def judged_one(
+    ledger: Ledger, request: Request, user: str, has: frozenset[str], learnt: bool
 ) -> Judgement:
-    listed = Blocklist.of_dataset(request.dataset)
-    has: frozenset[str] = frozenset().union(*(of.get(user, frozenset()) for _, of in held))
-    learnt = any(holder.model and user in of for holder, of in held)
+    """Return what a request means for one person. has: items of theirs    learnt: by a model"""
+    listed = Blocklist.of_dataset(request.dataset, ledger.file.parent)
     away, known = listed.has_withdrawn(user), listed.has_asked(user)
     if not (known or has or learnt):
         raise Refused("unknown-person", f"'{request.dataset}' has no person '{user}'.")
@@ -120,27 +125,27 @@ def _judged(
         return _judged_items(ledger, request, user, has)
     if request.kind == "leave":
         if away and not (has or learnt):
-            return _repeated(ledger, request, user)
+            return repeated(ledger, request, user)
         return Judgement(ERASED) if has or learnt else Judgement(ALREADY_GONE, departs=True)
     if has:
         return Judgement(ERASED)
     returned = ledger.readmitted(request.dataset, listed.digest_of(user))
     if away or not returned:
-        return _repeated(ledger, request, user)
+        return repeated(ledger, request, user)
     return Judgement(ALREADY_GONE)
 
 
 def _judged_items(ledger: Ledger, request: Request, user: str, has: frozenset[str]) -> Judgement:
     asked = request.records[user] or ()
     if missing := sorted({*asked} - has):
-        listed = Blocklist.of_dataset(request.dataset)
+        listed = Blocklist.of_dataset(request.dataset, ledger.file.parent)
         if len(missing) == len({*asked}) and all(listed.has_erased(user, i) for i in missing):
-            return _repeated(ledger, request, user)
+            return repeated(ledger, request, user)
         raise Refused("not-held", f"'{user}' has no '{missing[0]}' in '{request.dataset}'.")
     return Judgement(ERASED)
 
 
-def _repeated(ledger: Ledger, request: Request, user: str) -> Judgement:
+def repeated(ledger: Ledger, request: Request, user: str) -> Judgement:
     """Name the receipt of the last answer that deleted something of theirs."""
     earlier = (one.receipt for one in ledger.answers_about(request.dataset, user) if one.receipt)
     return Judgement(REPEATED, next(earlier, ""))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from rescind.audits.finding import Finding
-from rescind.core.claims import CASE, ITEMS, one_line
+from rescind.core.claims import CASE, CONFIRMED, ITEMS, one_line
 from rescind.core.labels import Labels
 from rescind.core.records import Erase, Records
 from rescind.forgetting.purge import kept_list
@@ -46,6 +46,8 @@ def signed_receipt(ledger: Ledger, request: Request, state: Mapping[str, Any]) -
         findings = (*draft.findings, Finding("deleted models", "SHOWN", n=len(deleted), note=note))
         draft = replace(draft, findings=findings)
     previous = ledger.last_receipt(request.dataset)
+    if silos := state["purged"].get("silos"):
+        draft = replace(draft, claims={**draft.claims, CONFIRMED: silos})
     issued = finish(draft, request.key, previous)
     body = canonical(issued.receipt)
     ledger.keep_receipt(request, body)
