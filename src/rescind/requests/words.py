@@ -31,20 +31,14 @@ class Words:
 
     def request(self, dataset: str, audit: str = "none", **options: Any) -> Request:
         """Return the request, with the days that count for it."""
+        if self.kind == "leave" and len(self.records) > 1:
+            raise Refused("together", "who leaves is answered alone: leave --together out.")
         received, due = times_of(self.received, self.due, datetime.now(UTC))
         chosen = {name: value for name, value in options.items() if value}
         return Request(
-            "",
-            dataset,
-            self.kind,
-            self.records,
-            received,
-            due,
-            self.case,
-            self.source,
-            audit,
+            "", dataset, self.kind, self.records, received, due, self.case, self.source, audit,
             chosen,
-        )
+        )  # fmt: skip
 
 
 def in_options(kind: str, users: Sequence[str], items: Sequence[str] = ()) -> Words:
