@@ -259,14 +259,14 @@ def tiny_fed(tiny: Holdings) -> Federation:
 
 
 @pytest.fixture(scope="session")
-def keys_of_all_tests(tmp_path_factory) -> tuple[Path, Iterator[int]]:
-    """A folder for keys, and a number for each test: pytest reads all names to find a new one."""
-    return tmp_path_factory.mktemp("keys"), count()
+def homes(tmp_path_factory) -> tuple[Path, Iterator[int]]:
+    """A folder for homes, and a number for each test: pytest reads all names to find a new one."""
+    return tmp_path_factory.mktemp("homes"), count()
 
 
 @pytest.fixture(autouse=True)
-def keys_of_the_test(keys_of_all_tests, monkeypatch):
-    """Secrets of a test go to a folder of the test, never to the user's own."""
-    folder, number = keys_of_all_tests
-    (mine := folder / str(next(number))).mkdir()
-    monkeypatch.setenv("RESCIND_HOME", str(mine))
+def home_of_the_test(homes, monkeypatch) -> Path:
+    """Return the home of a test: its keys, data and ledger are never the user's own."""
+    folder, number = homes
+    monkeypatch.setenv("RESCIND_HOME", str(mine := folder / str(next(number))))
+    return mine

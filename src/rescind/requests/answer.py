@@ -92,7 +92,9 @@ def judged(ledger: Ledger, request: Request) -> Judgement:
     having = holders(ledger, request)
     if request.kind in ("nodes", "edges", "labels"):
         for holder in having:
-            holder.event(request)  # type: ignore[attr-defined]
+            holder.event(request)
+        if not having:
+            raise Refused("unknown-data", f"there is no run of '{request.dataset}' any more.")
         return Judgement(ERASED)
     held = [(holder, holder.held(request)) for holder in having]
     each = []

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rescind.home import Copy, Ledger, Request
+from rescind.home import Copy, Ledger, Refused, Request
+
+if TYPE_CHECKING:
+    from rescind.core.records import Event
 
 Held = Mapping[str, frozenset[str]]
 """Items by user, as original ids: of the users of a request who are here at all."""
@@ -29,6 +32,10 @@ class Holder(ABC):
     @abstractmethod
     def held(self, request: Request) -> Held:
         """Return what it has of the people of a request: what could be named, not what is."""
+
+    def event(self, request: Request) -> Event:
+        """Return what a request means to a model, in its own numbers."""
+        raise Refused("no-graph", f"'{request.dataset}' has no graph, so no {request.kind}.")
 
     @abstractmethod
     def unlearn(self, ledger: Ledger, request: Request, progress: Progress) -> dict[str, Any]:
