@@ -304,7 +304,7 @@ def _print(
         typer.echo("  model    the same as before, bit for bit")
     for name in (CASE, OPERATOR, SOFTWARE, CONFIRMED):
         if not (text := str(receipt.claims.get(name, BOUND))).startswith(BOUND):
-            typer.echo(f"  {name}: {shown(_silos_named(text) if name == CONFIRMED else text)}")
+            typer.echo(f"  {name}: {shown(text)}")
     for one in receipt.findings:
         number = counted(one)
         asks = f" {shown(one.check):16} {question(one.check)}".rstrip()
@@ -334,9 +334,3 @@ def _advice(found: Verification) -> str:
         f"not belong together. Look for what came with this receipt: {', '.join(files)}. Until "
         f"that fits, do not take this receipt for the answer to your request."
     )
-
-
-def _silos_named(claim: str) -> str:
-    """Return the numbers of silos so that nobody takes them for counts: "silo 0, silo 2"."""
-    parts = claim.split(", ")
-    return ", ".join(f"silo {one}" for one in parts) if all(map(str.isdecimal, parts)) else claim

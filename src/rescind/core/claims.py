@@ -21,7 +21,7 @@ requester gets this program."""
 ITEMS = "items"
 """How many items a request is about. An item that somebody had twice is two records (rows)."""
 CONFIRMED = "silos that confirmed"
-"""Over silos: who removed the records."""
+"""Over silos: when each of them had nothing of the records any more."""
 CLAIMED = "claimed by code"
 """Code from outside rescind that alone claims exactness: its files, each with its digest."""
 _LONGEST = 250

@@ -274,7 +274,7 @@ class Answering:
         if outcome == ALREADY_GONE:
             self.ledger.end(request, outcome)
             return
-        days = (f"{silo} on {state[f'purged {silo}']['day']}" for silo in silos)
+        days = (f"silo {silo} on {state[f'purged {silo}']['day']}" for silo in silos)
         self.ledger.done(request, "purged", {"silos": ", ".join(days)})
         for step in (signed, logged):
             state = self.ledger.steps(request)
