@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 from typer import Argument, Option
-from typer.core import TyperGroup
 
 from rescind.cli.progress import Bar, working
 from rescind.cli.stopping import interruptible
@@ -19,18 +18,7 @@ if TYPE_CHECKING:
     from rescind.life.cells import Job
 
 
-class _Commands(TyperGroup):
-    """Tells who names a dataset as an argument, as of `rescind tune`, how it is named here."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        from rescind.data.loading import names
-
-        if args[0] not in self.commands and args[0] in names():
-            ctx.fail(f"'{args[0]}' is a dataset. Play on it: rescind life --data {args[0]}")
-        return super().resolve_command(ctx, args)
-
-
-app = typer.Typer(cls=_Commands, invoke_without_command=True)
+app = typer.Typer(invoke_without_command=True)
 
 
 @app.callback()
@@ -39,10 +27,7 @@ def command(
     dataset: Annotated[
         str,
         Option(
-            "--data",
-            "--dataset",
-            metavar="NAME",
-            help="ml-100k, ml-1m, lastfm-2k, cora, or any with times.",
+            "--data", metavar="NAME", help="ml-100k, ml-1m, lastfm-2k, cora, or any with times."
         ),
     ] = "ml-100k",
     method: Annotated[
@@ -180,11 +165,10 @@ def verify(
     from rescind.forgetting.parallel import one_thread
     from rescind.life import lines
 
-    if not line.is_file():
-        raise ConfigError(f"there is no file {line}. Give a file with result lines.")
-    texts = [text for text in line.read_text(encoding="utf-8").splitlines() if text.strip()]
+    written = line.read_text(encoding="utf-8") if line.is_file() else ""
+    texts = [text for text in written.splitlines() if text.strip()]
     if not texts:
-        raise ConfigError(f"{line} is empty. Give a file with result lines.")
+        raise ConfigError(f"there are no result lines in {line}. Give a file with some.")
     wrong: list[Any] = []
     with interruptible("Nothing was changed."), one_thread():
         for number, text in enumerate(texts, 1):

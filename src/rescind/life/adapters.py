@@ -58,8 +58,8 @@ class Refit(Entry):
         self.model = self.make(random_state=self.seed) if seeded else self.make()
         if not hasattr(self.model, "fit"):
             raise ConfigError(
-                f"{self.make!r} makes {type(self.model).__name__}, which has no fit. Give a class "
-                "or a function that returns a model with fit and recommend. See docs/life.md."
+                f"{self.make!r} makes {type(self.model).__name__}, which has no fit. Give a model "
+                f"with fit and recommend (docs/life.md)."
             )
         takes = inspect.signature(self.model.fit).parameters
         quiet = {"show_progress": False} if "show_progress" in takes else {}

@@ -127,8 +127,7 @@ def read_line(text: str) -> Facts:
         raise DataError(f"not a result line ({error}). Give one line of JSON.") from None
     if missing:
         raise DataError(
-            f"not a result line: it has no {', '.join(missing)}. Give a line as rescind life "
-            f"writes it, with all of {', '.join(FIELDS)}."
+            f"not a result line: it has no {', '.join(missing)}. Give one that rescind life wrote."
         )
     return line
 

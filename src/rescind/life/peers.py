@@ -37,8 +37,7 @@ def needed(module: str, package: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise ConfigError(
-            f"this row runs a model of {package}, which cannot be imported here ({error}). "
-            f"Install it first: pip install {package}. No other row needs it."
+            f"this row needs {package} ({error}). Install it first: pip install {package}."
         ) from None
 
 
