@@ -155,7 +155,6 @@ def _times(shelf: Shelf, names: Mapping[str, Recipe]) -> dict[str, float]:
 def _jobs(
     shelf: Shelf, needed: Mapping[str, Mapping[str, None]], out: Path, times: Mapping[str, float]
 ) -> tuple[Job, ...]:
-    """Return one job for each settings and seed, with the cells that it counts for."""
     cells: dict[tuple[str, int], Cell] = {}
     counts: dict[tuple[str, int], list[tuple[Recipe, str]]] = {}
     for name, wanted in needed.items():
@@ -251,7 +250,6 @@ def _work(group: Sequence[Job]) -> dict[str, str]:
 
 
 def _record(job: Job, facts: Mapping[str, Any]) -> None:
-    """Add a line to the results of every recipe that the run counts for."""
     for recipe, name in job.counts_for:
         make_folder(recipe.results.parent)
         append_facts(recipe, {**facts, "cell": name})

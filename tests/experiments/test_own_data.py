@@ -66,15 +66,6 @@ def test_few_items_get_all_pairs_and_many_get_neighbours():
     assert tight.method == "LocalGram", "all pairs of 9,000 items do not fit into 2 GB"
 
 
-def test_times_and_thin_data_are_told():
-    said = " ".join(advise(Sizes(1000, 500, 3000, 9000), 0.1, None).why)
-    assert "next item" in said
-    assert "Popularity" in said
-    plain = " ".join(advise(Sizes(1000, 500, 30_000, 10**6), None, None).why)
-    assert "next item" not in plain
-    assert "Popularity" not in plain
-
-
 def test_the_next_item_is_asked_of_a_method_that_fits_and_of_times_that_have_an_order():
     few, many = Sizes(1000, 2000, 50_000, 10**7), Sizes(1892, 12_510, 71_000, 10**7)
     assert _next(few, 0.1, 16 * GIGA) == "SeqGram --set method.preset=sequences"
@@ -239,32 +230,6 @@ def test_a_tuned_recipe_is_of_the_data_that_was_tuned_on(rescind, tmp_path):
     assert rescind("tune", "listens", "--rounds", "3")[0] == 2, "it does not overwrite"
 
 
-def test_tune_names_one_next_step_if_no_setting_lies_above_popularity(rescind, monkeypatch):
-    found = tuning.Tuned(_candidate(0.1), (), "NDCG@20", popularity=0.2)
-    monkeypatch.setattr(tuning, "tune", lambda *_: found)
-    code, said = rescind("tune", "synthetic", "--rounds", "3")
-    assert code == 0, said
-    assert "No setting lies above popularity." in said
-    assert said.count("Next: ") == said.count("Next: rescind run tuned-synthetic.toml") == 1
-
-
-def _candidate(value):
-    method = FedAvg(model=MF(dim=4))
-    fed = Federation.start(_small(), method)
-    return tuning.Candidate(method, fed, value, 0)
-
-
-def test_what_cannot_be_tuned_is_told():
-    with pytest.raises(ConfigError, match="Gram has no learning rate"):
-        tuning.candidates(Gram(), 100)
-
-
-def test_methods_that_are_compared_exist():
-    assert set(advice.memory_of_methods(Sizes(10, 10, 100, 1000), True)) == set(advice.COMPARED)
-    for name in advice.ORDERED:
-        assert find(*METHODS, name).ordered
-
-
 def test_memory_is_told_of_methods_that_can_learn_from_the_data(rescind, tmp_path):
     table = tmp_path / "visits.csv"
     rows = [(u, (u * 7 + n * n) % 40, n) for u in range(40) for n in range(9)]
@@ -283,18 +248,6 @@ def test_memory_is_told_of_methods_that_can_learn_from_the_data(rescind, tmp_pat
 def _told(text: str) -> list[str]:
     """Return the methods whose memory is told."""
     return re.findall(r"^  memory     (\w+) +up to", text, re.M)
-
-
-def test_pairs_that_are_counted_near_and_far_take_more_than_pairs():
-    sizes = Sizes(6040, 3706, 1_000_209)
-    per_pair = {
-        name: (needed(find(*METHODS, name)(), sizes) - needs.PROCESS - needs.ROW * sizes.rows)
-        / sizes.items**2
-        for name in ("Gram", "KernelGram", "SeqGram")
-    }
-    assert per_pair == {
-        "Gram": needs.PAIR, "KernelGram": needs.NEAR_AND_FAR, "SeqGram": needs.ORDERED_PAIR,
-    }  # fmt: skip
 
 
 def test_mean_and_spread_over_seeds_are_told(rescind, tmp_path):

@@ -15,7 +15,7 @@ import pytest
 from rescind.errors import ConfigError
 from rescind.experiments import recipe_file
 from rescind.experiments.recipe import read
-from rescind.experiments.recipe_file import folder_with, in_package, locate, packaged, setting
+from rescind.experiments.recipe_file import folder_with, in_package, locate, setting
 from rescind.models.mf import MF
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
@@ -167,11 +167,6 @@ def test_runs_of_a_recipe_named_from_below_go_into_runs_by_the_name_of_its_folde
     (tmp_path / "elsewhere" / "one.toml").write_text('[method]\nname = "FedAvg"\n')
     (shop / "link").symlink_to(tmp_path / "elsewhere" / "deep")
     assert read(Path("link/../one.toml")).place == Path("elsewhere/one"), "where it really is"
-
-
-def test_recipes_of_a_checkout_are_not_those_of_an_installed_package():
-    assert packaged() == RECIPES
-    assert not in_package(RECIPES / "basics" / "floor.toml")
 
 
 def test_a_place_that_is_no_axis_is_refused(tmp_path: Path) -> None:

@@ -128,11 +128,6 @@ def test_changed_code_is_found(line: dict[str, Any], mine: Path, story: Story) -
     assert any(said.startswith("code") for said in checked(line, mine, story))
 
 
-def test_times_do_not_matter(line: dict[str, Any], mine: Path, story: Story) -> None:
-    line["measured"][0]["learn"]["cpu"] = 1e6
-    assert checked(line, mine, story) == []
-
-
 def test_what_is_no_line_is_refused(line: dict[str, Any]) -> None:
     with pytest.raises(DataError, match="not a result line"):
         verify("{")
@@ -212,17 +207,6 @@ def test_a_file_says_how_many_rounds_are_enough_and_its_line_and_check_take_no_m
     assert verify(text, str(path), story), "other rounds are another file"
 
 
-def test_a_closed_form_of_a_stranger_learns_in_one_round(story: Story) -> None:
-    from rescind.methods.baselines.fedavg import FedAvg
-    from rescind.methods.baselines.popularity import Popularity
-
-    rounds = [
-        finding.build_of(cls)(setting_of(story), 0).settings()["rounds"]
-        for cls in (Popularity, FedAvg)
-    ]
-    assert rounds == [1, 20]
-
-
 class Fake:
     """A model as in implicit: fits a matrix, recommends lists."""
 
@@ -269,44 +253,6 @@ def _first(story: Story) -> Sequence[Any]:
         for event in step.events:
             ledger.apply(event)
     return ledger.blocks()
-
-
-@pytest.mark.parametrize(
-    "entry",
-    [
-        "Mine(rounds_enough=0)",
-        pytest.param("partial(Mine, rounds_enough=0)", marks=pytest.mark.slow),
-        "Mine",
-    ],
-)
-def test_a_method_is_played_with_other_settings_without_an_edit_of_its_file(
-    tmp_path: Path, story: Story, entry: str
-) -> None:
-    path = tmp_path / "mine.py"
-    entry = entry.replace("rounds_enough=0", "model=rs.models.MF(dim=2)")
-    path.write_text(
-        "from functools import partial\nimport rescind as rs\n\n"
-        "class Mine(rs.methods.FedAvg):\n    enough_rounds = 1\n\n"
-        f"ENTRY = {entry}\n",
-        encoding="utf-8",
-    )
-    cell, other = (
-        cells_of(["synthetic"], [0], 4, [str(path)], changes)[0]
-        for changes in ((("rate", 0.25), ("clients_per_round", 16)), ())
-    )
-    assert file_of(Job(cell, tmp_path)) != file_of(Job(other, tmp_path))
-    line = run_cell(cell, story)
-    assert line["row"] == "mine (rate=0.25, clients_per_round=16)"
-    assert (line["settings"]["learner"]["rate"], line["changes"]["rate"]) == (0.25, 0.25)
-    if entry != "Mine":
-        assert line["settings"]["learner"]["model"]["dim"] == 2, "the rest is as in the file"
-    assert verify(json.dumps(line), str(path), story) == []
-    without = {name: value for name, value in line.items() if name != "changes"}
-    assert verify(json.dumps(without), str(path), story), "the control: other settings"
-    with pytest.raises(ConfigError, match=r"Mine has no field 'ratte'; did you mean 'rate'"):
-        find(str(path), changes=(("ratte", 1.0),))
-    with pytest.raises(ConfigError, match="--set changes a method of your own"):
-        find("Gram", changes=(("rate", 1.0),))
 
 
 # -- many cells ----------------------------------------------------------------------------------

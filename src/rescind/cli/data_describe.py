@@ -128,7 +128,6 @@ def repeated(rows: int) -> str:
 
 
 def _rated(data: Any) -> str:
-    """Return the range of the ratings, and who reads them."""
     if data.rating is None:
         return "none"
     low, high = float(data.rating.min()), float(data.rating.max())

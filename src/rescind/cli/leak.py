@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -75,36 +75,42 @@ def command(
         if method is not None or model is not None:
             raise ConfigError("a run has a method and a model. Leave out --method and --model.")
         given, data, seed = _of_run(run)
-    if (method or "").lower() == "graphgram" or (given and given.world.task == "nodes"):
-        _print_graph(_graph(given, data, seed, out), out, as_json)
+    wanted = (method or "").lower()
+    if wanted == "graphgram" or (given and given.world.task == "nodes"):
+        _show(_graph(given, data, seed, out), _print_graph, as_json, out)
         return
-    if (method or "").lower() == "seqgram" or (given and given.method.ordered):
-        _print_ordered(_ordered(given, data, seed, out), out, as_json)
+    if wanted == "seqgram" or (given and given.method.ordered):
+        _show(_ordered(given, data, seed, out), _print_ordered, as_json, out)
         return
     dataset = prepare(DataSettings(name=data))
-    named = method is not None and method.lower() == "gram" and model is None
-    if named or (given is not None and given.method.additive):
-        _print_peeled(_peeled(given, dataset, data, seed, out), out, as_json)
+    if (wanted == "gram" and model is None) or (given is not None and given.method.additive):
+        _show(_peeled(given, dataset, data, seed, out), _print_peeled, as_json, out)
         return
     chosen = cases(dataset, method, model) if given is None else (case_of(given.method, dataset),)
-    wanted = defences(windows[-1], epsilons, clip, delta)
-    lines = _all_lines(dataset, chosen, wanted, users, windows, delta, seed, out)
+    guards = defences(windows[-1], epsilons, clip, delta)
+    lines = _all_lines(dataset, chosen, guards, users, windows, delta, seed, out)
     facts = facts_of(dataset, data, users, windows, delta, seed, lines)
     write_atomically(out / "leak.json", _text(facts).encode())
     draw(facts, out)
-    everything = run is None and method is None and model is None
     if not as_json:
         _print(facts)
         typer.echo(f"\nWritten: {out}/leak.json, leak.png and leak.svg")
-    if everything:
+    if run is None and method is None and model is None:
         facts["peeling"] = _peeled(None, dataset, data, seed, out)
+        if not as_json:
+            typer.echo("")
+            _print_peeled(facts["peeling"])
+    typer.echo(json.dumps(facts) if as_json else "More: docs/privacy.md, on what each guard does")
+
+
+def _show(
+    facts: dict[str, Any], printed: Callable[[Mapping[str, Any]], None], as_json: bool, out: Path
+) -> None:
     if as_json:
         typer.echo(json.dumps(facts))
         return
-    if everything:
-        typer.echo("")
-        _print_peeled(facts["peeling"], out)
-    typer.echo("More: docs/privacy.md, on what each guard guarantees")
+    printed(facts)
+    typer.echo(f"\nWritten: below {out}\nMore: docs/leak.md")
 
 
 def _all_lines(
@@ -144,7 +150,6 @@ def _all_lines(
 
 
 def _of_run(run: Path) -> tuple[Federation, str, int]:
-    """Load a finished run. Return (federation, name of its data, seed)."""
     from rescind.storage.run_folder import check_finished, read_facts
 
     check_finished(run)
@@ -154,121 +159,98 @@ def _of_run(run: Path) -> tuple[Federation, str, int]:
     return load_federation(run / "model"), str(facts["data"]["name"]), int(facts["seed"])
 
 
+def _kept(path: Path, question: str, data: str, digest: str, seed: int, lines: Any) -> Any:
+    """Write what an attack found, and return it."""
+    from rescind.core.files import write_atomically
+    from rescind.storage.provenance import versions
+
+    facts: dict[str, Any] = {
+        "question": question,
+        "data": data,
+        "digest": digest,
+        "seed": seed,
+        "lines": lines,
+        "versions": versions(),
+    }
+    write_atomically(path, _text(facts).encode())
+    return facts
+
+
 def _peeled(
     run: Federation | None, dataset: Dataset, name: str, seed: int, out: Path
 ) -> dict[str, Any]:
-    """Read histories out of the sums of a run, or of new learners. Write and return the facts."""
-    from rescind.core.files import write_atomically
+    """Read histories out of the sums of a run, or of new learners."""
     from rescind.experiments.peeling import peeled_lines, peeled_run
-    from rescind.storage.provenance import versions
 
     def progress(setting: str, done: int, total: int) -> None:
         typer.echo(f"  {done} of {total}: Gram, {setting}", err=True)
 
-    facts: dict[str, Any] = {
-        "question": "how many complete histories peeling reads out of the additive learner",
-        "data": name,
-        "digest": dataset.digest,
-        "seed": seed,
-        "lines": peeled_lines(dataset, seed, progress) if run is None else peeled_run(run),
-        "versions": versions(),
-    }
-    write_atomically(out / "peeling.json", _text(facts).encode())
-    return facts
+    lines = peeled_lines(dataset, seed, progress) if run is None else peeled_run(run)
+    question = "how many complete histories peeling reads out of the additive learner"
+    return _kept(out / "peeling.json", question, name, dataset.digest, seed, lines)
 
 
 def _ordered(run: Federation | None, name: str, seed: int, out: Path) -> dict[str, Any]:
-    """Read sequences out of the sums of SeqGram. Write and return the facts."""
-    from rescind.core.files import write_atomically
+    """Read sequences out of the sums of SeqGram."""
     from rescind.errors import ConfigError
     from rescind.experiments.ordered_leaks import ordered_leaks
     from rescind.experiments.prepared_data import prepare
     from rescind.experiments.recipe import DataSettings
     from rescind.methods.additive.seq_gram import SeqGram
-    from rescind.storage.provenance import versions
 
     method = run.method if run else SeqGram.sequences()
     if not isinstance(method, SeqGram):
-        raise ConfigError(
-            f"{type(method).__name__} has no sums of ordered pairs. `rescind leak` needs those "
-            f"of SeqGram."
-        )
+        raise ConfigError(f"{type(method).__name__} has no ordered pairs to attack; SeqGram has.")
     dataset = prepare(DataSettings(name=name, split="last"))
     holdings = run.now.vault.holdings if run else dataset.on_devices(seed)
 
     def progress(people: int) -> None:
         typer.echo(f"  the sum of {people:,} users: attacked", err=True)
 
-    facts: dict[str, Any] = {
-        "question": "how many whole sequences peeling reads out of the sums of SeqGram",
-        "data": name,
-        "digest": dataset.digest,
-        "seed": seed,
-        "lines": ordered_leaks(holdings, method.nearness, progress),
-        "versions": versions(),
-    }
-    write_atomically(out / f"ordered-{name}.json", _text(facts).encode())
-    return facts
+    lines = ordered_leaks(holdings, method.nearness, progress)
+    question = "how many whole sequences peeling reads out of the sums of SeqGram"
+    return _kept(out / f"ordered-{name}.json", question, name, dataset.digest, seed, lines)
 
 
-def _print_ordered(facts: Mapping[str, Any], out: Path, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(facts))
-        return
+def _graph(run: Federation | None, name: str, seed: int, out: Path) -> dict[str, Any]:
+    """Attack the sums of GraphGram on a graph."""
+    from rescind.core.federation import Federation
+    from rescind.experiments.graph_leaks import graph_leaks
+    from rescind.experiments.prepared_data import prepare_graph
+    from rescind.experiments.recipe import DataSettings
+    from rescind.methods.additive.graph_gram import GraphGram
+
+    graph = prepare_graph(DataSettings(name=name))
+    fed = run or Federation.start(graph, GraphGram(), seed).run(1)
+    question = "what the sums of GraphGram say of single nodes, their words, edges and labels"
+    path = out / f"graph-{name}.json"
+    return _kept(path, question, name, graph.digest, seed, graph_leaks(fed))
+
+
+_NO_GUARANTEE = "0 is the result of this attack, not a guarantee. A guarantee needs noise."
+
+
+def _print_ordered(facts: Mapping[str, Any]) -> None:
     typer.echo(f"Whole sequences read out of the sums of SeqGram ({facts['data']}):")
     names = list(facts["lines"][0])
     typer.echo("  " + "".join(f"{name:>{len(name) + 4}}" for name in names))
     for line in facts["lines"]:
         typer.echo("  " + "".join(f"{line[name]:>{len(name) + 4}}" for name in names))
-    typer.echo(
-        "0 is the result of this attack, not a guarantee."
-        f"\n\nWritten: {out}/ordered-{facts['data']}.json\nMore: docs/sequences.md"
-    )
+    typer.echo(_NO_GUARANTEE)
 
 
-def _graph(run: Federation | None, name: str, seed: int, out: Path) -> dict[str, Any]:
-    """Attack the sums of GraphGram on a graph. Write and return the facts."""
-    from rescind.core.federation import Federation
-    from rescind.core.files import write_atomically
-    from rescind.experiments.graph_leaks import graph_leaks
-    from rescind.experiments.prepared_data import prepare_graph
-    from rescind.experiments.recipe import DataSettings
-    from rescind.methods.additive.graph_gram import GraphGram
-    from rescind.storage.provenance import versions
-
-    graph = prepare_graph(DataSettings(name=name))
-    fed = run or Federation.start(graph, GraphGram(), seed).run(1)
-    facts: dict[str, Any] = {
-        "question": "what the sums of GraphGram say of single nodes, their words, edges and labels",
-        "data": name,
-        "digest": graph.digest,
-        "seed": seed,
-        "lines": graph_leaks(fed),
-        "versions": versions(),
-    }
-    write_atomically(out / f"graph-{name}.json", _text(facts).encode())
-    return facts
-
-
-def _print_graph(facts: Mapping[str, Any], out: Path, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(facts))
-        return
+def _print_graph(facts: Mapping[str, Any]) -> None:
     typer.echo(f"What the sums of GraphGram say of single nodes ({facts['data']}):")
     for line in facts["lines"]:
         typer.echo(f"  {line['view']}")
         for name, value in line.items():
             if name != "view":
                 typer.echo(f"    {name:28}{'-' if value is None else f'{value:.3f}':>10}")
-    typer.echo(f"\nWritten: {out}/graph-{facts['data']}.json\nMore: docs/additive.md")
 
 
-def _print_peeled(facts: Mapping[str, Any], out: Path, as_json: bool = False) -> None:
+def _print_peeled(facts: Mapping[str, Any]) -> None:
     from rescind.experiments.peeling import grid
 
-    if as_json:
-        typer.echo(json.dumps(facts))
-        return
     typer.echo(f"Complete histories read out of the additive learner, Gram ({facts['data']}):")
     names, rows = grid(facts["lines"])
     for number, setting in enumerate(names, 1):
@@ -277,10 +259,7 @@ def _print_peeled(facts: Mapping[str, Any], out: Path, as_json: bool = False) ->
     typer.echo(f"  {'':40}{'there':>7}{heads}")
     for view, people, cells in rows:
         typer.echo(f"  {view:40}{people:>7}" + "".join(f"{cell:>7}" for cell in cells))
-    typer.echo(
-        "0 is the result of this attack, not a guarantee. A guarantee needs noise with an epsilon."
-        f"\n\nWritten: {out}/peeling.json\nMore: docs/additive.md"
-    )
+    typer.echo(_NO_GUARANTEE)
 
 
 def _text(facts: Mapping[str, Any]) -> str:

@@ -37,10 +37,6 @@ def command(
     seeds: Annotated[int, Option(min=1, help="Play with seeds 0 to N-1.")] = 3,
     blocks: Annotated[int, Option(min=4, help="Number of blocks.")] = 12,
     out: Annotated[Path, Option(help="Folder for the result lines.")] = Path("runs/life"),
-    change: Annotated[
-        list[str] | None,
-        Option("--set", metavar="KEY=VALUE", help="Change a setting of your own method."),
-    ] = None,
     story: Annotated[
         Path | None, Option(help="Only write the story of seed 0 into this file.")
     ] = None,
@@ -52,7 +48,6 @@ def command(
     cells that have a line are not played again, unless the file of their method has changed.
 
     Examples: rescind life --method Gram --seeds 1; rescind life --data ml-1m --method mine.py
-    --set method.rate=0.1
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -65,25 +60,13 @@ def command(
         made.write(story)
         typer.echo(f"{len(made.steps)} steps, {made.digest}\nWritten: {story}")
         return
-    changes = _changes(change or [], method)
     if method is not None:
-        find(method, DATASETS.get(dataset, "ranking"), changes)  # before anything long begins
-    cells = cells_of([dataset], range(seeds), blocks, method and [method], changes)
+        find(method, DATASETS.get(dataset, "ranking"))  # before anything long begins
+    cells = cells_of([dataset], range(seeds), blocks, method and [method])
     jobs = [Job(cell, out) for cell in cells]
     _play(jobs)
     own = next((Path(job.cell.row) for job in jobs if job.cell.row.endswith(".py")), None)
     _print([file_of(job) for job in jobs], own)
-
-
-def _changes(given: list[str], method: str | None) -> tuple[tuple[str, Any], ...]:
-    """Return the fields and values of --set, such as method.rate=0.1 or rate=0.1."""
-    from rescind.errors import ConfigError
-    from rescind.experiments.recipe_file import setting
-
-    if given and method is None:
-        raise ConfigError("--set changes a method of your own. Give it, too: --method my_method.py")
-    found = (setting(text, "method.rate=0.1") for text in given)
-    return tuple((key.removeprefix("method."), value) for key, value in found)
 
 
 def _play(jobs: list[Job]) -> None:

@@ -48,12 +48,8 @@ def command(
     check_installed()
     from rescind_papers.index import MAP, Shelf, chosen
 
-    if committed and (quick or seeds is not None):
-        raise ConfigError(
-            "--committed runs nothing, so --quick and --seeds mean nothing with it. Leave them out."
-        )
-    if quick and seeds is not None:
-        raise ConfigError("--quick takes one seed. Leave --seeds out, or --quick.")
+    if committed + quick + (seeds is not None) > 1:
+        raise ConfigError("give one of --committed, --quick and --seeds.")
     shelf = Shelf(folder_with(MAP))
     wanted = chosen(shelf.folder, what)
     from rescind_papers import reproduction  # loads torch; wrong names are refused before
@@ -89,10 +85,7 @@ def check_installed() -> None:
     from rescind.errors import ConfigError
 
     if find_spec("rescind_papers") is None:
-        raise ConfigError(
-            "this command needs the package rescind_papers, which is missing. It comes with "
-            "rescind: install its wheel, or a checkout, again."
-        )
+        raise ConfigError("the package rescind_papers is missing. Install rescind again.")
 
 
 def _list(wanted: tuple[Exhibit, ...], shelf, home: Path) -> None:

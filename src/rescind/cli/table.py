@@ -33,8 +33,7 @@ def command(
         str | None,
         Option(
             metavar="CELL",
-            help="Also print the difference of each cell to this one. "
-            "--csv and --latex then have the differences alone.",
+            help="Also print the difference of each cell to this one; not with --csv, --latex.",
         ),
     ] = None,
     plot: Annotated[
@@ -74,10 +73,7 @@ def command(
         typer.echo(json.dumps(_plain(table, paired)))
         return
     if as_csv or as_latex:
-        if against is not None:
-            _write_compared(paired, against, as_csv)
-        else:
-            typer.echo(table_forms.as_csv(table) if as_csv else table_forms.latex(table))
+        typer.echo(table_forms.as_csv(table) if as_csv else table_forms.latex(table))
         for remark in (*remarks(table), *filter(None, [without_values(table)])):
             typer.echo(remark, err=True)
         return
@@ -98,7 +94,6 @@ def command(
 
 
 def _check_form(*forms: bool) -> None:
-    """Refuse two forms at once."""
     from rescind.errors import ConfigError
 
     if sum(forms) > 1:
@@ -133,19 +128,6 @@ def _read(path: Path) -> CellsOfRecipe:
         return read(path, look=described.find)
     except ConfigError:  # a method of somebody's own; or a mistake, which the code itself names
         return read(path)
-
-
-def _write_compared(paired: tuple[Difference, ...], against: str, as_csv: bool) -> None:
-    """Print paired differences for another program, and what to know about them as errors."""
-    from rescind.experiments import significance
-
-    if not paired:
-        typer.echo(_not_paired(against), err=True)
-        return
-    form = significance.csv_differences if as_csv else significance.latex_differences
-    typer.echo(form(paired, against))
-    for said in _about(paired):
-        typer.echo(said, err=True)
 
 
 def _not_paired(against: str) -> str:

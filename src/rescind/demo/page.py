@@ -16,7 +16,7 @@ from rescind.reporting import charts
 from rescind.reporting.html import Badge, Page
 
 if TYPE_CHECKING:
-    from rescind.demo.erasure import Erasure, Subtraction
+    from rescind.demo.erasure import Erasure
     from rescind.experiments.learning_run import Result
 
 
@@ -98,8 +98,8 @@ def page(
         rows = [[m, *(v[n] for n in names)] for m, v in tested.items()]
         out.table(["model", *names], rows, "Quality of the models")
     _audited(out, erasure)
-    with out.folded("The additive learner on the same request", erasure.subtraction.says):
-        _subtracted(out, erasure.subtraction, erasure.person.user)
+    out.text(f"The additive learner on the same request: {erasure.subtraction.says}.")
+    out.code("rescind verify additive/receipt.json --data additive")
     with out.folded("How to reproduce it"):
         out.code(f"rescind demo --seed {result.facts['seed']}")
         out.facts(
@@ -161,31 +161,3 @@ def _audited(out: Page, erasure: Erasure) -> None:
 def _references(finding: Finding) -> list[object]:
     found = (finding.reference, finding.controls.get(NO_OP))
     return ["–" if number is None else number for number in found]
-
-
-def _subtracted(out: Page, found: Subtraction, user: str) -> None:
-    """Add the additive learner's answer: three digests of its sum, and what they show."""
-    out.text(
-        f"Gram keeps one sum over all people, in whole numbers, so the records were subtracted: "
-        f"those of user {user} in {1000 * found.alone:.0f} ms, all of them in "
-        f"{1000 * found.together:.0f} ms of CPU. The remaining data was then summed again. The two "
-        f"sums are the same to the last bit, so this model cannot be told from one that never had "
-        f"the records."
-        if found.proof.holds
-        else f"The records were subtracted, and the sum does not agree: {found.proof.says}."
-    )
-    out.facts(
-        {
-            "sum before": found.before,
-            "sum after, by subtraction": found.after,
-            "sum of the remaining data, computed again": found.recomputed,
-        }
-    )
-    out.text(
-        "In a receipt the sum before is sealed with the requester's key, and the sum after with "
-        "the run's: a person who knows all but one record could test guesses against them. "
-        "This data is public.",
-        note=True,
-    )
-    out.text("To repeat this check, in the folder of this page:")
-    out.code("rescind verify additive/receipt.json --data additive")

@@ -76,8 +76,7 @@ class SharingSettings:
     def __post_init__(self) -> None:
         if len(self.ratio) != 3 or min(self.ratio) < 0 or not sum(self.ratio):
             raise ConfigError(
-                f"sharing.ratio is {list(self.ratio)}; write three counts of users who lend "
-                f"all, a part and nothing, such as [1, 2, 7]."
+                f"sharing.ratio is {list(self.ratio)}; write three counts, such as [1, 2, 7]."
             )
         if not 0 <= self.part <= 1:
             raise ConfigError(f"sharing.part must be from 0 to 1, got {self.part}.")

@@ -23,8 +23,7 @@ def advice_for(name: str) -> Advice:
     data = load(name)
     if not isinstance(data, Dataset):
         raise ConfigError(
-            f"'{name}' is a graph. Name a method for graphs: --method GraphGram, GraphFedAvg or "
-            f"FedGCV."
+            f"'{name}' is a graph. Name a method for graphs, such as --method GraphGram."
         )
     return advise(Sizes.of(data), ties_of(data), free_memory())
 

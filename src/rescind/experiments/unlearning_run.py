@@ -164,14 +164,12 @@ def events(cell: Cell, fed: Federation) -> list[Event]:
     if not len(records):
         does = "shares records" if settings.of == "lenders" else "keeps all records private"
         raise ConsentError(
-            f"cell '{cell.name}': no user {does}, so there is nothing to forget. Change "
-            f'[sharing], or remove a client: event = "withdraw", client = 3.'
+            f"cell '{cell.name}': no user {does}; nothing to forget. Change [sharing]."
         )
     return [Erase(records) if settings.event == "erase" else Unshare(records)]
 
 
 def _not_shared(fed: Federation) -> Records:
-    """Return the training records of users that share nothing."""
     held = fed.now.vault.holdings
     mine = held.records[held.split == TRAIN]
     return mine[~torch.isin(mine.client, fed.world.shared.client)]

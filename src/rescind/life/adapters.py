@@ -58,8 +58,7 @@ class Refit(Entry):
         self.model = self.make(random_state=self.seed) if seeded else self.make()
         if not hasattr(self.model, "fit"):
             raise ConfigError(
-                f"{self.make!r} makes {type(self.model).__name__}, which has no fit. Give a model "
-                f"with fit and recommend (docs/life.md)."
+                f"{self.make!r} makes a model without fit. Give one with fit and recommend."
             )
         takes = inspect.signature(self.model.fit).parameters
         quiet = {"show_progress": False} if "show_progress" in takes else {}

@@ -7,24 +7,20 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rescind.core.settings import chosen, from_table
 from rescind.errors import ConfigError, suggest
 from rescind.life.entry import Entry, Setting
 from rescind.life.nodes_rows import NODE_ROWS
 from rescind.life.peers import PEERS
 from rescind.life.rows import ROUNDS, ROWS, Row
 from rescind.methods._own_file import missing_module, run_text
-from rescind.storage.kinds import MODELS
 
-Changes = tuple[tuple[str, Any], ...]
-"""Fields of a method, and the values they get."""
 GROUP = "rescind.methods"
 """The group of entry points in which an installed package names its methods."""
 
@@ -47,17 +43,11 @@ def rows_of(task: str) -> dict[str, Row]:
     return NODE_ROWS if task == "nodes" else ROWS | PEERS
 
 
-def find(name: str, task: str = "ranking", changes: Changes = ()) -> Found:
-    """Return the method of this name or file. changes: its settings that differ"""
+def find(name: str, task: str = "ranking") -> Found:
+    """Return the method of this name or file."""
     if name.endswith(".py"):
         path = Path(name)
-        what, called = _chosen(_module(path), name), path.stem
-        if changes:
-            what = changed(what, changes)
-            called += f" ({', '.join(f'{field}={value}' for field, value in changes)})"
-        return Found(called, build_of(what), file_digest(path), path)
-    if changes:
-        raise ConfigError("--set changes a method of your own: --method my_method.py.")
+        return Found(path.stem, build_of(_chosen(_module(path), name)), file_digest(path), path)
     if row := rows_of(task).get(name):
         return Found(name, row.build, own_code(), spare=row.spare, ours=True)
     for point in entry_points(group=GROUP):
@@ -87,29 +77,11 @@ def build_of(what: Any) -> Callable[[Setting, int], Entry]:
     if callable(what):  # a class, or a function that returns a model with fit
         return lambda setting, seed: Refit(setting, seed, what)
     raise ConfigError(
-        f"{what!r} cannot take part. Give a rescind.life.Entry, a method of rescind, or a class "
-        f"with fit and recommend (docs/life.md)."
+        f"{what!r} cannot take part: it is no Entry, Method or model with fit (docs/life.md)."
     )
 
 
-def changed(what: Any, changes: Changes) -> Any:
-    """Return a method of rescind (a class or an object) with other settings."""
-    from rescind.core.method import Method
-
-    learner = what() if callable(what) and not isinstance(what, Method) else what
-    if not isinstance(learner, Method):
-        raise ConfigError(
-            f"--set changes a method of rescind, and {what!r} is none. Write its settings into the "
-            f"file: ENTRY = partial(...)."
-        )
-    mine = {field.name: getattr(learner, field.name) for field in fields(learner) if field.init}
-    models = {name: value for name, value in mine.items() if is_dataclass(value)}
-    table = {**chosen(learner), **models, **dict(changes)}
-    return from_table(type(learner), table, {"model": MODELS})
-
-
 def _file_of(what: Any) -> Path:
-    """Return the file in which a class, a function or the class of an object is written."""
     what = getattr(what, "func", what)
     written = inspect.isclass(what) or inspect.isfunction(what)
     return Path(inspect.getfile(what if written else type(what)))

@@ -162,7 +162,6 @@ def _config_class(module: Any) -> Any:
 
 
 def _write(folder: Path, people: Ints, items: Ints) -> None:
-    """Write a table of interactions as RecBole reads it."""
     rows = "".join(f"{u}\t{i}\n" for u, i in zip(people.tolist(), items.tolist(), strict=True))
     path = folder / NAME / f"{NAME}.inter"
     path.parent.mkdir()
