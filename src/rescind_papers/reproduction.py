@@ -23,8 +23,8 @@ from rescind.experiments import unlearning_run as trials
 from rescind.experiments.cell import Cell, DataSettings
 from rescind.experiments.learning_run import append_facts
 from rescind.experiments.recipe import Recipe
-from rescind.experiments.run import run_one
 from rescind.experiments.tables import lines
+from rescind.experiments.unlearning_run import run_one
 from rescind.storage.run_folder import read_facts
 from rescind_papers import exhibits, figures
 from rescind_papers.index import Exhibit, Part, Shelf, authors_of, shown

@@ -17,6 +17,7 @@ from rescind.audits.defences import Defence, defences, noise_for, noisy_total, w
 from rescind.audits.update_leak import View
 from rescind.cli import app
 from rescind.cli import main as entry
+from rescind.cli.leak import rows_of
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort, Lot
 from rescind.core.executor import InProcess
@@ -25,7 +26,6 @@ from rescind.core.update import Rows, Update
 from rescind.data.sources.synthetic import synthetic
 from rescind.errors import ConfigError, DataError
 from rescind.experiments import update_leaks as leaks
-from rescind.experiments.leak_report import rows_of
 from rescind.experiments.update_leaks import BAR, Case, cases, measure, opened, popular_guess, views
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.methods.baselines.softmax import Softmax

@@ -17,11 +17,10 @@ from rescind.core.federation import Federation
 from rescind.core.settings import find
 from rescind.errors import ConfigError
 from rescind.experiments import advice, needs, tuning
-from rescind.experiments.advice import advise
+from rescind.experiments.advice import advise, recipe_for
 from rescind.experiments.cell import Cell, DataSettings, RunSettings, SharingSettings
 from rescind.experiments.learning_run import run_cell
 from rescind.experiments.needs import Sizes, needed
-from rescind.experiments.own_data import recipe_for
 from rescind.experiments.recipe import read
 from rescind.methods.additive._solve import seconds_to_solve
 from rescind.methods.additive.gram import DENSE_ITEMS, Gram
@@ -147,7 +146,7 @@ def test_a_run_without_a_method_says_which_and_why(rescind, monkeypatch):
     code, said = rescind("data", "describe", "ml-100k")
     assert "Gram         up to" in said
     sized = [f"--set={k}" for k in ("data.users=60", "data.items=50", "data.interactions=900")]
-    monkeypatch.setattr("rescind.experiments.own_data.load", lambda _: _small())
+    monkeypatch.setattr("rescind.experiments.advice.load", lambda _: _small())
     code, said = rescind("run", "--data", "synthetic", *sized)
     assert code == 0, said
     assert "method: Gram, because: 60 users, 50 items, 15 rows per user" in said

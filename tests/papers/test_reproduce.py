@@ -10,8 +10,7 @@ import pytest
 
 from rescind.cli import reproduce as door
 from rescind.errors import ConfigError, DataError
-from rescind.experiments.run import run_one
-from rescind.experiments.unlearning_run import TrialCache
+from rescind.experiments.unlearning_run import TrialCache, run_one
 from rescind.storage.provenance import commit
 from rescind.storage.run_folder import read_facts
 from rescind_papers.index import Shelf, chosen

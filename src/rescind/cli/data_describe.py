@@ -61,9 +61,8 @@ def _counted(name: str) -> dict[str, Any]:
     from rescind.core.memory import free_memory
     from rescind.data import load
     from rescind.data.split import known_pairs
-    from rescind.experiments.advice import advise, memory_of_methods
+    from rescind.experiments.advice import advise, memory_of_methods, ties_of
     from rescind.experiments.needs import Sizes
-    from rescind.experiments.own_data import ties_of
     from rescind.methods.additive._solve import seconds_to_solve
 
     data: Any = load(name)

@@ -39,8 +39,8 @@ def command(
     from dataclasses import replace
 
     from rescind.errors import ConfigError
+    from rescind.experiments.advice import recipe_for
     from rescind.experiments.cell import SharingSettings
-    from rescind.experiments.own_data import recipe_for
     from rescind.experiments.tuning import ranked, recipe_text, tune
 
     target = out or Path(f"tuned-{data}.toml")

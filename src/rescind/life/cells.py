@@ -11,10 +11,10 @@ from pathlib import Path
 
 from rescind.core.files import write_atomically
 from rescind.errors import ConfigError
+from rescind.life.adapters import PEERS
 from rescind.life.find import file_digest, find, rows_of
 from rescind.life.lines import Cell, read_line, run_cell
 from rescind.life.nodes_rows import NODE_ROWS
-from rescind.life.peers import PEERS
 from rescind.life.rows import ROWS
 from rescind.life.run import Progress
 

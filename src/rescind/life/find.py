@@ -15,9 +15,9 @@ from types import ModuleType
 from typing import Any
 
 from rescind.errors import ConfigError, suggest
+from rescind.life.adapters import PEERS
 from rescind.life.entry import Entry, Setting
 from rescind.life.nodes_rows import NODE_ROWS
-from rescind.life.peers import PEERS
 from rescind.life.rows import ROUNDS, ROWS, Row
 from rescind.methods._own_file import missing_module, run_text
 
