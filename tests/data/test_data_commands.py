@@ -7,7 +7,6 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-import rescind as rs
 from rescind.cli.data import app
 from rescind.data import load
 from rescind.data.blocklist import Blocklist
@@ -77,13 +76,6 @@ def test_erasing_a_user_tells_of_an_id_that_looks_alike_and_leaves_it(tmp_path, 
         assert "Careful" not in told.output, "control: nobody else is alike"
 
 
-def test_get_says_where_and_what():
-    shown = run("get", "synthetic")
-    assert "9,000 rows" in shown.stdout
-    assert "digest  sha256:" in shown.stdout
-    assert json.loads(run("get", "synthetic", "--json").stdout)["source"] == "generated"
-
-
 @pytest.mark.data
 def test_get_finds_real_data(data_folder):
     found = json.loads(run("get", "ml-100k", "--json").stdout)
@@ -115,14 +107,6 @@ def test_a_split_that_comes_with_the_data_is_told_with_its_rows(tmp_path):
     path.write_text("user,item\na,x\nb,y\n")
     told = run("import", str(path), "--name", "whole").stdout + run("describe", "whole").stdout
     assert "came with the data" not in told, "control: the product divides it"
-
-
-def test_the_line_for_python_runs_as_it_is_written(tmp_path):
-    path = tmp_path / "mine.csv"
-    path.write_text("user,item\nanna,1\nbob,2\n")
-    shown = run("import", str(path), "--name", "mine").stdout
-    written = shown.rpartition("in Python: ")[2].strip()
-    assert len(eval(written, {"rs": rs})) == 2
 
 
 LISTENS = "listener,artist_id,artist_name,plays,first_heard,note\n" + "".join(

@@ -110,17 +110,6 @@ def test_forms_of_the_same_file_give_the_same_data(save, content, name, settings
     assert import_file(save(content, name), "other", **settings).digest == plain.digest
 
 
-def test_a_parquet_file(tmp_path):
-    columns = {
-        "user": ["anna", "bob", "anna"],
-        "item": ["B2", "B1", "B1"],
-        "rating": [4.5, 3.0, 5.0],
-        "timestamp": [1500000000, 1400000000, 1300000000],
-    }
-    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    assert as_rows(import_file(tmp_path / "a.parquet", "mine")) == EXPECTED
-
-
 def test_ratings_and_times_may_be_missing_and_a_split_may_be_given(save):
     data = import_file(save("user,item,split\n1,2,train\n1,3,test\n2,2,valid\n"), "mine")
     assert (data.rating, data.has_time) == (None, False)
@@ -580,13 +569,6 @@ def test_numbers_of_more_than_32_bits_stay(tmp_path, monkeypatch):
     fast, careful = read_plainly(tmp_path / "a.parquet")
     assert fast is not None
     assert_same(fast, careful())
-
-
-def test_an_import_is_loaded_without_pandas(save):
-    """It takes longer to import than most datasets to read."""
-    import_file(save(GOOD), "mine")
-    code = "import sys, rescind as rs; rs.load('mine'); assert 'pandas' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize("block", range(1, 24))

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
-import statistics
 import sys
 import tomllib
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -125,23 +122,6 @@ def test_a_name_in_another_case_is_the_same_run():
     assert recipe_for("synthetic", "gram").place == recipe_for("synthetic", "Gram").place
 
 
-def test_more_rounds_than_are_enough_are_told(rescind, tmp_path):
-    recipe = tmp_path / "mine.toml"
-    recipe.write_text(
-        '[data]\nname = "synthetic"\nusers = 60\nitems = 50\ninteractions = 900\n[axes]\n'
-        'method = ["Popularity", { name = "FedAvg", run = { rounds = 2 } }]\n'
-    )
-    code, said = rescind("run", "mine.toml")
-    assert (code, "enough" in said) == (0, False), said
-    users = json.loads(Path("runs/mine/Popularity/seed-0/run.json").read_text())["measured_users"]
-    assert re.search(rf"Popularity seed 0: .* of {users['test']} users \(round 1,", said)
-    code, said = rescind("run", "mine.toml", "--set", "run.rounds=4", "--seeds", "2")
-    assert code == 0
-    line = "Popularity: 1 round is enough, as its class says, and run.rounds = 4 asks for more"
-    assert said.count(line) == 1
-    assert said.count("enough") == 1, "FedAvg says nothing"
-
-
 def test_a_run_without_a_method_says_which_and_why(rescind, monkeypatch):
     code, said = rescind("data", "describe", "ml-100k")
     assert "Gram         up to" in said
@@ -247,37 +227,6 @@ def test_memory_is_told_of_methods_that_can_learn_from_the_data(rescind, tmp_pat
 def _told(text: str) -> list[str]:
     """Return the methods whose memory is told."""
     return re.findall(r"^  memory     (\w+) +up to", text, re.M)
-
-
-def test_mean_and_spread_over_seeds_are_told(rescind, tmp_path):
-    sized = [f"--set={k}" for k in ("data.users=60", "data.items=50", "data.interactions=900")]
-    words = ["run", "--data", "synthetic", "--method", "Popularity", *sized, "--json"]
-    code, said = rescind(*words, "--seeds", "3")
-    assert code == 0, said
-    ran = json.loads(next(line for line in said.splitlines() if line.startswith('{"runs"')))
-    values = [one["metrics"]["NDCG@20"] for one in ran["runs"]]
-    told = f"NDCG@20 {statistics.fmean(values):.4f} ± {statistics.stdev(values):.4f}"
-    [line] = [line for line in said.splitlines() if "mean ± standard deviation" in line]
-    assert line.startswith("synthetic-Popularity, 3 seeds (mean")
-    assert told in line
-    folders = {Path(one["out"]) for one in ran["runs"]}
-    assert len({folder.parent for folder in folders}) == 1, "side by side: none is below another"
-    assert sorted(folder.name[-7:] for folder in folders) == ["-seed-0", "-seed-1", "-seed-2"]
-    code, said = rescind(*words, "--seeds", "1", "--out", str(tmp_path / "one"))
-    assert (code, "±" in said) == (0, False), "one seed has no spread"
-
-
-def test_a_run_that_is_not_there_is_told_with_those_that_are(rescind, tmp_path):
-    sized = [f"--set={k}" for k in ("data.users=60", "data.items=50", "data.interactions=900")]
-    code, said = rescind("recommend", "runs/synthetic", "--user", "1")
-    assert (code, "Give the folder of a finished run." in said) == (2, True), "there is none"
-    for method in ("Popularity", "Gram"):
-        assert rescind("run", "--data", "synthetic", "--method", method, *sized)[0] == 0
-    gram = next((tmp_path / "runs/data").glob("synthetic-Gram*")).relative_to(tmp_path)
-    for command in (["recommend", "--user", "1"], ["forget", "--withdraw", "1"]):
-        code, said = rescind(command[0], "runs/synthetic-gram", *command[1:])
-        assert code == 2
-        assert f"no folder runs/synthetic-gram. Finished runs in runs: {gram}, runs/data/" in said
 
 
 def test_pairs_that_nobody_can_hit_are_told_once_and_only_where_the_split_of_the_file_is_measured(

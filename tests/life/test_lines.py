@@ -6,14 +6,12 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from time import monotonic
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
-from rescind.cli import progress
-from rescind.cli.life import _BlockBar, _play
+from rescind.cli.life import _play
 from rescind.data.arrays import Ints
 from rescind.errors import ConfigError, DataError
 from rescind.life import find as finding
@@ -290,19 +288,3 @@ def test_a_cell_is_played_again_after_its_file_was_edited(
     mine.write_text(mine.read_text() + "# edited\n")
     assert code_after_playing() == (file_digest(mine), False)
     assert file_digest(mine) != first
-
-
-def test_a_life_without_a_terminal_tells_its_block_while_nothing_ends(
-    mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(progress, "EVERY", 0.001)
-    (cell,) = cells_of(["synthetic"], [0], 4, [str(mine)])
-    with _BlockBar([Job(cell, tmp_path)]) as bar:
-        bar.begin(Job(cell, tmp_path))
-        bar(2, 4, "learn")
-        said, until = "", monotonic() + 60  # it ends as soon as the line is there
-        while "seed 0, block 3 of 4: " not in said and monotonic() < until:
-            said += capsys.readouterr().err
-    assert "seed 0, block 3 of 4: " in said
-    # A busy machine beats before the cell begins.
-    assert said.index(f"{cell.name}, seed 0\n") < said.index("seed 0, block 3 of 4: ")

@@ -36,22 +36,6 @@ def test_everything_happens_that_the_page_promises(story: Story) -> None:
     assert any(step.why == "back" for step in story.steps)
 
 
-def test_a_burst_is_a_twentieth_and_the_item_goes_for_everybody(story: Story) -> None:
-    ledger = Ledger()
-    for step in story.steps:
-        if step.why == "burst":
-            able = [u for u in ledger.members if ledger.trained(u)]
-            assert len(step.events) == max(1, round(0.05 * len(able)))
-        for event in step.events:
-            ledger.apply(event)
-        if step.why == "item":
-            (event,) = step.events
-            assert isinstance(event, Erase)
-            (item,) = set(event.records.item.tolist())
-            assert len(event.records) > 5
-    assert not any(item in mine for mine in ledger.held.values())
-
-
 def test_the_file_holds_original_ids(story: Story, tmp_path: Path) -> None:
     story.write(tmp_path / "story.jsonl")
     line = json.loads((tmp_path / "story.jsonl").read_text().splitlines()[1])

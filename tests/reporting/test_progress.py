@@ -164,20 +164,6 @@ def test_work_that_counts_its_parts_is_told_with_a_fraction_and_an_estimate(
         assert "40 of 40 answers" in heard(capsys, "40 of 40 answers")
 
 
-def test_a_countdown_estimates_from_what_was_trained_now(capsys):
-    times = iter([0.0, 10.0, 20.0, 40.0])
-    count = progress.Countdown("models", lambda: next(times))
-    for done in (2, 3, 4, 5):  # two were there before
-        count(done, 5)
-    said = capsys.readouterr().err.splitlines()
-    assert said == [
-        "  2 of 5 models",
-        "  3 of 5 models, about 20 s left",
-        "  4 of 5 models, about 10 s left",
-        "  5 of 5 models",
-    ]
-
-
 def test_the_demo_calls_its_audit_by_name(monkeypatch, tmp_path):
     told: list[str] = []
 

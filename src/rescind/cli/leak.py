@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
 
-from rescind.cli.progress import Bar
+from rescind.cli.progress import Steps
 from rescind.cli.stopping import interruptible
 
 if TYPE_CHECKING:
@@ -127,8 +128,9 @@ def _all_lines(
     from rescind.experiments.update_leaks import measure, measured, remember
 
     lines: list[dict[str, Any]] = []
-    with interruptible(), _CaseBar(len(chosen)) as bar:
-        for case in chosen:
+    total = len(chosen) * windows[-1]
+    with interruptible(), Steps("attacking", "rounds") as steps:
+        for number, case in enumerate(chosen):
             about = {
                 "data": dataset.digest,
                 "method": to_table(case.method),
@@ -140,12 +142,15 @@ def _all_lines(
             }
             mine = measured(out / "leak.jsonl", about)
             if mine is None:
-                mine = measure(dataset, case, users, windows, wanted, delta, seed, bar)
+                show = partial(_reached, steps, number * windows[-1], total)
+                mine = measure(dataset, case, users, windows, wanted, delta, seed, show)
                 remember(out / "leak.jsonl", about, mine)
-            else:
-                bar(case.name, windows[-1], windows[-1])
             lines += mine
     return lines
+
+
+def _reached(steps: Steps, before: int, total: int, case: str, done: int, _: int) -> None:
+    steps(before + done, total, case)
 
 
 def _of_run(run: Path) -> tuple[Federation, str, int]:
@@ -301,24 +306,6 @@ def _print(facts: Mapping[str, Any]) -> None:
 
 def _cell(line: Mapping[str, Any] | None) -> str:
     return "" if line is None else f"{line['found']:.3f} [{line['low']:.3f}, {line['high']:.3f}]"
-
-
-class _CaseBar(Bar):
-    """Progress bar over attacked rounds; without a terminal, a line for every case."""
-
-    def __init__(self, cases: int) -> None:
-        super().__init__("attacking", "rounds")
-        self.cases = cases
-        self.seen: list[str] = []
-
-    def __call__(self, case: str, done: int, total: int) -> None:
-        if case not in self.seen:
-            self.seen.append(case)
-            self.bar.update(self.task, description=case)
-        before = (len(self.seen) - 1) * total
-        self.bar.update(self.task, completed=before + done, total=self.cases * total)
-        if not self.terminal and done == total:
-            typer.echo(f"  {len(self.seen)} of {self.cases}: {case}", err=True)
 
 
 SHOWN = ("split", "split, then popularity", "split, then least moved", "IMIA")

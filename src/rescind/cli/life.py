@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
 
-from rescind.cli.progress import Bar, working
+from rescind.cli.progress import Steps
 from rescind.cli.stopping import interruptible
 from rescind.core.words import count_of
 
@@ -70,50 +69,23 @@ def command(
 
 
 def _play(jobs: list[Job]) -> None:
-    """Play all cells, with a bar of their blocks."""
+    """Play all cells, and show the blocks of all."""
     from rescind.forgetting.parallel import one_thread
     from rescind.life.cells import finished, run_job
 
-    with interruptible("Finished cells are kept."), _BlockBar(jobs) as bar, one_thread():
+    total, before = sum(job.cell.blocks for job in jobs), 0
+    with interruptible("Finished cells are kept."), Steps("life", "blocks") as steps, one_thread():
         for job in jobs:
-            bar.begin(job)
+            name = f"{job.cell.name}, seed {job.cell.seed}"
             if finished(job):
                 typer.echo(f"{job.cell.name} seed {job.cell.seed}: finished before", err=True)
             else:
-                run_job(job, bar)
+                run_job(job, partial(_show, steps, before, total, name))
+            before += job.cell.blocks
 
 
-class _BlockBar(Bar):
-    """A bar over the blocks of all cells; without a terminal, a line every ten seconds."""
-
-    def __init__(self, jobs: list[Job]) -> None:
-        super().__init__("life", "blocks")
-        self._lines = ExitStack()
-        self._say: Callable[[str], None] = lambda _: None
-        self.done, self.total = 0, sum(job.cell.blocks for job in jobs)
-        self.bar.update(self.task, total=self.total)
-
-    def __enter__(self) -> Self:
-        if not self.terminal:
-            self._say = self._lines.enter_context(working("life"))
-        return super().__enter__()
-
-    def __exit__(self, *problem: object) -> None:
-        super().__exit__(*problem)
-        self._lines.close()
-
-    def begin(self, job: Job) -> None:
-        self.title = f"{job.cell.name}, seed {job.cell.seed}"
-        self.bar.update(self.task, description=self.title, completed=self.done)
-        self.start = self.done
-        self.done += job.cell.blocks
-        if not self.terminal:
-            typer.echo(self.title, err=True)
-            self._say(f"{self.title}, block 1 of {job.cell.blocks}")
-
-    def __call__(self, block: int, blocks: int, step: str) -> None:
-        self.bar.update(self.task, completed=self.start + block)
-        self._say(f"{self.title}, block {block + 1} of {blocks}")
+def _show(steps: Steps, before: int, total: int, name: str, block: int, *_: object) -> None:
+    steps(before + block, total, name)
 
 
 def _print(files: list[Path], own: Path | None = None) -> None:

@@ -101,9 +101,8 @@ def _check_form(*forms: bool) -> None:
 
 
 def _check_columns(recipe: CellsOfRecipe, columns: Sequence[Column]) -> None:
-    """Refuse a column that no result has, with those that there are and how to get more."""
+    """Refuse a column that no result has, with those that there are."""
     from rescind.errors import ConfigError, suggest
-    from rescind.experiments.cell import more_k
     from rescind.experiments.tables import lines
     from rescind.experiments.verdicts import VERDICT
 
@@ -112,10 +111,8 @@ def _check_columns(recipe: CellsOfRecipe, columns: Sequence[Column]) -> None:
         if recorded and all(column.of(line) is None for line in recorded):
             known = {name for line in recorded for name in line["test"]}
             known |= {VERDICT.path for line in recorded if VERDICT.of(line) is not None}
-            more = more_k(column.path, sorted({k for one in recipe.cells for k in one.run.k}))
-            more += " Then run it again with --record." if more else ""
-            hint = f"{suggest(column.path, known)}{more}"
-            raise ConfigError(f"no result has the metric '{column.path}'; {hint}")
+            hint = suggest(column.path, known)
+            raise ConfigError(f"no result has '{column.path}'; {hint} Other lengths: [run] k.")
 
 
 def _read(path: Path) -> CellsOfRecipe:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
@@ -173,18 +172,7 @@ class RunSettings:
         least |= {"accuracy", "ROC-AUC"}  # of nodes
         if self.measure not in least:
             hint = suggest(self.measure, least)
-            raise ConfigError(f"run.measure '{self.measure}': {hint}{more_k(self.measure, self.k)}")
-
-
-def more_k(metric: str, known: Sequence[int]) -> str:
-    """Return how to measure at the length that a metric names; '' if that is done, or no length.
-
-    known: lengths that are measured
-    """
-    name, _, length = metric.partition("@")
-    if name not in AT_K or not re.fullmatch("[1-9][0-9]{0,8}", length) or int(length) in known:
-        return ""
-    return f" To measure lists of {length}, write [run] k = {sorted({*known, int(length)})}."
+            raise ConfigError(f"run.measure '{self.measure}': {hint} Other lengths: [run] k.")
 
 
 @dataclass(frozen=True)
