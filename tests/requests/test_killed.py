@@ -21,7 +21,8 @@ from rescind.privacy import keys
 from rescind.receipts.log import open_log
 from rescind.receipts.of_run import compare
 from rescind.receipts.verify import verify
-from rescind.requests import answer, papers as papers_module, run_holder, signing, table_holder
+from rescind.requests import answer, run_holder, signing, table_holder
+from rescind.requests import papers as papers_module
 from rescind.requests.holders import Holder
 from rescind.storage.run_folder import read_facts
 
@@ -248,6 +249,6 @@ def test_a_step_that_cannot_be_begun_again_would_be_found(
     with pytest.MonkeyPatch.context() as patch:
         assert killed(scene, name, point)
         patch.setattr(owner, called, instead or (lambda *_, **__: None))
-        with pytest.raises((AssertionError, DataError)):
+        with pytest.raises((AssertionError, DataError)):  # noqa: PT012 - either of the two lines
             done = scene.shop.answer(scene.names[name])
             assert state_of(scene.shop, done) == uninterrupted[name]

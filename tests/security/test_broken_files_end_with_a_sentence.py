@@ -213,8 +213,7 @@ def test_broken_results_are_named_by_table(ask, tmp_path, line):
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small finished run."""
     from rescind.experiments.recipe import read as read_recipe
-    from rescind.experiments.run import run_one
-    from rescind.experiments.unlearning_run import TrialCache
+    from rescind.experiments.unlearning_run import TrialCache, run_one
 
     home = tmp_path_factory.mktemp("finished")
     table = {**TINY, "guards": {}, "sharing": {"ratio": [1, 2, 7]}}

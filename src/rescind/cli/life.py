@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
 
-from rescind.cli.progress import Bar, working
+from rescind.cli.progress import Steps
 from rescind.cli.stopping import interruptible
 from rescind.core.words import count_of
 
@@ -27,10 +26,7 @@ def command(
     dataset: Annotated[
         str,
         Option(
-            "--data",
-            "--dataset",
-            metavar="NAME",
-            help="ml-100k, ml-1m, lastfm-2k, cora, or any with times.",
+            "--data", metavar="NAME", help="ml-100k, ml-1m, lastfm-2k, cora, or any with times."
         ),
     ] = "ml-100k",
     method: Annotated[
@@ -40,10 +36,6 @@ def command(
     seeds: Annotated[int, Option(min=1, help="Play with seeds 0 to N-1.")] = 3,
     blocks: Annotated[int, Option(min=4, help="Number of blocks.")] = 12,
     out: Annotated[Path, Option(help="Folder for the result lines.")] = Path("runs/life"),
-    change: Annotated[
-        list[str] | None,
-        Option("--set", metavar="KEY=VALUE", help="Change a setting of your own method."),
-    ] = None,
     story: Annotated[
         Path | None, Option(help="Only write the story of seed 0 into this file.")
     ] = None,
@@ -54,7 +46,6 @@ def command(
     one seed) writes one line when it is finished; the same command goes on after an interrupt.
 
     Examples: rescind life --method Gram --seeds 1; rescind life --data ml-1m --method mine.py
-    --set method.rate=0.1
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -67,72 +58,33 @@ def command(
         made.write(story)
         typer.echo(f"{len(made.steps)} steps, {made.digest}\nWritten: {story}")
         return
-    changes = _changes(change or [], method)
     if method is not None:
-        find(method, DATASETS.get(dataset, "ranking"), changes)  # before anything long begins
-    cells = cells_of([dataset], range(seeds), blocks, method and [method], changes)
+        find(method, DATASETS.get(dataset, "ranking"))  # before anything long begins
+    cells = cells_of([dataset], range(seeds), blocks, method and [method])
     jobs = [Job(cell, out) for cell in cells]
     _play(jobs)
     own = next((Path(job.cell.row) for job in jobs if job.cell.row.endswith(".py")), None)
     _print([file_of(job) for job in jobs], own)
 
 
-def _changes(given: list[str], method: str | None) -> tuple[tuple[str, Any], ...]:
-    """Return the fields and values of --set, such as method.rate=0.1 or rate=0.1."""
-    from rescind.errors import ConfigError
-    from rescind.experiments.recipe_file import setting
-
-    if given and method is None:
-        raise ConfigError("--set changes a method of your own. Give it, too: --method my_method.py")
-    found = (setting(text, "method.rate=0.1") for text in given)
-    return tuple((key.removeprefix("method."), value) for key, value in found)
-
-
 def _play(jobs: list[Job]) -> None:
-    """Play all cells, with a bar of their blocks."""
+    """Play all cells, and show the blocks of all."""
     from rescind.forgetting.parallel import one_thread
     from rescind.life.cells import finished, run_job
 
-    with interruptible("Finished cells are kept."), _BlockBar(jobs) as bar, one_thread():
+    total, before = sum(job.cell.blocks for job in jobs), 0
+    with interruptible("Finished cells are kept."), Steps("life", "blocks") as steps, one_thread():
         for job in jobs:
-            bar.begin(job)
+            name = f"{job.cell.name}, seed {job.cell.seed}"
             if finished(job):
                 typer.echo(f"{job.cell.name} seed {job.cell.seed}: finished before", err=True)
             else:
-                run_job(job, bar)
+                run_job(job, partial(_show, steps, before, total, name))
+            before += job.cell.blocks
 
 
-class _BlockBar(Bar):
-    """A bar over the blocks of all cells; without a terminal, a line every ten seconds."""
-
-    def __init__(self, jobs: list[Job]) -> None:
-        super().__init__("life", "blocks")
-        self._lines = ExitStack()
-        self._say: Callable[[str], None] = lambda _: None
-        self.done, self.total = 0, sum(job.cell.blocks for job in jobs)
-        self.bar.update(self.task, total=self.total)
-
-    def __enter__(self) -> Self:
-        if not self.terminal:
-            self._say = self._lines.enter_context(working("life"))
-        return super().__enter__()
-
-    def __exit__(self, *problem: object) -> None:
-        super().__exit__(*problem)
-        self._lines.close()
-
-    def begin(self, job: Job) -> None:
-        self.title = f"{job.cell.name}, seed {job.cell.seed}"
-        self.bar.update(self.task, description=self.title, completed=self.done)
-        self.start = self.done
-        self.done += job.cell.blocks
-        if not self.terminal:
-            typer.echo(self.title, err=True)
-            self._say(f"{self.title}, block 1 of {job.cell.blocks}")
-
-    def __call__(self, block: int, blocks: int, step: str) -> None:
-        self.bar.update(self.task, completed=self.start + block)
-        self._say(f"{self.title}, block {block + 1} of {blocks}")
+def _show(steps: Steps, before: int, total: int, name: str, block: int, *_: object) -> None:
+    steps(before + block, total, name)
 
 
 def _print(files: list[Path], own: Path | None = None) -> None:
@@ -167,11 +119,10 @@ def verify(
     from rescind.forgetting.parallel import one_thread
     from rescind.life import lines
 
-    if not line.is_file():
-        raise ConfigError(f"there is no file {line}. Give a file with result lines.")
-    texts = [text for text in line.read_text(encoding="utf-8").splitlines() if text.strip()]
+    written = line.read_text(encoding="utf-8") if line.is_file() else ""
+    texts = [text for text in written.splitlines() if text.strip()]
     if not texts:
-        raise ConfigError(f"{line} is empty. Give a file with result lines.")
+        raise ConfigError(f"there are no result lines in {line}. Give a file with some.")
     wrong: list[Any] = []
     with interruptible("Nothing was changed."), one_thread():
         for number, text in enumerate(texts, 1):

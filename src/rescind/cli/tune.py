@@ -15,9 +15,7 @@ from rescind.cli.stopping import interruptible
 
 
 def command(
-    data: Annotated[
-        str | None, Argument(help="A dataset: a name from `rescind data list`. Or give --data.")
-    ] = None,
+    data: Annotated[str, Argument(help="A dataset: a name from `rescind data list`.")],
     method: Annotated[
         str, Option(metavar="NAME|FILE.py", help="A method that trains in rounds.")
     ] = "FedShare",
@@ -27,9 +25,6 @@ def command(
     ] = None,
     change: Annotated[
         list[str] | None, Option("--set", metavar="KEY=VALUE", help="Change a setting.")
-    ] = None,
-    named: Annotated[
-        str | None, Option("--data", metavar="NAME", help="The same as DATA, as in `rescind run`.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -43,13 +38,10 @@ def command(
     from dataclasses import replace
 
     from rescind.errors import ConfigError
+    from rescind.experiments.advice import recipe_for
     from rescind.experiments.cell import SharingSettings
-    from rescind.experiments.own_data import recipe_for
     from rescind.experiments.tuning import ranked, recipe_text, tune
 
-    if (data is None) == (named is None):
-        raise ConfigError("name one dataset: rescind tune ml-100k, or rescind tune --data ml-100k.")
-    data = data or str(named)
     target = out or Path(f"tuned-{data}.toml")
     if target.exists():
         raise ConfigError(f"{target} exists. Delete it, or name another file with --out.")
@@ -84,5 +76,4 @@ def command(
         typer.echo(f"The best was still growing at round {rounds}: try --rounds {3 * rounds}.")
     if found.best.value <= found.popularity:
         typer.echo("No setting lies above popularity. The recipe also has learners without rounds.")
-    told = "" if not change else f", with your --set ({', '.join(change)}) in it"
-    typer.echo(f"\nWritten: {target}{told}\nNext: rescind run {target} --record")
+    typer.echo(f"\nWritten: {target}\nNext: rescind run {target} --record")

@@ -275,7 +275,6 @@ def _new_rows(
 
 
 def _parts(dataset: Dataset) -> list[str]:
-    """Return the names of the columns that a dataset may have."""
     times = ["time"] if dataset.has_time else []
     return [*times, *(n for n in ("rating", "split") if getattr(dataset, n) is not None)]
 
@@ -352,10 +351,7 @@ def load_imported(name: str) -> Dataset:
     about = about_imported(name)
     dataset = _dataset(canonical.read_folder(folder), name, about["terms"])
     if dataset.digest != about["digest"]:
-        raise DataError(
-            f"{folder}: the files were changed since the import (digest {dataset.digest}). Import "
-            f"them again: rescind data import --replace."
-        )
+        raise DataError(f"{folder}: the files were changed. Import them again with --replace.")
     return dataset
 
 
@@ -377,15 +373,9 @@ def about_imported(name: str) -> dict[str, Any]:
 def check_name(name: str, replace: bool) -> None:
     """Refuse the name of a new import if it is not one, or if it is taken."""
     if not _NAME.fullmatch(name):
-        raise ConfigError(
-            f"the name is '{name}'; use 1 to 64 of a-z, 0-9, dot, dash and underscore, with a "
-            f"letter or digit first."
-        )
+        raise ConfigError(f"the name '{name}' is not 1 to 64 of a-z, 0-9, dot, dash, underscore.")
     if name in ENTRIES or ((imported_folder() / name).exists() and not replace):
-        raise ConfigError(
-            f"a dataset '{name}' already exists; choose another name, or overwrite an import with "
-            f"--replace."
-        )
+        raise ConfigError(f"a dataset '{name}' already exists; take another name, or --replace.")
 
 
 def _dataset(data: Canonical, name: str, terms: str) -> Dataset:
