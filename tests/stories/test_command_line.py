@@ -226,7 +226,7 @@ def test_without_the_papers_package_a_command_that_needs_it_says_so(rescind, mon
     )
     code, _, err = rescind(command)
     assert code == 2
-    assert err.startswith("error: the package rescind_papers")
+    assert err.startswith("error: this command needs the package rescind_papers")
     assert len(err.splitlines()) == 1
 
 
@@ -425,6 +425,7 @@ BAD = {
     ("run", "{recipe}", "--set", "method.dim=3"): "did you mean 'model.dim'",
     ("run", "--data", "synthetic", "--method", "Grm"): "error: there is no method 'Grm': did you",
     ("tune",): "rescind tune --data ml-100k",
+    ("life", "ml-100k"): "rescind life --data ml-100k",
     ("tune", "synthetic", "--data", "synthetic"): "name one dataset",
     ("table", "{recipe}", "--csv", "--latex"): "give one of",
     ("run", "{recipe}", "--set", "metod=FedAvg"): "did you mean 'method'",
