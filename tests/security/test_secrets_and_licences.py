@@ -12,7 +12,7 @@ import pytest
 import tomli_w
 
 from rescind.cli import main
-from rescind.cli.licences import Licence, licences
+from rescind.cli.doctor import Licence, licences
 from rescind.forgetting.sealing import run_key
 from rescind.privacy import keys
 
