@@ -12,8 +12,6 @@ import pytest
 import rescind as rs
 from rescind.cli import progress
 from rescind.core import doing
-from rescind.core.words import count_of
-from rescind.demo import story
 from rescind.reporting.progress import RoundBar
 from rescind.storage.federations import save_federation
 
@@ -39,13 +37,6 @@ def test_a_measurement_that_is_not_a_number_is_not_shown(capsys):
             bar(SimpleNamespace(now=result(round_).now, until=measured))
     told = capsys.readouterr().err.splitlines()
     assert told == ["learning: 2 rounds", "  round 2: valid NDCG@20 0.2000"]
-
-
-def test_one_is_singular():
-    numbers = (0, 1, 1500, "10-100")
-    assert [count_of(n, "line") for n in numbers] == [
-        "0 lines", "1 line", "1,500 lines", "10-100 lines",
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -195,21 +186,3 @@ def test_steps_end_with_a_line(capsys):
         "tuning",
         "  4 of 4 rounds done",
     ]
-
-
-def test_the_demo_calls_its_audit_by_name(monkeypatch, tmp_path):
-    told: list[str] = []
-
-    def bar(*_, after="evaluating and saving"):
-        told.append(after)
-        raise KeyboardInterrupt  # before anything is trained again
-
-    data = rs.load("synthetic", users=60, items=50, interactions=1200)
-    learnt = [
-        rs.simulate_lending(rs.Federation.start(data, method)).run(1)
-        for method in (rs.methods.FedShare(model=rs.models.MF(dim=2)), rs.methods.Gram())
-    ]
-    monkeypatch.setattr(story, "RoundBar", bar)
-    with pytest.raises(KeyboardInterrupt):
-        story.take_back(*learnt, data.digest, tmp_path)
-    assert told == ["auditing (trains models to compare)"]

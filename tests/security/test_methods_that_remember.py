@@ -34,7 +34,6 @@ from rescind.flower.server import receipts
 from rescind.forgetting import exactness
 from rescind.forgetting.forget import Evidence, forget
 from rescind.forgetting.pipeline import claimed_by, unlearn_and_purge
-from rescind.forgetting.receipt_words import badges, level_says, sentences
 from rescind.methods.additive.gram import Gram
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.methods.unlearning.retrain import Retrain
@@ -203,19 +202,6 @@ def test_over_silos_code_from_outside_claims_too(tmp_path, monkeypatch):
     blind(monkeypatch)
     facts = receipts.facts_of(fed, request, unlearn_and_purge(fed, request))
     assert (facts["level"], facts[CLAIMED]) == ("L3", "")
-
-
-def test_a_receipt_says_in_words_that_it_is_a_claim(tmp_path):
-    fed, event = remembering("a file", tmp_path)
-    receipt = forget(fed, event, audits="none")[1].receipt
-    assert f"claimed by code {receipt.claims[CLAIMED]}" in level_says(receipt)
-    assert "claimed by code" in str(badges(receipt))
-    assert "as code from outside this program claims" in sentences(receipt)[1]
-    ours, event = learnt(FedAvg(model=MF(dim=4)))
-    receipt = forget(ours, event, audits="none")[1].receipt
-    shown = f"{level_says(receipt)}{badges(receipt)}{sentences(receipt)}"
-    assert receipt.done.level == "L3"
-    assert "claim" not in shown, "control: our own"
 
 
 # -- what counts as code from outside --------------------------------------------------------------
