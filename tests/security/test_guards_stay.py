@@ -146,13 +146,3 @@ def test_models_that_audits_compare_with_are_guarded_too(tmp_path: Path, plain: 
     # A worker of an audit loads the saved federation and retrains it with another seed.
     saved = load_federation(save_federation(fed, tmp_path))
     assert spread(saved.retrained(Withdraw(2), seed=9)) > 3 * plain
-
-
-def test_a_run_saved_by_an_older_version_gets_its_guards_from_its_recipe(tmp_path: Path) -> None:
-    done = run_cell(CELL, tmp_path / "run")
-    bare = replace(done.fed, executor=InProcess(), spent=None)
-    save_federation(bare, tmp_path / "run" / "model")
-    fed = open_run(tmp_path / "run", repeatable=False)
-    assert fed.executor == InProcess(guards=GUARDS)
-    assert fed.spent is not None
-    assert set(fed.spent.tolist()) == {done.facts["privacy"]["participations"]}

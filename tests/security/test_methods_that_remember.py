@@ -205,19 +205,6 @@ def test_over_silos_code_from_outside_claims_too(tmp_path, monkeypatch):
     assert (facts["level"], facts[CLAIMED]) == ("L3", "")
 
 
-def test_a_receipt_says_in_words_that_it_is_a_claim(tmp_path):
-    fed, event = remembering("a file", tmp_path)
-    receipt = forget(fed, event, audits="none")[1].receipt
-    assert f"claimed by code {receipt.claims[CLAIMED]}" in level_says(receipt)
-    assert "claimed by code" in str(badges(receipt))
-    assert "as code from outside this program claims" in sentences(receipt)[1]
-    ours, event = learnt(FedAvg(model=MF(dim=4)))
-    receipt = forget(ours, event, audits="none")[1].receipt
-    shown = f"{level_says(receipt)}{badges(receipt)}{sentences(receipt)}"
-    assert receipt.done.level == "L3"
-    assert "claim" not in shown, "control: our own"
-
-
 # -- what counts as code from outside --------------------------------------------------------------
 
 

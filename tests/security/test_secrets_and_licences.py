@@ -12,9 +12,9 @@ import pytest
 import tomli_w
 
 from rescind.cli import main
-from rescind.cli.licences import Licence, licences
+from rescind.cli.doctor import Licence, licences
+from rescind.forgetting.sealing import run_key
 from rescind.privacy import keys
-from rescind.privacy.sealing import run_key
 
 TINY: dict[str, Any] = {
     "data": {"name": "synthetic", "users": 30, "items": 40, "interactions": 400},

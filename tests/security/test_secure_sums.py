@@ -211,12 +211,10 @@ def test_masks_are_new_in_every_round_and_for_every_purpose(tmp_path: Path) -> N
     ("changes", "why"),
     [
         ({"threshold": 1}, "threshold 1 of 4 silos.*only with 3"),
-        ({"threshold": 2}, "threshold 2 of 4 silos"),
         ({"members": [0, 1], "threshold": 3}, "over 2 silos"),
         ({"members": [0, 0, 0, 0]}, "must be different ones"),
         ({"members": [1, 2, 3], "threshold": 3}, "silo 0 among them"),
         ({"members": [0, 1, 2, 9]}, "must be different ones of 0 to 3"),
-        ({"members": [0, True, 2, 3]}, "must be different ones"),
         ({"range": -1.0}, "range"),
         ({"members": "0123"}, "no valid 'members'"),
     ],
@@ -417,7 +415,6 @@ VICTIM = 6
         ([0, 3, VICTIM, VICTIM, 9], {}, "asked for twice"),
         ([0, 3, VICTIM, 9], {"other": VICTIM}, "role 'other' in which 1 of its 6"),
         ([VICTIM], {"leave": VICTIM}, "role 'leave' in which 1"),
-        ([3, VICTIM], {}, "2 of its 6 clients"),
     ],
 )
 @pytest.mark.parametrize("method", [METHOD, Gram()], ids=["FedAvg", "Gram"])

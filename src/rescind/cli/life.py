@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
+from typer.core import TyperGroup
 
 from rescind.cli.progress import Steps
 from rescind.cli.stopping import interruptible
@@ -17,7 +18,18 @@ if TYPE_CHECKING:
     from rescind.life.cells import Job
 
 
-app = typer.Typer(invoke_without_command=True)
+class _Commands(TyperGroup):
+    """Tells who names a dataset as an argument, as of `rescind tune`, how it is named here."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        from rescind.data.loading import names
+
+        if args[0] not in self.commands and args[0] in names():
+            ctx.fail(f"'{args[0]}' is a dataset. Play on it: rescind life --data {args[0]}")
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(cls=_Commands, invoke_without_command=True)
 
 
 @app.callback()
@@ -43,7 +55,8 @@ def command(
     """Play the lifecycle benchmark: users join, lend, unshare, erase, withdraw and come back.
 
     Plays the story with one method or with all rows, and prints the table. Each cell (a row with
-    one seed) writes one line when it is finished; the same command goes on after an interrupt.
+    one seed) writes one line when it is finished. The same command goes on after an interrupt:
+    cells that have a line are not played again, unless the file of their method has changed.
 
     Examples: rescind life --method Gram --seeds 1; rescind life --data ml-1m --method mine.py
     """

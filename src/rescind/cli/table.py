@@ -24,15 +24,17 @@ def command(
     metric: Annotated[
         list[str] | None,
         Option(
-            help="A metric, verdict, or a path such as seconds.cpu; repeatable. Default: those of "
-            "the recipe."
+            help="A metric, verdict, or a path such as seconds.cpu; several: repeat it. Default: "
+            "those of the recipe, or HR and NDCG at its lengths of lists (run.k), "
+            "and the verdict of cells that forget."
         ),
     ] = None,
     against: Annotated[
         str | None,
         Option(
             metavar="CELL",
-            help="Also print the difference of each cell to this one.",
+            help="Also print the difference of each cell to this one. "
+            "--csv and --latex then have the differences alone.",
         ),
     ] = None,
     plot: Annotated[
