@@ -1,8 +1,4 @@
-"""Q6, distance to retrained models, compared with the distance between retrains. Not judged.
-
-Two retrains with different seeds are as far from each other as from the original model
-(reliability.md 1.5), so a distance alone proves nothing.
-"""
+"""Q6, distance to retrained models, compared with the distance between retrains. Not judged."""
 
 from __future__ import annotations
 

@@ -14,11 +14,12 @@ from rescind.core.cohort import Cohort, Lot
 from rescind.core.method import Method
 from rescind.core.params import Params
 from rescind.core.ranges import must_lie
+from rescind.core.signatures import Sent, Sums
 from rescind.core.state import Private
 from rescind.core.update import Rows, Update
 from rescind.core.world import World
 from rescind.errors import ConfigError
-from rescind.methods.additive._exchange import BLOCK, MINUS, PLUS, Sums, client_parts
+from rescind.methods.additive._exchange import BLOCK, MINUS, PLUS, client_parts
 from rescind.methods.additive._notes import Listed, Notes, ranks
 from rescind.methods.additive._pairs import Parts
 from rescind.methods.additive._release import Published, Solved
@@ -135,9 +136,7 @@ class LocalSeqGram(SeqGram):
         must_fit(world.sizes.items, self.max_items, type(self).__name__)
         return {**own, "items": torch.tensor([world.sizes.items])}
 
-    def client_train(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Update, Private]:
+    def client_train(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Sent:
         parts, private = client_parts(public, private, cohort, notes=self.notes)
         entries: dict[str, Rows | Tensor] = {}
         for block in torch.unique(parts.block).tolist():

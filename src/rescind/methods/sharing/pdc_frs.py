@@ -11,7 +11,6 @@ this.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar, Literal, cast
 
@@ -28,9 +27,10 @@ from rescind.core.optim import server_move
 from rescind.core.params import Params
 from rescind.core.plan import Batch, Plan, Work
 from rescind.core.ranges import must_lie
+from rescind.core.signatures import Sent, Summed, Sums
 from rescind.core.state import REFERENCE, Private, ServerState
 from rescind.core.tasks.metrics import top_k
-from rescind.core.update import Rows, Sum, Update
+from rescind.core.update import Rows, Sum
 from rescind.core.world import World
 from rescind.errors import ConfigError
 from rescind.methods._lent_graph.graph import SharedGraph
@@ -156,7 +156,7 @@ class PDCFRSR(RankingMethod):
         return out
 
     def server_step(
-        self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
+        self, state: ServerState, sums: Sums, world: World, clock: Clock
     ) -> ServerState:
         fed = {"item": state.own.get(FEDERATED, state.public["item"])}
         state = replace(state, public={**state.public, **fed})
@@ -215,9 +215,7 @@ class PDCFRSR(RankingMethod):
                 own[name] = torch.cat([own[name], new])
         return replace(after, public=public, own=own)
 
-    def client_train(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Update, Private]:
+    def client_train(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Sent:
         """Train on all records of a device; add its contribution if the server asks for it."""
         whole = replace(cohort, train=cohort.own)
         update, private = super().client_train(public, private, whole, clock)
@@ -226,9 +224,7 @@ class PDCFRSR(RankingMethod):
             update = replace(update, entries={**update.entries, SENT: rows})
         return update, private
 
-    def client_sum(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Sum, Private]:
+    def client_sum(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Summed:
         if cohort.mail is not None and bool(cohort.mail.values["has"].any()):
             return super().client_sum(public, private, cohort, clock)
         return self._plain.client_sum(public, private, replace(cohort, train=cohort.own), clock)
