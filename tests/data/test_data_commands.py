@@ -82,7 +82,8 @@ def test_erasing_a_user_tells_of_an_id_that_looks_alike_and_leaves_it(tmp_path, 
     alike = "Careful: more than one id looks like '7'. One whose id differs in capitals, "
     told = run("erase", "mine", "--user", "7")
     assert told.exit_code == 0, told.output
-    assert told.output.splitlines()[1].startswith(f"{alike}blanks, zeros or signs only is here. Their rows")
+    alike += "blanks, zeros or signs only is here. Their rows"
+    assert told.output.splitlines()[1].startswith(alike)
     assert "007" not in told.output, "it is somebody else's"
     assert {"007", "8", "9"} <= {*load("mine").users}
     for words in (["--user", "8"], ["--user", "Z", "--user", "z"]):
