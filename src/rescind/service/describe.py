@@ -17,7 +17,6 @@ BEGIN, END = "<!-- routes: python -m rescind.service.describe -->\n", "<!-- end 
 
 
 def routes() -> str:
-    """Return the table of routes: what each does, and what each role gets."""
     paths = description()["paths"]
     roles = list(Role)
     lines = [f"| route | {' | '.join(roles)} | does |", "|---|" + "---|" * (len(roles) + 1)]
@@ -40,7 +39,6 @@ def written(page: str) -> str:
 
 
 def main() -> None:
-    """Write both."""
     write_atomically(DESCRIPTION, text_of(description()).encode())
     for name in sys.argv[1:]:
         path = Path(name)
