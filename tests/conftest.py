@@ -141,7 +141,7 @@ REPETITIONS = (
     "test_bad_graphs.py::test_an_odd_client_leaves_by_every_method[loops and repeats-",
     "test_stream.py::test_a_stream_killed_anywhere_goes_on_bit_for_bit[15-1]",
     "test_stream.py::test_a_stream_killed_anywhere_goes_on_bit_for_bit[10-0]",
-    "service/test_bringing.py::test_each_user_finds_their_loans_and_makes_a_passkey",
+    "service/test_import_users.py::test_each_user_finds_their_loans_and_makes_a_passkey",
     "service/test_roster.py::test_a_sum_that_holds_anything_else_is_found[off by one]",
     "service/test_roster.py::test_a_sum_that_holds_anything_else_is_found[record kept]",
     "test_killed_at_each_point_a_start_reaches_the_end[before keys synced-leave]",

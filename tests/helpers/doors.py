@@ -25,6 +25,7 @@ from rescind.ledger.catalogue import Catalogue
 from rescind.ledger.lending import Join, Lend
 from rescind.ledger.options import Options
 from rescind.ledger.place import FILE
+from rescind.proof.notes import LOG, Key
 from rescind.service.app import create_app
 from rescind.service.callers import COOKIE, new_secret
 from rescind.service.policy import SCOPES, Role
@@ -242,3 +243,8 @@ def opened(
     finally:
         runner.close()
         ledger.close()
+
+
+def log_key(house: House) -> Key:
+    """The key of a service's log, as it states it."""
+    return Key.parse(house.caller().get("/v1/keys").json()["log"], LOG)

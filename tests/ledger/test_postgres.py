@@ -12,7 +12,6 @@ from sqlalchemy import text
 
 from databases import CUT, engine
 from ledgers import START, done, joined, lent, opened, repeating, take_back
-from rescind.errors import ConfigError
 from rescind.ledger.backup import back_up
 from rescind.ledger.batch import Once
 from rescind.ledger.book import Ledger
@@ -61,11 +60,6 @@ def test_two_services_on_one_database_are_refused(tmp_path: Path, postgres: str)
         opened(tmp_path / "2", database=postgres)
     ledger.close()
     opened(tmp_path / "1", database=postgres).close()
-
-
-def test_another_database_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="mysql"):
-        Store(tmp_path, "mysql://root@localhost/ledger")
 
 
 def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:

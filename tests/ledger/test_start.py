@@ -116,16 +116,6 @@ def test_a_ledger_that_only_misses_a_join_is_older_too(tmp_path: Path) -> None:
         opened(tmp_path)
 
 
-def test_another_history_of_the_same_length_is_refused(tmp_path: Path) -> None:
-    one, two = opened(tmp_path / "1"), opened(tmp_path / "2")
-    for ledger in (one, two):
-        joined(ledger, 1)
-        ledger.close()
-    shutil.copy(tmp_path / "1" / "ledger.db", tmp_path / "2" / "ledger.db")
-    with pytest.raises(OlderLedger, match="another service"):
-        opened(tmp_path / "2")
-
-
 @pytest.mark.parametrize("instead", ["no file", "an empty file", "keys of a new service"])
 def test_a_ledger_without_its_keys_is_refused_and_opens_when_they_are_back(
     tmp_path: Path, instead: str
@@ -200,33 +190,6 @@ def test_the_mirror_of_another_service_is_refused_and_stays_as_it_is(tmp_path: P
     assert not (mine / "keys-mirror.txt").exists()
     ledger = opened(other)
     assert lent(ledger, person) == [1, 2], "control: the other one goes on"
-    ledger.close()
-
-
-@pytest.mark.parametrize("accepted", [False, True])
-def test_a_mirror_of_another_service_in_the_place_of_lost_keys_is_named(
-    tmp_path: Path, accepted: bool
-) -> None:
-    """The ledger has more entries than those keys saw: it is not the older one."""
-    mine, other, mirror = tmp_path / "mine", tmp_path / "other", tmp_path / "mirror.bin"
-    ledger = opened(other, keys_mirror=mirror)
-    joined(ledger, 1, 2)
-    ledger.close()
-    ledger = opened(mine)
-    person, *_ = [joined(ledger, item) for item in range(5)]
-    ledger.close()
-    (mine / "keys.bin").rename(tmp_path / "away.bin")
-    before = {path.name: path.read_bytes() for path in mine.iterdir()}
-    with pytest.raises(OlderLedger) as refused:
-        opened(mine, keys_mirror=mirror, options=Options(accept_lost_keys=accepted))
-    assert "are those of another service" in str(refused.value)
-    after = {path.name: path.read_bytes() for path in mine.iterdir()}
-    assert {name: after.get(name) for name in before} == before
-    assert not after.keys() - before.keys() - {"ledger.db-wal", "ledger.db-shm"}
-    assert mirror.read_bytes() == (other / "keys.bin").read_bytes()
-    (tmp_path / "away.bin").rename(mine / "keys.bin")
-    ledger = opened(mine)
-    assert lent(ledger, person) == [0], "control: its own keys open it"
     ledger.close()
 
 

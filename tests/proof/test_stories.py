@@ -22,7 +22,7 @@ from rescind.proof.notes import Checkpoint, signed
 from rescind.proof.roster import Public
 from rescind.proof.tlog import Tree, leaf_hash
 from rescind.receipts.log import open_log
-from rescind.service.logged import router
+from rescind.service.log_files import log_routes
 
 RECIPE = """
 title = "A sum to prove"
@@ -245,7 +245,7 @@ def test_the_log_is_served_as_tiles() -> None:
     log = open_log()
     log.append([entry_of(CHANGE, n.to_bytes(2)) for n in range(300)], keys.log_key())
     app = FastAPI()
-    app.include_router(router(log))
+    app.include_router(log_routes(log))
     client = TestClient(app)
     note = client.get("/log/checkpoint")
     assert (note.status_code, note.text) == (200, log.note)
@@ -265,7 +265,7 @@ def test_the_log_is_served_as_tiles() -> None:
 def test_checking_loads_no_torch(tmp_path: Path) -> None:
     code = (
         "import sys, rescind.cli, rescind.cli.log, rescind.receipts.log, "
-        "rescind.proof.roster, rescind.proof.witness_http, rescind.service.logged; "
+        "rescind.proof.roster, rescind.proof.witness_http, rescind.service.log_files; "
         "print('torch' in sys.modules)"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

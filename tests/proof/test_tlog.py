@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from rescind.errors import ConfigError, DataError
 from rescind.proof import notes, tlog
 from rescind.proof.notes import LOG, WITNESS, Checkpoint, Key, Proof
-from rescind.service.logged import read_tile_path
+from rescind.service.log_files import read_tile_path
 
 # The entries and hashes with which implementations of RFC 6962 have long been tested.
 ENTRIES = [

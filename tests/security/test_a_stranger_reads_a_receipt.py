@@ -19,7 +19,7 @@ from rescind.receipts.claims import AFTER, sum_digest
 from rescind.forgetting.forget import forget
 from rescind.forgetting.purge import inventory
 from rescind.receipts.receipt import Done, Receipt, canonical, issue, opened, signed_bytes, write
-from rescind.forgetting.sealing import band, decrypt, encrypt, fits, run_key
+from rescind.privacy.sealing import band, decrypt, encrypt, fits, run_key
 from rescind.receipts.verify import verify, verify_all
 from rescind.methods.additive.gram import Gram
 from rescind.methods.baselines.fedavg import FedAvg

@@ -13,7 +13,7 @@ import tomli_w
 
 from rescind.cli import main
 from rescind.cli.doctor import Licence, licences
-from rescind.forgetting.sealing import run_key
+from rescind.privacy.sealing import run_key
 from rescind.privacy import keys
 
 TINY: dict[str, Any] = {

@@ -7,9 +7,9 @@ learning one begins anew without the records. Until the next one is ready, the r
 A start goes on with one that was learning, if nothing changed since it began: loans of an earlier
 moment are kept nowhere. Otherwise it begins anew.
 
-One serves after its audit (`generation_audit`), if the operator chose it. What the audit asks about
-is in memory only: after a start there is nothing to judge, and the verdict says so. How many were
-taken back is in the history (`taken_back`): only where they were few, it says that they were.
+One serves after its audit, if the operator chose it. What the audit asks about is in memory only:
+after a start there is nothing to judge, and the verdict says so. How many were taken back is in the
+history (`release_counts`): only where they were few, it says that they were.
 """
 
 from __future__ import annotations
@@ -117,7 +117,6 @@ class Generations:
         return answer
 
     def choose(self, job: str | None, once: Once | None = None) -> Answer:
-        """Serve a generation that is ready and audited, or the release again (None)."""
         answer = self._submit(Choose(job), once).result()
         self._read_chosen()
         return answer
@@ -157,7 +156,6 @@ class Generations:
             self._thread.join()
 
     def wait(self) -> None:
-        """Wait until no generation is learning."""
         while (thread := self._thread) is not None and thread.is_alive():
             thread.join()
 
@@ -244,7 +242,6 @@ class Generations:
                 raise
 
     def _follow(self, job: str) -> None:
-        """Run the process, write its rounds, and end the job."""
         with self._parts.store.reading() as tx:
             row = jobs.job_row(tx, job)
         if row.state != LEARNING:

@@ -62,7 +62,6 @@ class Schedule:
 
     @property
     def wanted(self) -> tuple[float, int, int, float]:
-        """What the operator chose."""
         return self.noise, self.releases, self.changes, self.delta
 
 
@@ -85,7 +84,6 @@ def end_schedule(tx: Any) -> None:
 
 
 def read(tx: Any) -> tuple[Schedule, ...]:
-    """Return the schedules of a ledger, the current one last."""
     return tuple(Schedule(**one) for one in json.loads(tables.setting_of(tx, SETTING) or "[]"))
 
 
@@ -125,7 +123,6 @@ class Noising:
 
     @property
     def spent(self) -> bool:
-        """Whether no release is left."""
         if not self._parts.options.noise:
             return False
         last = self._read()[-1]

@@ -19,7 +19,6 @@ from rescind.proof.tlog import Tree
 
 
 def now() -> datetime:
-    """Return the time in UTC."""
     return datetime.now(UTC)
 
 

@@ -151,7 +151,6 @@ class EndOld:
 
 
 def facts_of(number: int, people: int, made: Made) -> dict[str, Any]:
-    """Return the public facts of a release, whose digest stands in the log."""
     return {
         "audit": overall(made.findings),
         "number": number,
@@ -162,12 +161,10 @@ def facts_of(number: int, people: int, made: Made) -> dict[str, Any]:
 
 
 def path_of(state: Path, number: int) -> Path:
-    """Return where the sealed file of a release is."""
     return state / f"release-{number}.sealed"
 
 
 def bound(number: int) -> bytes:
-    """Return what the box of a release is bound to."""
     return about(str(number), "release", "file")
 
 

@@ -76,7 +76,6 @@ class Made:
 
     @property
     def weights(self) -> Weights:
-        """Return the weights in the file."""
         return read(self.file)[0]
 
 
@@ -87,7 +86,6 @@ def make(copy: Copy, ids: Sequence[str], form: Form, noise: Noise | None = None)
 
 
 def make_here(copy: Copy, ids: Sequence[str], form: Form, noise: Noise | None = None) -> Made:
-    """Solve, cut and audit in this process."""
     digest = copy.sums.digest(form.min_count)
     if added_up(copy.kept, copy.sums.items).digest(form.min_count) != digest:
         raise DataError(
@@ -162,12 +160,10 @@ def _make_there(copy: Copy, ids: Sequence[str], form: Form, noise: Noise | None 
 
 
 def finding_of(facts: dict[str, Any]) -> Finding:
-    """Read what `Finding.facts` wrote."""
     return Finding(**{**facts, "interval": facts["interval"] and tuple(facts["interval"])})
 
 
 def main() -> int:
-    """Read a copy, write the release."""
     os.nice(NICE)
     settings, arrays = worker_io.read(sys.stdin.buffer.read())
     kept = worker_io.parts_of(arrays, "kept")

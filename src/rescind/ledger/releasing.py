@@ -153,7 +153,6 @@ class Releasing:
     # -- when --------------------------------------------------------------------------------------
 
     def due(self) -> Due:
-        """Return when the next release is due."""
         tally, options, made = self._parts.tally, self._parts.options, self._made_at
         latest = None if tally.first is None else tally.first + timedelta(hours=options.hours)
         earliest = None if made is None else made + timedelta(hours=options.least_hours)
@@ -303,7 +302,6 @@ class Releasing:
 
     @property
     def missing(self) -> bool:
-        """Whether none is served, and one should be."""
         return self._release is None and not self._parts.options.instant
 
     def recommend(self, items: Items, k: int = 20) -> list[Reasoned]:

@@ -43,7 +43,6 @@ class Asked:
 
     @property
     def pairs(self) -> int:
-        """How many columns of the matrix are added up: what it costs."""
         return int(np.count_nonzero(self.sums.total)) + sum(len(p) ** 2 // 2 for p in self.parts)
 
 
@@ -56,7 +55,6 @@ class Hashed:
 
 
 def hashed(asked: Asked) -> Hashed:
-    """Hash the sum and the parts, in this process."""
     lines = tuple(
         line_of(part.astype(np.int64), weight_of(len(part)), LENT, seed, asked.counted)
         for part, seed in zip(asked.parts, asked.seeds, strict=True)
@@ -75,7 +73,6 @@ class Worker:
         self._stopped = False
 
     def hashed(self, asked: Asked) -> Hashed:
-        """Return lines and sum, or raise `DataError` if it was stopped."""
         return hashed(asked) if asked.pairs <= HERE else self._there(asked)
 
     def _there(self, asked: Asked) -> Hashed:
@@ -112,7 +109,6 @@ def _rows(table: NDArray[np.uint64]) -> Sequence[Hash]:
 
 
 def main() -> int:
-    """Read a sum and parts, write lines and hash."""
     os.nice(NICE)
     settings, arrays = worker_io.read(sys.stdin.buffer.read())
     parts = worker_io.parts_of(arrays, "part")

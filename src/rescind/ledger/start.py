@@ -20,7 +20,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from sqlalchemy import Connection, delete, func, insert, inspect, select, update
 
 from rescind.core.files import locked, make_folder, sync_folder
@@ -31,10 +30,10 @@ from rescind.ledger.batch import Items
 from rescind.ledger.catalogue import FILE as CATALOGUE
 from rescind.ledger.catalogue import Catalogue
 from rescind.ledger.errors import CannotStart, OlderLedger
-from rescind.ledger.kept_part import drop_kept_parts, open_kept_parts
+from rescind.ledger.kept_part import LOANS, drop_kept_parts, open_kept_parts
 from rescind.ledger.keyfile import FILE as KEYS
 from rescind.ledger.keyfile import Head, check_files, head_of
-from rescind.ledger.keyslots import KeySlots, about
+from rescind.ledger.keyslots import KeySlots
 from rescind.ledger.lending import LEFT, forget_person
 from rescind.ledger.migrate import migrate
 from rescind.ledger.options import Options
@@ -87,10 +86,9 @@ class Report:
     def notes(self) -> str:
         """What else there is to tell; each sentence after a space."""
         text = ""
-        if self.keys_copied:
-            text += " keys.bin was not there: it was copied from the mirror."
-        elif self.keys_were_missing:
-            text += " keys.bin was not there: new keys were made."
+        if self.keys_copied or self.keys_were_missing:
+            how = "it was copied from the mirror" if self.keys_copied else "new keys were made"
+            text += f" keys.bin was not there: {how}."
         for path, count in self.keys_mended.items():
             text += f" {path} was damaged or old: it got {count_of(count, 'key')} from its copy."
         if self.people_dropped or self.accounts_dropped:
@@ -240,9 +238,7 @@ def open_boxes(keys: KeySlots, connection: Connection) -> tuple[dict[bytes, Item
             if row.account_key is not None:
                 keys.get(row.account_key)
             if row.box is not None:
-                bound = about(person, "person", "box")
-                box = keys.unseal(row.loans_key, bytes(row.box), bound)
-                loans[person] = np.frombuffer(box, "<i4").astype(np.int32)
+                loans[person] = LOANS.items(LOANS.opened(keys, row))
         except DataError:
             loans.pop(person, None)
             lost.append(row)
@@ -275,12 +271,10 @@ def note_dropped(connection: Connection, people: int, now: datetime) -> None:
 
 
 def bump(connection: Connection) -> None:
-    """Count a batch that a start or a restore wrote."""
     tables.keep_setting(connection, "batch", str(last_batch(connection) + 1))
 
 
 def _recover(parts: Parts) -> Report:
-    """Sweep, open boxes, add up the sum, date what a crash left undated."""
     keys, connection = parts.keys, parts.store.writer()
     with connection.begin():
         batch = last_batch(connection)

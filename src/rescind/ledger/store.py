@@ -178,7 +178,6 @@ class Store:
             driver.execute(f"PRAGMA busy_timeout={1000 * TIMEOUT}")
 
     def close(self) -> None:
-        """End all connections, and with them the lock."""
         with suppress(SQLAlchemyError):
             self._forget_connection()
         self.writing.dispose()
@@ -239,7 +238,6 @@ class Store:
 
 
 def last_batch(connection: Connection) -> int:
-    """Return the number of the last batch that was committed."""
     return int(setting_of(connection, "batch") or 0)
 
 

@@ -14,14 +14,12 @@ from fastapi.routing import APIRoute
 from rescind.service import (
     agents,
     chores,
-    contributions,
     entry,
-    logged,
+    log_files,
     operator,
     pages,
     people,
     plain,
-    rostered,
     witnesses,
 )
 from rescind.service.bodies import ProblemBody
@@ -40,11 +38,10 @@ ROUTERS = (
     plain.router,
     entry.router,
     people.router,
-    contributions.router,
     agents.router,
     operator.router,
     witnesses.router,
-    rostered.router,
+    log_files.router,
 )
 SCHEMES = {
     "session": {
@@ -96,7 +93,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 def _log_routes(log: Any) -> Doors:
     doors = Doors()
-    for route in logged.router(log).routes:
+    for route in log_files.log_routes(log).routes:
         if isinstance(route, APIRoute):
             media = "text/plain" if "{" not in route.path else "application/octet-stream"
             doors.at(f"GET {route.path}", media=media)(route.endpoint)

@@ -59,7 +59,6 @@ class Connection(HttpToolsProtocol):
         self._time()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Free the seat."""
         self._comes = NOTHING
         self._time()
         if self._seat is not None:
@@ -76,27 +75,22 @@ class Connection(HttpToolsProtocol):
             self._time()
 
     def on_message_begin(self) -> None:
-        """See the first byte of a request."""
         self._comes = HEAD
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """See the end of a head."""
         self._comes = BODY
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """See the end of a request."""
         self._comes = NOTHING
         super().on_message_complete()
 
     def pause_writing(self) -> None:
-        """See that the answer is not read."""
         super().pause_writing()
         self._await_reader()
 
     def resume_writing(self) -> None:
-        """See that it is read."""
         super().resume_writing()
         if self._unread is not None:
             self._unread.cancel()

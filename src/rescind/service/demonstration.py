@@ -86,7 +86,6 @@ def fill(ledger: Ledger, people: People, say: Say = print) -> None:
 
 
 def guest(ledger: Ledger) -> bytes:
-    """Return one of the people, who lends about as much as half of the others."""
     table = tables.person
     query = select(table.c.id).where(table.c.lent > 0).order_by(table.c.lent, table.c.id)
     with ledger.store.reading() as tx:

@@ -40,7 +40,6 @@ def written(page: str) -> str:
 
 
 def main() -> None:
-    """Write both."""
     write_atomically(DESCRIPTION, text_of(description()).encode())
     for name in sys.argv[1:]:
         path = Path(name)

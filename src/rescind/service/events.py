@@ -47,7 +47,6 @@ class Events:
             self._put(queue, None)
 
     def heard(self, *channels: bytes) -> bool:
-        """Whether anybody listens to one of these channels."""
         return any(one in self._listeners for one in channels)
 
     def publish(self, channel: bytes, name: str, data: Mapping[str, Any]) -> None:
@@ -93,7 +92,6 @@ class Events:
 
     @property
     def listeners(self) -> int:
-        """How many streams are open."""
         return sum(map(len, self._listeners.values()))
 
 

@@ -104,7 +104,6 @@ class Limits:
             self._windows = {who: one for who, one in self._windows.items() if one[0] > now}
 
     def __len__(self) -> int:
-        """How many counts are kept."""
         return len(self._windows)
 
 
@@ -139,7 +138,6 @@ class Seats:
         return True
 
     def give_back(self, who: Hashable) -> None:
-        """Free a seat."""
         self.open -= 1
         self._by[who] -= 1
         if not self._by[who]:

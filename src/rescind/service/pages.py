@@ -21,7 +21,6 @@ FOR_EVER = "public, max-age=31536000, immutable"
 
 
 def page(service: Service, name: str) -> Response:
-    """Return a page: its files by digest, and what every page says about this service."""
     text = filled(name, service.facts()["said"])
     return Response(text, headers={"Vary": "Accept"}, media_type="text/html")
 

@@ -67,7 +67,6 @@ class Ceremonies:
     def begin_registration(
         self, network: str, person: bytes = b"", invitation: bytes = b"", code: bytes = b""
     ) -> tuple[str, dict[str, Any]]:
-        """Return the ceremony's id and what the browser gets to make a passkey."""
         options = generate_registration_options(
             rp_id=self.settings.rp_id,
             rp_name=NAME,
@@ -83,7 +82,6 @@ class Ceremonies:
         return self._keep(one), options_to_json_dict(options)
 
     def begin_sign_in(self, network: str) -> tuple[str, dict[str, Any]]:
-        """Return the ceremony's id and what the browser gets to use a passkey."""
         options = generate_authentication_options(
             rp_id=self.settings.rp_id, user_verification=UserVerificationRequirement.REQUIRED
         )
@@ -152,7 +150,6 @@ class Ceremonies:
 
 
 def credential_id(credential: Mapping[str, Any]) -> bytes:
-    """Return the id that a browser's answer names."""
     try:
         return base64url_to_bytes(str(credential["id"]))
     except (KeyError, ValueError):

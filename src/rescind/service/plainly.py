@@ -38,7 +38,6 @@ class Change:
 
 
 def list_length(request: Request) -> int | None:
-    """Return how many lines a list shall have."""
     query = request.scope["query_string"]
     if not query:
         return USUAL
@@ -48,7 +47,6 @@ def list_length(request: Request) -> int | None:
 
 
 async def lending(request: Request) -> Change | None:
-    """Return what somebody wants to lend."""
     body, headers = await _body(request), _headers(request)
     if headers is None or body.keys() != {"items"} or not _are_items(body["items"]):
         return None
@@ -56,7 +54,6 @@ async def lending(request: Request) -> Change | None:
 
 
 async def taking_back(request: Request) -> Change | None:
-    """Return what somebody wants to take back."""
     body, headers = await _body(request), _headers(request)
     if headers is None or not {"kind"} <= body.keys() <= {"kind", "items", "receipt_key"}:
         return None
@@ -83,7 +80,6 @@ def _headers(request: Request) -> tuple[str, str | None] | None:
 
 
 async def _body(request: Request) -> dict[str, Any]:
-    """Return the object in the body; an empty one if there is none."""
     text = await request.body()
     if b"\\u" in text:  # a character that is escaped may be half of one
         return {}

@@ -61,6 +61,10 @@ def _rule(*who: Role, limit: Limit = "read", **more: object) -> Rule:
     return Rule(frozenset(who), limit, **more)  # type: ignore[arg-type]
 
 
+def _change(scope: str) -> Rule:
+    return _rule(Role.OFFICER, Role.OPERATOR, limit="change", scope=scope, once=True)
+
+
 EVERYBODY = tuple(Role)
 _A, _P, _G, _F, _O = Role.ANONYMOUS, Role.PERSON, Role.AGENT, Role.OFFICER, Role.OPERATOR
 
@@ -128,23 +132,17 @@ POLICY: dict[str, Rule] = {
     "GET /v1/operator/witnesses": _rule(_F, _O, scope="read"),
     "GET /v1/operator/sum": _rule(_O, scope="rebuild"),
     "GET /v1/operator/tokens": _rule(_F, _O, scope="tokens"),
-    "POST /v1/operator/requests/{id}/extend": _rule(
-        _F, _O, limit="change", scope="extend", once=True
-    ),
-    "POST /v1/operator/releases": _rule(_F, _O, limit="change", scope="release", once=True),
-    "POST /v1/operator/jobs": _rule(_F, _O, limit="change", scope="jobs", once=True),
-    "POST /v1/operator/serving": _rule(_F, _O, limit="change", scope="jobs", once=True),
-    "POST /v1/operator/people/{id}/quarantine": _rule(
-        _F, _O, limit="change", scope="people", once=True
-    ),
-    "POST /v1/operator/scan": _rule(_F, _O, limit="change", scope="scan", once=True),
-    "POST /v1/operator/witnesses": _rule(_F, _O, limit="change", scope="witnesses", once=True),
-    "DELETE /v1/operator/witnesses/{id}": _rule(
-        _F, _O, limit="change", scope="witnesses", once=True
-    ),
-    "POST /v1/operator/agents": _rule(_F, _O, limit="change", scope="agents", once=True),
-    "POST /v1/operator/tokens": _rule(_F, _O, limit="change", scope="tokens", once=True),
-    "DELETE /v1/operator/tokens/{id}": _rule(_F, _O, limit="change", scope="tokens", once=True),
+    "POST /v1/operator/requests/{id}/extend": _change("extend"),
+    "POST /v1/operator/releases": _change("release"),
+    "POST /v1/operator/jobs": _change("jobs"),
+    "POST /v1/operator/serving": _change("jobs"),
+    "POST /v1/operator/people/{id}/quarantine": _change("people"),
+    "POST /v1/operator/scan": _change("scan"),
+    "POST /v1/operator/witnesses": _change("witnesses"),
+    "DELETE /v1/operator/witnesses/{id}": _change("witnesses"),
+    "POST /v1/operator/agents": _change("agents"),
+    "POST /v1/operator/tokens": _change("tokens"),
+    "DELETE /v1/operator/tokens/{id}": _change("tokens"),
     # the log, for witnesses and everybody
     "GET /log/checkpoint": _rule(*EVERYBODY),
     "GET /log/tile/{path}": _rule(*EVERYBODY, limit="none"),
@@ -155,7 +153,6 @@ POLICY: dict[str, Rule] = {
 
 
 def verdict(rule: Rule, role: Role, scopes: frozenset[str]) -> int:
-    """Return 200 if this caller may pass, else the status of the refusal."""
     if role in rule.who and (not rule.scope or rule.scope in scopes):
         return 200
     return 401 if role is Role.ANONYMOUS else rule.denied

@@ -92,7 +92,6 @@ class Doorway:
             return self.host == "localhost"
 
     def listening(self) -> socket.socket:
-        """Return a bound socket, or say why there is none."""
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         found = socket.socket(family)
         try:
@@ -163,14 +162,12 @@ class Wanted:
             raise ConfigError("--codes is the file of an import: give --import NAME, too.")
 
     def removed(self) -> list[Remove]:
-        """Return what removes them."""
         for text in self.remove:
             if "=" not in text:
                 raise ConfigError(f"'{text}' is not KIND=NAME, such as operator=Anna.")
         return [Remove(*text.split("=", 1)) for text in self.remove]
 
     def witnesses_found(self) -> list[tuple[str, Key]]:
-        """Return address and key of each witness."""
         found = []
         for text in self.witnesses:
             url, _, key = text.partition("=")
