@@ -24,6 +24,7 @@ LAYERS = (
     {"forgetting"},
     {"experiments", "life"},
     {"requests"},
+    {"night"},
     {"flower", "demo", "ledger"},
     {"service"},
     {"rescind_papers"},

@@ -54,7 +54,7 @@ def answer(ledger: Ledger, name: str, progress: Progress = lambda _: None) -> Re
     """Answer a request; after a crash, call it again. A refusal is an outcome, not an error."""
     with locked(ledger.file.parent):
         request = ledger.request(name)
-        if not request.open:
+        if not request.open or not request.records:  # the latter: a file that cannot be read
             return request
         try:
             return _answered(ledger, request, progress)
