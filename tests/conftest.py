@@ -38,8 +38,6 @@ REPETITIONS = (
     "test_kill_and_resume.py::test_a_run_killed_at_any_moment_resumes",
     "test_kill_and_resume.py::test_a_torn_checkpoint_is_named",
     "test_kill_and_resume.py::test_a_full_disk_is_a_clear_error",
-    "test_fedgcv.py::test_on_cora_",
-    "test_fedgcv.py::test_tolokers_",
     "test_findings_page.py::test_a_finding_is_found_again",
     "test_reproduce.py::test_data_that_cannot_be_had_stops_nothing_else",
     "test_value.py::test_two_processes_find_what_one_finds",
@@ -175,9 +173,6 @@ REPETITIONS = (
     "test_logged_receipts.py::test_the_script_of_the_page_holds_for_the_first_receipts_of_a_log[2-",
     "test_logged_receipts.py::test_the_script_of_the_page_holds_for_the_first_receipts_of_a_log[3-0-",
     "test_logged_receipts.py::test_the_script_of_the_page_holds_for_the_first_receipts_of_a_log[3-2-",
-    "test_continual.py::test_any_backbone_goes_through_two_blocks[Reg-",
-    "test_continual.py::test_any_backbone_goes_through_two_blocks[RLP2-",
-    "test_continual.py::test_any_backbone_goes_through_two_blocks[SPP-",
     "test_any_request_is_answered_and_leaves_no_trace[all of a person who lent half-",
     "core/test_boundary.py::test_a_world_at_the_edge_trains_and_is_measured[one_record_shared",
     "test_secure_sums.py::test_a_round_goes_on_without_a_silo_that_is_lost[6-",
@@ -256,14 +251,14 @@ def tiny_fed(tiny: Holdings) -> Federation:
 
 
 @pytest.fixture(scope="session")
-def keys_of_all_tests(tmp_path_factory) -> tuple[Path, Iterator[int]]:
-    """A folder for keys, and a number for each test: pytest reads all names to find a new one."""
-    return tmp_path_factory.mktemp("keys"), count()
+def homes(tmp_path_factory) -> tuple[Path, Iterator[int]]:
+    """A folder for homes, and a number for each test: pytest reads all names to find a new one."""
+    return tmp_path_factory.mktemp("homes"), count()
 
 
 @pytest.fixture(autouse=True)
-def keys_of_the_test(keys_of_all_tests, monkeypatch):
-    """Secrets of a test go to a folder of the test, never to the user's own."""
-    folder, number = keys_of_all_tests
-    (mine := folder / str(next(number))).mkdir()
-    monkeypatch.setenv("RESCIND_HOME", str(mine))
+def home_of_the_test(homes, monkeypatch) -> Path:
+    """Return the home of a test: its keys, data and ledger are never the user's own."""
+    folder, number = homes
+    monkeypatch.setenv("RESCIND_HOME", str(mine := folder / str(next(number))))
+    return mine

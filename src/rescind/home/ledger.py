@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import secrets
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,12 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from rescind.core.files import make_folder, write_atomically
-from rescind.core.home import home, ledger_file
+from rescind.core.home import LEDGER, home, ledger_file
 from rescind.errors import DataError
 from rescind.home.request import REFUSED, Copy, Refused, Request
 from rescind.privacy import keys
 from rescind.privacy.sealing import decrypt, encrypt
 
+log = logging.getLogger(__name__)
 PATIENCE = 5.0
 """Seconds that a command waits for another one on the same home."""
 VERSION = 1
@@ -60,11 +62,13 @@ class Ledger:
 
     def __init__(self, file: Path, database: sqlite3.Connection) -> None:
         self.file, self._database = file, database
+        self.present: list[Any] = []
+        """Holders in this process, which no file stands for."""
 
     @classmethod
     def open(cls, folder: Path | None = None) -> Ledger:
         """Open the ledger of a home; make it if there is none."""
-        file = ledger_file() if folder is None else folder / ledger_file().name
+        file = (folder or home()) / LEDGER
         make_folder(file.parent)
         try:
             database = sqlite3.connect(file, timeout=PATIENCE, isolation_level=None)
@@ -76,9 +80,9 @@ class Ledger:
         return ledger
 
     @classmethod
-    def there(cls) -> Ledger | None:
-        """Open the ledger of this home; None if there is none: whoever only looks makes none."""
-        return cls.open() if ledger_file().is_file() else None
+    def there(cls, folder: Path | None = None) -> Ledger | None:
+        """Open the ledger of a home; None if there is none: whoever only looks makes none."""
+        return cls.open(folder) if ((folder or home()) / LEDGER).is_file() else None
 
     def _prepare(self) -> None:
         self._database.execute("PRAGMA secure_delete = ON")
@@ -89,7 +93,17 @@ class Ledger:
             if run("PRAGMA user_version").fetchone()[0] == 0:
                 for statement in filter(str.strip, TABLES.split(";")):
                     run(statement)
+                if (small := keys.folder() / SMALL).is_file() and self.file == ledger_file():
+                    self._restore(run, json.loads(small.read_text(encoding="utf-8")))
                 run(f"PRAGMA user_version = {VERSION}")
+
+    @staticmethod
+    def _restore(run: Any, tables: Mapping[str, Any]) -> None:
+        """Take the small tables from their copy: the ledger was lost, who left must stay away."""
+        log.warning("the ledger was lost; its copy of %s is used", tables["at"])
+        for name, rows in tables.items():
+            for row in rows if name != "at" else ():
+                run(f"INSERT INTO {name} VALUES ({','.join('?' * len(row))})", row)
 
     def __enter__(self) -> Ledger:
         return self
@@ -124,7 +138,7 @@ class Ledger:
     # Requests
 
     def add(self, asked: Request) -> Request:
-        """Write down a request; the same words while they wait are the same request."""
+        """Write down a request; the same words while it is open are the same request."""
         words = self.words(asked)
         with self.writing() as run:
             same = run(
@@ -326,12 +340,17 @@ class Ledger:
     def copies(self, dataset: str) -> list[Copy]:
         """Return all known copies of a dataset, the oldest first."""
         rows = self._rows("SELECT * FROM copy WHERE dataset = ? ORDER BY rowid", dataset)
-        return [Copy(*row[:4], facts=json.loads(row[4])) for row in rows]
+        return [self._copy(row) for row in rows]
 
     def copy(self, name: str) -> Copy | None:
         """Return a copy by its id; None if it is not known here."""
         rows = self._rows("SELECT * FROM copy WHERE id = ?", name)
-        return Copy(*rows[0][:4], facts=json.loads(rows[0][4])) if rows else None
+        return self._copy(rows[0]) if rows else None
+
+    @staticmethod
+    def _copy(row: tuple[Any, ...]) -> Copy:
+        name, dataset, kind, address, facts = row
+        return Copy(name, dataset, kind, address, json.loads(facts))
 
     # Receipts
 
@@ -351,12 +370,12 @@ class Ledger:
         if not rows:
             raise Refused("unknown-receipt", f"there is no receipt {digest[:20]} in this home.")
         body, proof = rows[0]
-        return body, proof
+        return _bytes(body), proof
 
     def receipt_of(self, request: Request) -> bytes | None:
         """Return the receipt that was signed for a request, whether it is logged yet or not."""
         rows = self._rows("SELECT body FROM receipt WHERE request = ?", request.id)
-        return rows[0][0] if rows else None
+        return _bytes(rows[0][0]) if rows else None
 
     def last_receipt(self, dataset: str) -> bytes | None:
         """Return the newest receipt about a dataset, which the next one follows."""
@@ -364,23 +383,25 @@ class Ledger:
             "SELECT body FROM receipt JOIN request ON request.id = receipt.request"
             " WHERE dataset = ? ORDER BY receipt.rowid DESC LIMIT 1", dataset,
         )  # fmt: skip
-        return rows[0][0] if rows else None
+        return _bytes(rows[0][0]) if rows else None
 
     def _keep_small(self) -> None:
         """Write the tables without records beside the keys: a lost ledger loses all lists."""
-        tables = {name: self._rows(f"SELECT * FROM {name}") for name in ("departure", "person")}
-        answered = "SELECT id, dataset, kind, words, received, due, cases, outcome, code, answered, receipt FROM request"
-        receipts = [
-            (d, r, body.decode(), p, at)
-            for d, r, body, p, at in self._rows("SELECT * FROM receipt")
-        ]
-        small = {
-            **tables,
-            "request": self._rows(answered),
-            "receipt": receipts,
-            "at": _text(_now()),
-        }
+        small = {name: self._rows(f"SELECT * FROM {name}") for name in ("departure", "person")}
+        small["copy"] = self._rows("SELECT * FROM copy")
+        small["request"] = self._rows(
+            "SELECT id, dataset, kind, words, NULL, received, due, cases, source, audit, outcome,"
+            " code, reason, answered, receipt FROM request WHERE answered IS NOT NULL"
+        )
+        small["receipt"] = self._rows(
+            "SELECT digest, request, CAST(body AS TEXT), proof, at FROM receipt"
+        )
+        small |= {"at": _text(_now())}  # type: ignore[dict-item]
         write_atomically(keys.private_folder() / SMALL, json.dumps(small).encode(), private=True)
+
+
+def _bytes(body: bytes | str) -> bytes:
+    return body.encode() if isinstance(body, str) else body
 
 
 def _now() -> datetime:
@@ -395,15 +416,10 @@ def _time(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
-def departed(dataset: str) -> dict[str, frozenset[str]]:
+def departed(dataset: str, folder: Path | None = None) -> dict[str, frozenset[str]]:
     """Return the lists of a dataset; nothing where there is no ledger, and none is made."""
-    ledger = Ledger.there()
+    ledger = Ledger.there(folder)
     if ledger is None:
         return {}
     with ledger:
         return ledger.departures(dataset)
-
-
-def home_folder() -> Path:
-    """Return the home that is used."""
-    return home()

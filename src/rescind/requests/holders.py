@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rescind.home import Copy, Ledger, Request
+from rescind.home import Copy, Ledger, Refused, Request
+
+if TYPE_CHECKING:
+    from rescind.core.records import Event
 
 Held = Mapping[str, frozenset[str]]
 """Items by user, as original ids: of the users of a request who are here at all."""
@@ -30,16 +33,24 @@ class Holder(ABC):
     def held(self, request: Request) -> Held:
         """Return what it has of the people of a request: what could be named, not what is."""
 
+    def event(self, request: Request) -> Event:
+        """Return what a request means to a model, in its own numbers."""
+        raise Refused("no-graph", f"'{request.dataset}' has no graph, so no {request.kind}.")
+
     @abstractmethod
     def unlearn(self, ledger: Ledger, request: Request, progress: Progress) -> dict[str, Any]:
         """Forget, killed at any moment and begun again; return the facts for the receipt."""
 
-    def finish(self, known: dict[str, Any]) -> None:
+    def finish(self, known: dict[str, Any]) -> None:  # noqa: B027 - most have nothing to finish
         """Finish what `unlearn` had begun when it was killed. known: what it returned"""
 
     @abstractmethod
     def purge(self, request: Request) -> None:
         """Delete everything else that holds the records or was made with them."""
+
+    def delete(self) -> None:
+        """Delete a model that cannot forget."""
+        raise NotImplementedError
 
     def has(self, request: Request) -> bool:
         """Return whether it has some of what a request names."""

@@ -31,20 +31,14 @@ class Words:
 
     def request(self, dataset: str, audit: str = "none", **options: Any) -> Request:
         """Return the request, with the days that count for it."""
+        if self.kind == "leave" and len(self.records) > 1:
+            raise Refused("together", "who leaves is answered alone: leave --together out.")
         received, due = times_of(self.received, self.due, datetime.now(UTC))
         chosen = {name: value for name, value in options.items() if value}
         return Request(
-            "",
-            dataset,
-            self.kind,
-            self.records,
-            received,
-            due,
-            self.case,
-            self.source,
-            audit,
+            "", dataset, self.kind, self.records, received, due, self.case, self.source, audit,
             chosen,
-        )
+        )  # fmt: skip
 
 
 def in_options(kind: str, users: Sequence[str], items: Sequence[str] = ()) -> Words:
@@ -123,15 +117,17 @@ def in_mapping(table: Any, arrived: datetime | None = None) -> Words:
     """
     if not isinstance(table, dict) or not {*table} <= {*WORDS}:
         raise DataError(f"not a request: {str(table)[:60]}. Write {EXAMPLE}.")
-    kinds = [kind for kind in KINDS if kind in table]
-    if "kind" in table:
-        kind, user, items = table["kind"], table.get("user"), table.get("items")
-    elif len(kinds) == 1:
-        kind, inner = kinds[0], table[kinds[0]]
-        inner = inner if isinstance(inner, dict) else {"user": inner}
-        user, items = inner.get("user"), inner.get("items")
-    else:
+    short = [kind for kind in KINDS if kind in table]
+    inner = {name: table[name] for name in ("kind", "user", "items") if name in table}
+    kind = inner.pop("kind", None)
+    if len(short) == 1 and kind is None and not inner:
+        kind, found = short[0], table[short[0]]
+        inner = found if isinstance(found, dict) else {"user": found}
+    elif short:
         raise DataError(f"a request has one kind of {', '.join(KINDS)}. Write {EXAMPLE}.")
+    if not {*inner} <= {"user", "items"}:  # "item" must not erase everything
+        raise DataError(f"a request has a user and items, no other word. Write {EXAMPLE}.")
+    user, items = inner.get("user"), inner.get("items")
     if kind not in KINDS or not isinstance(user, str) or not user:
         raise DataError(f"a request names one user, in quotes, and a kind. Write {EXAMPLE}.")
     if items is not None and not (
