@@ -286,7 +286,7 @@ def test_files_and_options_that_belong_elsewhere_are_named(papers: Papers) -> No
         said = CliRunner().invoke(app, ["verify", str(receipt), option, str(answer)]).exception
         assert "give it with --acknowledgement" in str(said)
     code, said = papers.verify(receipt, receipt.read_text())
-    assert (code, "--acknowledgement takes the answer of the service" in said) == (2, True)
+    assert (code, "--acknowledgement takes" in said) == (2, True)
     said = CliRunner().invoke(app, ["verify", str(receipt), "--item", "item-2"]).exception
     assert "Give that with --acknowledgement" in str(said)
 
