@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
-from rescind.cli.calling import TOKEN, URL, call, check_id
+from rescind.cli.calling import URL, call, check_id
 
 State = Annotated[
     Path | None, Option(help="Of a service: the folder of its ledger. Default: this home's.")
@@ -29,6 +29,8 @@ def list_open(state: Path | None, database: str | None, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps([_plain(row) for row in rows], indent=2))
         return
+    if not rows:
+        typer.echo("no open requests.")
     for row in rows:
         urgent = "  !" if used(row, now) >= URGENT else ""
         status = row.reason if row.reason == "need_user_verification" else row.status
@@ -36,7 +38,6 @@ def list_open(state: Path | None, database: str | None, as_json: bool) -> None:
             f"{row.id}  {row.kind:<8} {row.n:>8}  received {row.received_at:%Y-%m-%d %H:%M}  "
             f"due {row.expected_by:%Y-%m-%d %H:%M}  {status}{urgent}"
         )
-    typer.echo(f"{len(rows)} open. While it is served, extend with --url and {TOKEN}.", err=True)
 
 
 def _folder(state: Path | None) -> Path:
