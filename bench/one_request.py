@@ -81,17 +81,17 @@ def command(*words: object) -> None:
 
 
 def by_queue(_: Any) -> Callable[[], Any]:
-    """A file in a folder of requests, answered by cron."""
+    """A file in a folder of requests, which a command took before; counted is the answer."""
     Path("requests").mkdir(exist_ok=True)
-    Path("requests/one.json").write_text(json.dumps({"withdraw": WHO}))
-    words = ("requests", "run", "requests", "--run", "run", "--audits", "none")
-    return lambda: command(*words)
+    Path("requests/one.json").write_text(json.dumps({"leave": WHO}))
+    words = [sys.executable, "-m", "rescind.cli", "request", "add", "--folder", "requests"]
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+    return lambda: command("request", "answer")
 
 
 def by_forget(_: Any) -> Callable[[], Any]:
-    """One command, with the exact request for who asked."""
-    papers = ("--request", "request.json", "--yes", "--audits", "none")
-    return lambda: command("forget", "run-forgot-1", "--withdraw", WHO, *papers)
+    """One command, with the papers for who asked."""
+    return lambda: command("forget", "--user", WHO)
 
 
 def by_service(mouth: Any) -> Callable[[], Any]:
@@ -153,7 +153,7 @@ def count(way: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as text, contextlib.ExitStack() as stack:
         folder, mouth = Path(text), None
         if name in COMMANDS:
-            os.environ |= {"RESCIND_CACHE": f"{folder}/cache", "RESCIND_KEYS": f"{folder}/keys"}
+            os.environ |= {"RESCIND_CACHE": f"{folder}/cache", "RESCIND_HOME": f"{folder}/home"}
             made = [sys.executable, __file__, "--prepare", name, text]
             subprocess.run(made, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             stack.enter_context(contextlib.chdir(folder))

@@ -24,7 +24,7 @@ LAYERS = (
     {"forgetting"},
     {"experiments", "life"},
     {"requests"},
-    {"estimators"},
+    {"night", "estimators"},
     {"flower", "demo", "ledger"},
     {"service"},
     {"rescind_papers"},

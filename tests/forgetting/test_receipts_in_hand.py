@@ -136,7 +136,7 @@ def test_a_proof_that_is_none_is_told_in_words_of_proofs(rescind, tmp_path) -> N
     assert (code, "--proof the path of the .tlog-proof" in said) == (2, True), said
     assert "a receipt.json" not in said
     code, said = rescind("verify", path, "--proof", path)
-    assert (code, "--proof takes the .tlog-proof that came with it" in said) == (2, True), said
+    assert (code, "--proof takes the proof" in said) == (2, True), said
     code, said = rescind("verify", tmp_path / "nothing")
     assert (code, "Give the path of a receipt.json" in said) == (2, True), "control"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,13 @@ def read_receipt(path: Path) -> dict[str, Any]:
     found = parse(path.read_bytes())
     key = path.with_suffix(".key")
     return facts(opened(found, read_secret(key)) if key.is_file() else found)
+
+
+def read_papers(path: Path) -> dict[str, Any]:
+    """Return the same of the receipt in the file of an answer."""
+    with zipfile.ZipFile(path) as packed:
+        body, key = packed.read("receipt.json"), packed.read("receipt.key")
+    return facts(opened(parse(body), bytes.fromhex(key.decode())))
 
 
 def facts(found: Receipt) -> dict[str, Any]:

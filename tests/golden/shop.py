@@ -1,4 +1,4 @@
-"""A shop on the command line, by itself or asked through a folder of requests."""
+"""A shop on the command line: asked by one command, or through a folder of requests."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from rescind.forgetting.run_chain import current
-from tests.golden.canonical import SHORT, read_receipt
+from tests.golden.canonical import SHORT, read_papers
 from tests.golden.matrix import LATER, After, Ask, Mouth, NotOffered, Reply, rows
 from typer.testing import CliRunner, Result
 
 from rescind.cli import app
-from rescind.data.blocklist import Blocklist
-from rescind.data.erasing import items_of
+from rescind.data.erasing import rows_of
+from rescind.data.importing import load_imported
+from rescind.errors import RescindError
 from rescind.experiments.cell import Cell, DataSettings, RunSettings, SharingSettings
 from rescind.experiments.learning_run import run_cell
 from rescind.methods.additive.gram import Gram
+from rescind.requests.papers import papers_of
 from rescind.storage.federations import load_federation
-from rescind.storage.run_folder import MOVED
 
 CELL = Cell("c", DataSettings(name="shop"), None, Gram(), RunSettings(rounds=1))
 RUN = Path("run")
+REQUESTS = Path("requests")
 
 
 def write_rows(path: Path, pairs: Any) -> Path:
@@ -35,13 +36,13 @@ def write_rows(path: Path, pairs: Any) -> Path:
 
 
 class ShopData(Mouth):
-    """Imported data in a folder of its own, with keys of its own."""
+    """Imported data in a home of its own."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self._open = ExitStack()
         self._open.enter_context(chdir(folder))
-        home = {"RESCIND_CACHE": str(folder / "cache"), "RESCIND_KEYS": str(folder / "keys")}
+        home = {"RESCIND_CACHE": str(folder / "cache"), "RESCIND_HOME": str(folder / "home")}
         self._open.enter_context(patch.dict(os.environ, home))
         self._files = 0
 
@@ -59,7 +60,8 @@ class ShopData(Mouth):
 
     def stored(self, user: str) -> tuple[str, ...]:
         """Return the items of somebody that are stored."""
-        return tuple(sorted(map(str, items_of("shop", user))))
+        rows = rows_of(load_imported("shop"), [user])
+        return tuple(sorted({*rows.items[rows.item].tolist()}))
 
 
 class Shop(ShopData):
@@ -77,16 +79,15 @@ class Shop(ShopData):
         run_cell(self.cell, RUN)
 
     def readmit(self, ask: Ask) -> Reply:
-        """Let people in again, by the data and the run."""
-        codes = []
-        for user in ask.users:
-            told = self.rescind("data", "admit", "shop", "--user", user, "--run", RUN)
-            codes.append(reply_of(told, "READMITTED"))
+        """Let people in again."""
+        codes = [
+            reply_of(self.rescind("request", "readmit", "--user", user), "READMITTED")
+            for user in ask.users
+        ]
         return max(codes, key=lambda one: one.code)
 
     def after(self, user: str) -> After:
-        standing = current(RUN)
-        digest, have = of_model(standing, user)
+        digest, have = of_model(RUN, user)
         stored = self.stored(user)
         run_cell(CELL, Path("fresh"))
         fresh = of_model(Path("fresh"), user)[1]
@@ -109,10 +110,8 @@ def of_model(run: Path, user: str) -> tuple[str, tuple[str, ...] | None]:
 
 def reply_of(told: Result, outcome: str, receipts: tuple[dict[str, Any], ...] = ()) -> Reply:
     """Return what a command came to; an error is refused with exit code 2, as `main` does."""
-    from rescind.errors import RescindError
-
     if isinstance(told.exception, RescindError):
-        return Reply(2, "REFUSED", type(told.exception).__name__)
+        return Reply(2, "REFUSED", told.exception.code)
     if told.exception is not None and not isinstance(told.exception, SystemExit):
         raise told.exception
     return Reply(told.exit_code, outcome, receipts=receipts)
@@ -123,130 +122,88 @@ def must(told: Result) -> None:
         raise AssertionError(told.output) from told.exception
 
 
+def answered(told: Result, names: list[str] | None = None) -> Reply:
+    """Return one reply for the requests that a command with --json answered.
+
+    names: their ids, a request may stand there twice. Default: all
+    """
+    if not told.stdout.startswith("["):
+        return reply_of(told, "")
+    found = {one["id"]: one for one in json.loads(told.stdout)}
+    ends = [found[name] for name in names or found]
+    if len({one["outcome"] for one in ends}) > 1:
+        raise AssertionError(f"they came to different ends: {ends}")
+    papers = [papers_of(one["id"]) for one in ends]
+    receipts = tuple(read_papers(path) for path in papers if path.is_file())
+    return Reply(told.exit_code, ends[0]["outcome"], ends[0]["code"], receipts)
+
+
 class ByForget(Shop):
-    """`rescind forget RUN`, and `rescind data admit` for who returns."""
+    """`rescind forget`, and `rescind request readmit` for who returns."""
 
     name = "forget"
 
     def ask(self, ask: Ask, last: bool = True) -> Reply:
         if ask.kind == "readmit":
             return self.readmit(ask)
-        before, left = receipts_below(Path()), self._left(ask)
-        words = (*self._words(ask), "--audits", "none")
-        told = self.rescind("forget", RUN, *words)
-        if told.exit_code and (RUN / MOVED).is_file():  # it says: give the one that stands
-            told = self.rescind("forget", current(RUN), *words)
-        made = sorted(set(receipts_below(Path())) - set(before))
-        if made:
-            return reply_of(told, "ERASED", tuple(read_receipt(path) for path in made))
-        return reply_of(told, "REPEATED" if left == self._left(ask) else "ALREADY_GONE")
-
-    def _left(self, ask: Ask) -> list[bool]:
-        """Return of each person whether it is noted that they left."""
-        noted = Blocklist.of_dataset("shop")
-        return [noted.has_withdrawn(user) for user in ask.users]
+        told = self.rescind("forget", *self._words(ask), "--json")
+        if isinstance(told.exception, RescindError):
+            return reply_of(told, "")
+        return answered(told)
 
     def _words(self, ask: Ask) -> list[object]:
-        papers: list[object] = ["--request", "none", "--parts", "none", "--yes"]
         if ask.kind == "leave":
-            return [word for user in ask.users for word in ("--withdraw", user)] + papers
-        option = "--unshare" if ask.kind == "unshare" else "--erase"
+            return [word for user in ask.users for word in ("--user", user)]
+        kind = "unshare" if ask.kind == "unshare" else "erase"
         if ask.kind in ("erase all", "unshare"):
             table = Path("asked.csv")
             table.write_text("\n".join(["user", *ask.users]) + "\n")
-            return [option, table, *papers]
-        pairs = [(user, item) for user in ask.users for item in ask.items[user]]
-        return [option, write_rows(Path("asked.csv"), pairs), *papers]
+        else:
+            pairs = [(user, item) for user in ask.users for item in ask.items[user]]
+            table = write_rows(Path("asked.csv"), pairs)
+        return ["--kind", kind, "--file", table]
 
     def ask_twice(self, ask: Ask) -> tuple[Reply, ...]:
         raise NotOffered  # it is answered at once
 
 
-def receipts_below(folder: Path) -> list[Path]:
-    """Return all receipts of runs below a folder."""
-    found = folder.glob("**/receipt*.json")
-    return sorted(path for path in found if not path.name.endswith(".request.json"))
-
-
 class ByQueue(Shop):
-    """A folder of requests, which `rescind requests run` answers."""
+    """A folder of requests, which `rescind request add` takes and `request answer` answers."""
 
     name = "queue"
 
     def ask(self, ask: Ask, last: bool = True) -> Reply:
-        if ask.kind == "readmit" and not last:
+        if ask.kind == "readmit":
+            if last:
+                raise NotOffered
             return self.readmit(ask)
-        names = [self._write(ask, user) for user in ask.users]
-        told = self._work()
-        return self._worst([self._reply(told, name) for name in names])
+        for user in ask.users:
+            self.write(ask, user)
+        names = self.add()
+        return answered(self.rescind("request", "answer", "--json"), names)
 
     def ask_twice(self, ask: Ask) -> tuple[Reply, ...]:
         (user,) = ask.users
-        names = [self._write(ask, user), self._write(ask, user)]
-        told = self._work()
-        first, second = (self._reply(told, name) for name in names)
+        self.write(ask, user)
+        self.write(ask, user)
+        names = self.add()
+        told = self.rescind("request", "answer", "--json")
+        first, second = (answered(told, [name]) for name in names)
         return first, second
 
-    def _work(self) -> Result:
-        return self.rescind("requests", "run", "requests", "--run", RUN, "--audits", "none")
+    def add(self) -> list[str]:
+        """Put the files into the ledger; return the ids of their requests."""
+        told = self.rescind("request", "add", "--folder", REQUESTS)
+        must(told)
+        return [line.split()[0] for line in told.stdout.splitlines()]
 
-    def _write(self, ask: Ask, user: str) -> str:
-        if ask.kind in ("unshare", "readmit"):
+    def write(self, ask: Ask, user: str) -> None:
+        """Write the file of a request."""
+        if ask.kind == "readmit":
             raise NotOffered
-        request: dict[str, Any]
-        if ask.kind == "leave":
-            request = {"withdraw": user}
-        else:
-            request = {"erase": {"user": user, "items": [*ask.items[user]]}}
+        request: dict[str, Any] = {"kind": ask.kind.split()[0], "user": user}
+        if ask.kind not in ("leave", "erase all", "unshare"):
+            request["items"] = [*ask.items[user]]
         self._files += 1
-        name = f"request-{self._files}"
-        Path("requests").mkdir(exist_ok=True)
-        Path(f"requests/{name}.json").write_text(json.dumps(request))
-        return name
-
-    def _reply(self, told: Result, name: str) -> Reply:
-        if told.exception is not None and not isinstance(told.exception, SystemExit):
-            return reply_of(told, "")
-        place = Path("requests/answered") / name
-        if (Path("requests") / f"{name}.json").exists():
-            return Reply(told.exit_code, "REFUSED")
-        about = json.loads((place / "about.json").read_text())
-        receipts = tuple(read_receipt(path) for path in receipts_below(place))
-        if about.get("same_as"):
-            outcome = "REPEATED"
-        elif about.get("no_receipt"):
-            outcome = "ALREADY_GONE"
-        elif about.get("before"):
-            outcome = "REPEATED"
-        else:
-            outcome = "ROWS_ONLY" if about.get("only_rows") else "ERASED"
-        return Reply(told.exit_code, outcome, receipts=receipts)
-
-    def _worst(self, replies: list[Reply]) -> Reply:
-        """Return one reply for requests that came together."""
-        if len({one.outcome for one in replies}) > 1:
-            raise AssertionError(f"they came to different ends: {replies}")
-        both = tuple(receipt for one in replies for receipt in one.receipts)
-        return Reply(replies[0].code, replies[0].outcome, replies[0].problem, both)
-
-
-class ByRows(ByForget):
-    """`rescind data erase`: the rows of imported data, whoever learnt from them."""
-
-    name = "rows"
-
-    def ask(self, ask: Ask, last: bool = True) -> Reply:
-        if not last and ask.kind in ("leave", "readmit"):
-            return super().ask(ask, last)
-        if ask.kind in ("leave", "unshare", "readmit"):
-            raise NotOffered
-        if len({ask.items[user] for user in ask.users}) > 1 and ask.kind != "erase all":
-            raise NotOffered  # one command names the same items of all
-        words: list[object] = [word for user in ask.users for word in ("--user", user)]
-        if ask.kind != "erase all":
-            words += [word for item in ask.items[ask.users[0]] for word in ("--item", item)]
-        before = receipts_below(Path())
-        told = self.rescind("data", "erase", "shop", *words, "--yes")
-        made = sorted(set(receipts_below(Path())) - set(before))
-        receipts = tuple(read_receipt(path) for path in made)
-        return reply_of(told, "ROWS_ONLY" if made else "REPEATED", receipts)
+        REQUESTS.mkdir(exist_ok=True)
+        (REQUESTS / f"request-{self._files:03}.json").write_text(json.dumps(request))

@@ -312,7 +312,7 @@ def test_a_deadline_that_the_law_does_not_allow_is_written_with_a_warning(tmp_pa
     name, due = body["request_id"], datetime.fromisoformat(body["expected_by"])
     careful = []
     for days in (14, 14, 60):
-        words = ["requests", "extend", name, "--days", str(days), "--reason", "many requests"]
+        words = ["request", "extend", name, "--days", str(days), "--reason", "many requests"]
         said = CliRunner().invoke(app, [*words, "--state", str(tmp_path / "state")])
         assert said.exit_code == 0, said.output
         due += timedelta(days=days)

@@ -39,8 +39,8 @@ def asking(state: Path) -> list[list[object]]:
         ["backup", state, state.parent / "new.db"],
         ["restore", state, "--yes"],
         ["restore", state, "--from", backup, "--yes"],
-        ["requests", "--state", state],
-        ["requests", "extend", "X", "--days", 1, "--reason", "why", "--state", state],
+        ["request", "list", "--state", state],
+        ["request", "extend", "X", "--days", 1, "--reason", "why", "--state", state],
         ["tokens", "make", "read", "--state", state],
         ["tokens", "list", "--state", state],
         ["tokens", "revoke", "X", "--state", state],
@@ -105,7 +105,7 @@ def test_a_new_folder_and_a_lost_ledger_still_work(elsewhere: Path) -> None:
     """Control: where no ledger is in PostgreSQL nothing is refused."""
     assert invoked(*asking(elsewhere)[3]).exit_code == 0
     opened(elsewhere).close()
-    fine = invoked("requests", "--state", elsewhere)
+    fine = invoked("request", "list", "--state", elsewhere)
     assert fine.output == "no open requests.\n"
     assert not (elsewhere / NOTE).exists()
 

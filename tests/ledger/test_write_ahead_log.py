@@ -57,7 +57,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 def look(state: Path) -> None:
     """Read the ledger in another process, as an operator does beside a service."""
-    words = [sys.executable, "-m", "rescind.cli", "requests", "--state", str(state)]
+    words = [sys.executable, "-m", "rescind.cli", "request", "list", "--state", str(state)]
     looked = subprocess.run(words, check=False, capture_output=True, text=True, timeout=60)
     assert looked.returncode == 0, looked.stderr
 

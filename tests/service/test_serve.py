@@ -121,7 +121,7 @@ def rescind(*words: str, state: Path) -> subprocess.CompletedProcess[str]:
     [
         (["tokens", "list"], "tokens"),
         (["tokens", "revoke", "0" * 32], "tokens"),
-        (["requests", "extend", "0" * 32, "--days=1", "--reason=x"], "extend"),
+        (["request", "extend", "0" * 32, "--days=1", "--reason=x"], "extend"),
     ],
 )
 def test_a_command_without_a_token_names_the_scope_that_it_needs(
@@ -165,7 +165,7 @@ def test_a_real_process_is_filled_signs_in_and_ends_in_order(tmp_path: Path, end
         )
         assert json.load(urlopen(asked, timeout=30))["counts"]["lenders"] > 0
         assert json.load(urlopen(f"{base}/readyz", timeout=30))["ready"] is True
-        served = rescind("requests", "extend", "0" * 32, "--days=1", "--reason=x", state=state)
+        served = rescind("request", "extend", "0" * 32, "--days=1", "--reason=x", state=state)
         assert served.returncode == 2
         assert "is served now" in served.stderr
         assert "--url ADDRESS, where it is served" in served.stderr
@@ -178,7 +178,7 @@ def test_a_real_process_is_filled_signs_in_and_ends_in_order(tmp_path: Path, end
         assert "everything that was acknowledged is on the disk" in rest
     finally:
         process.kill()
-    assert "no open requests" in rescind("requests", state=state).stdout
+    assert "no open requests" in rescind("request", "list", state=state).stdout
     made = rescind("tokens", "make", "read", "--name=cron", state=state)
     assert len(made.stdout.strip()) > 40
     (name,) = re.findall(

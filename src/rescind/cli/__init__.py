@@ -25,6 +25,7 @@ from rescind.cli import (
     leak,
     life,
     log,
+    night,
     recommend,
     release,
     reproduce,
@@ -52,6 +53,7 @@ from rescind.cli.help_text import (
 )
 from rescind.cli.other_words import Commands, Verify
 from rescind.cli.stopping import INTERRUPTED, code_of, heeding_sigterm
+from rescind.core.home import HOME
 from rescind.errors import RescindError, how_to_install
 
 EVERY_LINE = "RESCIND_TRACEBACK"
@@ -86,6 +88,7 @@ app.command("witness", rich_help_panel=FORGET)(witness.command)
 app.add_typer(flower.app, name="flower", rich_help_panel=DEPLOY)
 app.command("serve", rich_help_panel=DEPLOY)(serve.command)
 app.add_typer(request.app, name="request", rich_help_panel=FORGET)
+app.command("night", rich_help_panel=DEPLOY)(night.command)
 app.add_typer(tokens.app, name="tokens", rich_help_panel=DEPLOY)
 app.command("export", rich_help_panel=DEPLOY)(export.command)
 app.add_typer(keys.app, name="keys", rich_help_panel=DEPLOY)
@@ -105,18 +108,37 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _home(folder: str | None) -> None:
+    if folder:
+        os.environ[HOME] = folder
+
+
 @app.callback()
 def options(
     version: Annotated[
         bool, Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
+    home: Annotated[
+        str | None,
+        Option(metavar="DIR", callback=_home, help="The home: ledger, keys, data (RESCIND_HOME)."),
+    ] = None,
 ) -> None:
     """Define options of every command."""
 
 
 def _ask() -> None:
     """Read the command line and carry it out."""
-    once(flow(typer.main.get_command(_with_only(sys.argv[1:2]))))(prog_name="rescind")
+    once(flow(typer.main.get_command(_with_only(_command()))))(prog_name="rescind")
+
+
+def _command() -> list[str]:
+    """Return the first word after `--home DIR`."""
+    words = sys.argv[1:]
+    if words[:1] == ["--home"]:
+        words = words[2:]
+    elif words and words[0].startswith("--home="):
+        words = words[1:]
+    return words[:1]
 
 
 def _with_only(words: list[str]) -> typer.Typer:

@@ -100,6 +100,7 @@ def examine() -> dict[str, Any]:
     import platform
 
     from rescind import __version__
+    from rescind.core.home import home
     from rescind.data.obtain import cache_folder, data_folder
 
     def version(name: str) -> str | None:
@@ -125,6 +126,7 @@ def examine() -> dict[str, Any]:
         "hardware": _hardware() if packages["torch"] else {},
         "RESCIND_DATA": None if place is None else str(place),
         "cache": str(cache_folder()),
+        "home": str(home()) if home().is_dir() else None,
         "datasets": _datasets(),
     }
 
@@ -162,6 +164,7 @@ def _print(facts: dict[str, Any]) -> None:
     typer.echo(f"  to add an extra: {how_to_install('EXTRA')}")
     if hardware := facts["hardware"]:
         typer.echo(f"  hardware: {hardware['cores']} cores, GPU {hardware['gpu'] or 'none'}")
+    typer.echo(f"  home: {facts['home'] or 'none yet (--home, RESCIND_HOME)'}")
     typer.echo(f"  data: RESCIND_DATA={facts['RESCIND_DATA'] or 'not set'}, cache {facts['cache']}")
     for name, source in facts["datasets"].items():
         typer.echo(f"    {name}: {source or f'not available (rescind data get {name})'}")

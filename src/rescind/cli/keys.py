@@ -18,7 +18,7 @@ app = typer.Typer(
 
 @app.command()
 def show() -> None:
-    """Print the public key that signs receipts, and the folder of keys.
+    """Print the public key that signs receipts, and where the keys of this home are.
 
     Example: rescind keys show
     """

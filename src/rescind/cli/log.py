@@ -18,7 +18,7 @@ app = typer.Typer(
     help="Keep a log of receipts that others can check and cosign.", no_args_is_help=True
 )
 Log = Annotated[
-    Path | None, Option("--log", help="The folder of the log. Default: log/ beside your keys.")
+    Path | None, Option("--log", help="The folder of the log. Default: keys/log of the home.")
 ]
 ReceiptFile = Annotated[Path, Argument(help="The file receipt.json.")]
 

@@ -10,6 +10,7 @@ import typer
 from typer import Argument, Option
 
 from rescind.cli.options import Json
+from rescind.cli.service_requests import Database, State, Url, extend_at, list_open
 
 if TYPE_CHECKING:
     from rescind.home import Ledger, Request
@@ -118,10 +119,14 @@ def answer(
 
     with Ledger.open() as ledger:
         todo = ids or [one.id for one in ledger.requests(open_only=True)][:most]
-        done = [answer_one(ledger, name, typer.echo) for name in todo]
+        done = [answer_one(ledger, name, _say) for name in todo]
         left = ledger.requests(open_only=True)
     tell(done, as_json)
     raise typer.Exit(code_of(left))
+
+
+def _say(line: str) -> None:
+    typer.echo(line, err=True)  # what is printed may be JSON
 
 
 def code_of(left: list[Request]) -> int:
@@ -148,9 +153,17 @@ def tell(done: list[Request], as_json: bool) -> None:
 @app.command("list")
 def list_requests(
     open_only: Annotated[bool, Option("--open", help="Only those that are not answered.")] = False,
+    state: State = None,
+    database: Database = None,
     as_json: Json = False,
 ) -> None:
-    """List requests, those that are due first. Nobody is named: the ledger keeps digests."""
+    """List requests, those that are due first. Nobody is named: the ledger keeps digests.
+
+    With --state or --database: the open ones of a service.
+    """
+    if state is not None or database is not None:
+        list_open(state, database, as_json)
+        return
     found = _there().requests(open_only)
     if as_json:
         typer.echo(json.dumps([one.facts() for one in found], indent=1))
@@ -202,8 +215,17 @@ def extend(
     name: Id,
     days: Annotated[int, Option(min=1, help="So many days more.")],
     reason: Annotated[str, Option(help="Why, for the person who asked.")],
+    url: Url = None,
+    state: State = None,
+    database: Database = None,
 ) -> None:
-    """Give a request more time, at most three months in all. Tell the person yourself."""
+    """Give a request more time, at most three months in all. Tell the person yourself.
+
+    With --url, --state or --database: a request to a service.
+    """
+    if url is not None or state is not None or database is not None:
+        extend_at(name, days, reason, state, database, url)
+        return
     from datetime import UTC, datetime, timedelta
 
     from rescind.home.request import times_of

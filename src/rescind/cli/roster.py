@@ -19,7 +19,7 @@ app = typer.Typer(
 )
 Folder = Annotated[Path, Argument(metavar="PUBLIC", help="The folder of the roster.")]
 Log = Annotated[
-    Path | None, Option("--log", help="The folder of the log. Default: log/ beside your keys.")
+    Path | None, Option("--log", help="The folder of the log. Default: keys/log of the home.")
 ]
 
 NO_LINE = (

@@ -22,13 +22,20 @@ if TYPE_CHECKING:
     from rescind.receipts.receipt import Receipt
     from rescind.receipts.verify import Check, Verification
 
+RECEIPT, EXACT, KEY, PROOF = (
+    "receipt.json", "request.json", "receipt.key", "receipt.tlog-proof",
+)  # fmt: skip
+"""Files in the .zip of an answer."""
+MOST = 1 << 27
+"""Bytes of one of them: a request may list all that somebody had."""
 _PROOF = "Give with --proof the path of the .tlog-proof that came with the receipt"
 _EVENT_KEY = "The key of the receipt (receipt.key), which opens its exact numbers."
 
 
 def command(
     receipt: Annotated[
-        Path | None, Argument(help="The file receipt.json, or a folder of receipts to compare.")
+        Path | None,
+        Argument(help="ANSWER.zip as it was sent, a receipt.json, or a folder to compare."),
     ] = None,
     key: Annotated[
         list[str] | None,
@@ -97,14 +104,20 @@ def command(
 ) -> None:
     """Print whether a receipt is VALID or NOT VALID, and why. Needs no network and no server.
 
+    The .zip of an answer is checked with all that is in it: request, key, and place in the log.
+
     Exit code 0: valid, 1: not valid, 2: a file or key could not be read.
 
-    Example: rescind verify receipt.json
+    Examples: rescind verify ANSWER.zip; rescind verify receipt.json
     """
     from rescind.errors import ConfigError
     from rescind.receipts.verify import verify
 
-    named = receipt
+    named = shown_as = receipt
+    if receipt is not None and (members := _unpacked(receipt)):
+        named = receipt = members[RECEIPT]
+        event, event_key = event or members.get(EXACT), event_key or members.get(KEY)
+        proof = proof or _provable(members.get(PROOF), log_key)
     if run is not None:
         receipt = receipt or _receipt_of(run)
     if receipt is None:
@@ -141,8 +154,50 @@ def command(
     if as_json:
         typer.echo(json.dumps(plain(found), indent=2))
     else:
-        _print(found, receipt, secret, has_part=part is not None)
+        _print(found, shown_as or receipt, secret, has_part=part is not None)
     raise typer.Exit(0 if found.valid else 1)
+
+
+def _unpacked(path: Path) -> dict[str, Path]:
+    """Return the files of an answer, unpacked for as long as the command; {} if it is none."""
+    import tempfile
+    import zipfile
+
+    from click import get_current_context
+
+    from rescind.errors import DataError
+
+    if path.is_dir() or not zipfile.is_zipfile(path):
+        return {}
+    unpacked = tempfile.TemporaryDirectory()
+    get_current_context().call_on_close(unpacked.cleanup)
+    folder = Path(unpacked.name)
+    with zipfile.ZipFile(path) as packed:
+        members = [one for one in packed.infolist() if one.filename in (RECEIPT, EXACT, KEY, PROOF)]
+        if RECEIPT not in {one.filename for one in members}:
+            raise DataError(f"{path} has no {RECEIPT}. Give the .zip of an answer as it was sent.")
+        if any(one.file_size > MOST for one in members):
+            raise DataError(f"{path} has a file of more than {MOST:,} bytes: it is no answer.")
+        for one in members:
+            (folder / one.filename).write_bytes(packed.read(one))
+            (folder / one.filename).chmod(0o600)
+    return {one.filename: folder / one.filename for one in members}
+
+
+def _provable(proof: Path | None, log_key: str | None) -> Path | None:
+    """Return the proof of an answer, if the log's key was given or is one's own; else say so."""
+    from rescind.errors import RescindError
+    from rescind.proof.notes import Proof
+    from rescind.receipts.log import own_key_under
+
+    if proof is None or log_key is not None:
+        return proof
+    try:
+        own_key_under(Proof.parse(proof.read_text(encoding="utf-8")).note)
+    except (RescindError, UnicodeDecodeError):
+        typer.echo("Its place in the log was not checked: give the log's key, --log-key.", err=True)
+        return None
+    return proof
 
 
 def _receipt_of(run: Path) -> Path:

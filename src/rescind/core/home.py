@@ -13,12 +13,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-LEDGER = "ledger.db"
+LEDGER, HOME = "ledger.db", "RESCIND_HOME"
 
 
 def home() -> Path:
     """Return the home: RESCIND_HOME, or rescind/ in the user's data folder."""
-    named = os.environ.get("RESCIND_HOME")
+    named = os.environ.get(HOME)
     if named:
         return Path(named).expanduser()
     # The XDG specification says that a relative path is ignored.

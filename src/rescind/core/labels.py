@@ -226,7 +226,7 @@ def _find(name: str, known: dict[str, int], size: int, kind: str, alike: Alike) 
     if not known:
         raise DataError(f"there is no {kind} '{name}': {kind}s are numbered 0 to {size - 1} here.")
     if "," in name and any(one.strip() in known for one in name.split(",")):
-        option = {"item": "--item", "user": "--withdraw"}[kind]
+        option = f"--{kind}"
         raise DataError(
             f"'{name}' names several {kind}s. Give them one by one: {option} A {option} B."
         )

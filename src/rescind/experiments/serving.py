@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -13,7 +14,7 @@ from torch import Tensor
 from rescind.audits.case import TopLists, listed, lists
 from rescind.core.cohort import Cohort, Lot
 from rescind.core.federation import Federation
-from rescind.core.files import make_folder, write_atomically
+from rescind.core.files import write_atomically
 from rescind.core.params import Params
 from rescind.core.tasks.metrics import Scores
 from rescind.errors import ConfigError
@@ -48,24 +49,39 @@ class PopularLists(TopLists):
 
 
 def export(fed: Federation, folder: Path, k: int) -> Exported:
-    """Write both tables, each at once: a reader sees the old one or the new one.
+    """Write both tables, each at once: a reader sees the old one or the new one."""
+    found = tables(fed, k)
+    for name, columns in found.items():
+        write_table(folder / f"{name}.parquet", columns)
+    near = found.get(Path(NEAR).stem, {"item": np.array([])})
+    return Exported(int(fed.world.members.sum()), len(np.unique(near["item"])))
+
+
+def tables(
+    fed: Federation, k: int, hidden: Collection[str] = ()
+) -> dict[str, dict[str, np.ndarray]]:
+    """Return the lists of users, and the neighbours of items if the model has weights.
 
     Users who left, and items that only they had, keep a number in the model. No table has them.
+    hidden: items that are in no list, by original id
     """
     if fed.world.task == "nodes":
         raise ConfigError("this run classifies nodes; lists are for runs that rank items.")
     if k < 1:
         raise ConfigError(f"k must be at least 1, got {k}.")
-    make_folder(folder)
-    users = _write_lists(fed, folder / TOP, k)
-    return Exported(users, _write_neighbours(fed, folder / NEAR, k))
+    out = {i for i, name in enumerate(fed.labels.items) if name in hidden} if hidden else set()
+    gone = tuple(sorted(out | {*fed.labels.removed_items}))
+    found = {Path(TOP).stem: _lists(fed, k, gone)}
+    if near := _neighbours(fed, k, gone):
+        found[Path(NEAR).stem] = near
+    return found
 
 
-def _write_lists(fed: Federation, path: Path, k: int) -> int:
+def _lists(fed: Federation, k: int, gone: tuple[int, ...]) -> dict[str, np.ndarray]:
     ids = fed.world.members.nonzero().squeeze(1).cpu()
     names, items = np.array(fed.labels.users), np.array(fed.labels.items)
     columns: dict[str, list[np.ndarray]] = {"user": [], "rank": [], "item": []}
-    clients, gone = fed.world.sizes.clients, fed.labels.removed_items
+    clients = fed.world.sizes.clients
     has_data, owners = fed.world.available.cpu(), fed.popularity().double()
     popular = PopularLists(clients, k, mask=("had",), without=gone, owners=owners)
     for begin in range(0, len(ids), AT_ONCE):
@@ -78,15 +94,14 @@ def _write_lists(fed: Federation, path: Path, k: int) -> int:
         columns["user"].append(names[part[row].numpy()])
         columns["rank"].append(rank.numpy().astype(np.int16) + 1)
         columns["item"].append(items[top[row, rank].numpy()])
-    _write(path, {name: np.concatenate(parts) for name, parts in columns.items()})
-    return len(ids)
+    return {name: np.concatenate(parts) for name, parts in columns.items()}
 
 
-def _write_neighbours(fed: Federation, path: Path, k: int) -> int:
-    """Write the k heaviest neighbours of each item, if the model has weights between items."""
+def _neighbours(fed: Federation, k: int, gone: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """Return the k heaviest neighbours of each item; {} if the model has no such weights."""
     public, items = fed.now.state.public, np.array(fed.labels.items)
     there = torch.ones(len(items), dtype=torch.bool)
-    there[list(fed.labels.removed_items)] = False
+    there[list(gone)] = False
     if isinstance(fed.method.model, LocalWeights):
         near, weight = public["neighbour"].cpu().long(), public["weight"].cpu().double()
         weight = weight.masked_fill((near < 0) | ~there[near], -torch.inf)
@@ -98,19 +113,18 @@ def _write_neighbours(fed: Federation, path: Path, k: int) -> int:
         each = each.masked_fill(~there, -torch.inf)
         weight, near = each.topk(min(k, each.shape[1]), dim=1)
     else:
-        return 0
+        return {}
     item, rank = ((weight > 0) & there.unsqueeze(1)).nonzero(as_tuple=True)
-    columns = {
+    return {
         "item": items[item.numpy()],
         "rank": rank.numpy().astype(np.int16) + 1,
         "neighbour": items[near[item, rank].numpy()],
         "weight": weight[item, rank].float().numpy(),
     }
-    _write(path, columns)
-    return len(np.unique(item.numpy()))
 
 
-def _write(path: Path, columns: dict[str, np.ndarray]) -> None:
+def write_table(path: Path, columns: Mapping[str, np.ndarray]) -> None:
+    """Write a table as Parquet, at once."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

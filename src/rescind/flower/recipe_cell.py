@@ -60,8 +60,8 @@ def _check_stream(cell: Cell) -> None:
     method = cell.method
     if cell.sharing is not None or cell.forget is not None:
         raise ConfigError(
-            "[sharing] and [forget] are not allowed in a stream of blocks. Remove them; make "
-            "requests with --withdraw or --erase."
+            "[sharing] and [forget] are not allowed in a stream of blocks. Remove them; requests "
+            "come with rescind request add."
         )
     for field, allowed in (("carry", "best"), ("reset_private", False), ("mask", "block")):
         value = getattr(method, field, allowed)

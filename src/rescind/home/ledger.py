@@ -160,7 +160,8 @@ class Ledger:
     def words(self, asked: Request) -> str:
         """Return a digest of what is asked, by which it is known again."""
         records = [(u, None if i is None else sorted(i)) for u, i in sorted(asked.records.items())]
-        return keyed_digest(self.key, asked.dataset, asked.kind, json.dumps(records))
+        named = json.dumps(records) if records else asked.source  # a file that cannot be read
+        return keyed_digest(self.key, asked.dataset, asked.kind, named)
 
     def who(self, dataset: str, user: str) -> str:
         """Return the digest of a person, for a dataset."""
@@ -245,8 +246,17 @@ class Ledger:
 
     def steps(self, request: Request) -> dict[str, dict[str, Any]]:
         """Return what is done of a request, by step, with the facts that later steps need."""
-        rows = self._rows("SELECT name, sealed FROM step WHERE request = ?", request.id)
-        return {name: self._facts(sealed) for name, sealed in rows}
+        return self.journal(request.id)
+
+    def journal(self, name: str) -> dict[str, dict[str, Any]]:
+        """Return the steps that are written down under a name, of a request or of a night."""
+        rows = self._rows("SELECT name, sealed FROM step WHERE request = ?", name)
+        return {step: self._facts(sealed) for step, sealed in rows}
+
+    def journals(self, beginning: str) -> list[str]:
+        """Return the names of journals that begin with a word."""
+        found = self._rows("SELECT DISTINCT request FROM step ORDER BY 1")
+        return [name for (name,) in found if name.startswith(beginning)]
 
     def _facts(self, sealed: str | None) -> dict[str, Any]:
         facts: dict[str, Any] = json.loads(decrypt(sealed, self.key)) if sealed else {}
@@ -254,9 +264,13 @@ class Ledger:
 
     def done(self, request: Request, name: str, facts: Mapping[str, Any] | None = None) -> None:
         """Write down that a step is done, or a part of it: then the name has more words."""
-        sealed = encrypt(json.dumps(facts or {}).encode(), self.key)
+        self.note(request.id, name, facts)
+
+    def note(self, journal: str, name: str, facts: Mapping[str, Any] | None = None) -> None:
+        """Write a step into a journal."""
+        sealed = encrypt(json.dumps(facts).encode(), self.key) if facts else None
         with self.writing() as run:
-            row = (request.id, name, _text(_now()), sealed)
+            row = (journal, name, _text(_now()), sealed)
             run("INSERT OR REPLACE INTO step VALUES (?, ?, ?, ?)", row)
 
     # Departures

@@ -12,6 +12,8 @@ from rescind.errors import RescindError
 
 KINDS = ("leave", "erase", "unshare", "nodes", "edges", "labels")
 """What can be asked. The last three name parts of a graph, by the numbers of nodes."""
+UNREAD = "unread"
+"""The kind of what came and cannot be read as a request."""
 STEPS = ("asked", "hidden", "unlearnt", "purged", "checked", "signed", "logged")
 """What answers a request, in this order; each is done once and can be begun again."""
 ERASED, ROWS_ONLY, REPEATED = "ERASED", "ROWS_ONLY", "REPEATED"

@@ -2,7 +2,7 @@
 
 A class is found by its name in modules of this process that define a method, then in installed
 packages (entry point group `rescind.methods`), then in files that this user has run before (their
-paths are in `methods.txt` in the folder of keys).
+paths are in `methods.txt` in the keys of the home).
 
 A saved run has the name of its method and the digest of its file, never code: nothing that came
 with a run is executed. It is opened with the file of that digest alone (`made_by`), because two

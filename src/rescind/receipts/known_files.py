@@ -13,38 +13,20 @@ MARK = b"\xef\xbb\xbf"
 """What editors of Windows put at the start of a text in UTF-8."""
 NO_OPTION = ""
 """The receipt itself is given without an option."""
-SAYS = {
-    NO_OPTION: "this is a receipt: give it by itself, without an option",
-    "--event": "this is a request: give it with --event, and its key with --event-key",
-    "--acknowledgement": (
-        "this is the acknowledgement of a service (rescind serve): give it with --acknowledgement"
-    ),
-    "--part": "this is one user's part of a request: give it with --part",
-    "--event-key": (
-        "these are 64 digits, as in the key of a receipt (the file receipt.key): give it with "
-        "--event-key. If it is the operator's public key, write ed25519: before it"
-    ),
-    "--proof": "this is the proof of a place in the log: give it with --proof",
-    "--key": "this is a key that signs receipts: give it with --key",
-    "--log-key": (
-        "this is the key of a log, which signs no receipts: give it with --log-key, beside the "
-        "proof (--proof), and with --key the signer's, signing.pub"
-    ),
-    "--witness": "this is the key of a witness: give it with --witness, beside the proof (--proof)",
-    "page": "this is a page for reading, and it is not signed: give receipt.json",
-    "rotation": "this is the statement of a new key: rescind keys check reads it",
+KINDS = {
+    NO_OPTION: "a receipt",
+    "--event": "a request (request.json)",
+    "--acknowledgement": "the acknowledgement of a service",
+    "--part": "one user's part of a request",
+    "--event-key": "the key of a receipt (receipt.key), or digits that lack ed25519: before them",
+    "--proof": "the proof of a place in the log (.tlog-proof)",
+    "--key": "a key that signs receipts (signing.pub)",
+    "--log-key": "the key of a log, which signs no receipts",
+    "--witness": "the key of a witness",
+    "page": "a page for reading, which is not signed: give receipt.json",
+    "rotation": "the statement of a new key: rescind keys check reads it",
 }
 """What a file is, by the option of `rescind verify` that takes it."""
-
-INSTEAD = {
-    "--proof": "--proof takes the .tlog-proof that came with it",
-    "--event": "--event takes the request (request.json)",
-    "--acknowledgement": "--acknowledgement takes the answer of the service to your request",
-    "--part": "--part takes one user's part of a request",
-    "--event-key": "--event-key takes the key that came with it (receipt.key)",
-    "--key": "--key takes the operator's public key (signing.pub)",
-}
-"""What to give in place of a receipt: who gives it to an option mostly gave it by itself, too."""
 
 
 def told_otherwise(data: bytes, option: str) -> str:
@@ -52,8 +34,9 @@ def told_otherwise(data: bytes, option: str) -> str:
     found = _option_of(data.removeprefix(MARK))
     if found is None or found == option:
         return ""
-    instead = f"; {INSTEAD[option]}" if found == NO_OPTION and option in INSTEAD else ""
-    return f"{SAYS[found]}{instead}"
+    told = f"this is {KINDS[found]}"
+    told += f": give it with {found}" if found.startswith("--") else ""
+    return f"{told}; {option} takes {KINDS[option]}" if option and found == NO_OPTION else told
 
 
 def _option_of(data: bytes) -> str | None:

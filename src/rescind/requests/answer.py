@@ -55,7 +55,7 @@ def answer(ledger: Ledger, name: str, progress: Progress = lambda _: None) -> Re
     """Answer a request; after a crash, call it again. A refusal is an outcome, not an error."""
     with locked(ledger.file.parent, PATIENCE):
         request = ledger.request(name)
-        if not request.open:
+        if not request.open or not request.records:  # the latter: a file that cannot be read
             return request
         if any(copy.kind == "silos" for copy in ledger.copies(request.dataset)):
             return ledger.end(request, WAITING, reason="Silos answer it: rescind flower run.")

@@ -14,7 +14,9 @@ from typing import Any
 
 from rescind.core.files import write_atomically
 from rescind.core.home import home
-from rescind.home import Request
+from rescind.home import Ledger, Request
+from rescind.proof.log_folder import RECEIPT as LOGGED
+from rescind.proof.log_folder import LogFolder, entry_of
 from rescind.receipts.page import page
 from rescind.receipts.receipt import parse
 
@@ -51,6 +53,18 @@ def write_again(folder: Path, body: bytes, proof: str) -> None:
         (PAGE, page(parse(body)).encode()),
     ):
         write_atomically(folder / name, data)
+
+
+def prove_again(ledger: Ledger, log: LogFolder) -> int:
+    """Put the newest proofs, with what witnesses signed, into papers not sent yet; count them."""
+    papers = sorted((home() / "answers").glob("*.zip"))
+    for path in papers:
+        with zipfile.ZipFile(path) as packed:
+            files = {name: packed.read(name) for name in packed.namelist()}
+        proof = str(log.proof(entry_of(LOGGED, files[RECEIPT])))
+        ledger.keep_receipt(ledger.request(path.stem), files[RECEIPT], proof)
+        write_atomically(path, bundle({**files, PROOF: proof.encode()}), private=True)
+    return len(papers)
 
 
 def bundle(files: Mapping[str, bytes]) -> bytes:

@@ -86,7 +86,7 @@ def _by_user(pairs: Iterable[tuple[str, str | None]]) -> Records:
 
 def in_file(path: Path) -> Words:
     """Read a JSON file with one request; its name is the case number, unless it has one."""
-    if path.suffix != ".json":
+    if path.suffix != ".json" or path.is_dir():
         raise DataError(f"{path}: a request ends in .json. Rename it, or move it away.")
     try:
         table = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_once)

@@ -66,7 +66,7 @@ def metrics(service: TheService) -> Response:
 def _of_the_ledger(service: Service) -> dict[str, Any]:
     """Return the numbers that the database is asked for.
 
-    Those of requests are told by `rescind requests run --metrics`, too, under the same names.
+    Those of a home: rescind night --status --json.
     """
     ledger, now = service.ledger, service.ledger.clock()
     counts: dict[str, Any] = ledger.reading.overview()

@@ -1,0 +1,1 @@
+"""The night of a shop: new rows, requests, learning, lists and witnesses, killed at any moment."""
