@@ -57,7 +57,10 @@ NEVER = {
     "erase some": (),
     "unshare": ("rows deleted",),
     "rows only": (
-        "model saved", "facts of the run", "made with the records", "copy knows its receipt",
+        "model saved",
+        "facts of the run",
+        "made with the records",
+        "copy knows its receipt",
     ),
 }
 """Points that an answer of this kind does not pass."""

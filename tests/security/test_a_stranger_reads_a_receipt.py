@@ -15,16 +15,16 @@ from rescind.core import params
 from rescind.core.federation import Federation
 from rescind.core.records import Withdraw
 from rescind.errors import DataError
-from rescind.receipts.claims import AFTER, sum_digest
 from rescind.forgetting.forget import forget
 from rescind.forgetting.purge import inventory
-from rescind.receipts.receipt import Done, Receipt, canonical, issue, opened, signed_bytes, write
-from rescind.privacy.sealing import band, decrypt, encrypt, fits, run_key
-from rescind.receipts.verify import verify, verify_all
 from rescind.methods.additive.gram import Gram
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
 from rescind.privacy import keys
+from rescind.privacy.sealing import band, decrypt, encrypt, fits, run_key
+from rescind.receipts.claims import AFTER, sum_digest
+from rescind.receipts.receipt import Done, Receipt, canonical, issue, opened, signed_bytes, write
+from rescind.receipts.verify import verify, verify_all
 from worlds import tiny_holdings
 
 DONE = Done({"name": "FedAvg"}, "Retrain", "L3", "", "", "", "", 0, 0, {}, 0.1)

@@ -38,7 +38,6 @@ from rescind.methods.additive.gram import Gram
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.methods.unlearning.retrain import Retrain
 from rescind.models.mf import MF
-from rescind.receipts.words import badges, level_says, sentences
 from worlds import lendable, tiny_holdings
 
 HERE = Path(__file__)

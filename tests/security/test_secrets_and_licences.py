@@ -13,8 +13,8 @@ import tomli_w
 
 from rescind.cli import main
 from rescind.cli.doctor import Licence, licences
-from rescind.privacy.sealing import run_key
 from rescind.privacy import keys
+from rescind.privacy.sealing import run_key
 
 TINY: dict[str, Any] = {
     "data": {"name": "synthetic", "users": 30, "items": 40, "interactions": 400},

@@ -18,6 +18,8 @@ from torch.testing import assert_close
 
 pytest.importorskip("flwr")
 
+from rescind.flower.silo.withheld import BY
+
 from flower.grids import FIRST, InMemory, silos_of
 from rescind.core.clock import Clock
 from rescind.core.federation import Federation
@@ -39,7 +41,6 @@ from rescind.flower.silo.minimums import FILE, check_difference
 from rescind.flower.silo.names import USER, Numbering, key_of
 from rescind.flower.silo.secure_sum import Masks
 from rescind.flower.silo.storage import Store, as_keys
-from rescind.flower.silo.withheld import BY
 from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.secure_aggregation import (
     KEYS,

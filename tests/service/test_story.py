@@ -8,15 +8,15 @@ import pytest
 
 from databases import POSTGRES
 from doors import House, opened
-from rescind.receipts.receipt import opened as exactly
-from rescind.receipts.receipt import parse
-from rescind.receipts.verify import verify
 from rescind.ledger.backup import back_up
 from rescind.ledger.fulfilment import Issue
 from rescind.ledger.options import Options
 from rescind.ledger.restore import restore
 from rescind.proof.log_folder import RECEIPT, entry_of
 from rescind.proof.notes import LOG, Key, Proof
+from rescind.receipts.receipt import opened as exactly
+from rescind.receipts.receipt import parse
+from rescind.receipts.verify import verify
 from rescind.service import chores, statuses
 from rescind.service.problems import Problem
 
