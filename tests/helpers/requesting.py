@@ -135,3 +135,10 @@ def elsewhere(monkeypatch: Any, folder: Path) -> Iterator[None]:
 def bytes_of_home() -> bytes:
     """Return all that is written in the home."""
     return b"\n".join(path.read_bytes() for path in home().rglob("*") if path.is_file())
+
+
+def erase_rows(data: str, user: str, items: Sequence[str] = ()) -> Request:
+    """Erase rows of somebody, or all of them, from imported data that no run learnt."""
+    with Ledger.open() as ledger:
+        (request,) = add_words(ledger, data, [Words("erase", {user: tuple(items) or None})])
+        return answer(ledger, request.id)

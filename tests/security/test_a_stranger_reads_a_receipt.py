@@ -249,7 +249,7 @@ def test_a_forged_receipt_of_any_name_is_found_in_a_folder(tmp_path):
     good = chained()
     forged = good.replace(b'"L3"', b'"L2"')
     (tmp_path / "first.json").write_bytes(good)
-    for name in ("run.json", "parts/7.json", "request.json", "log.jsonl", "receipt.request.json"):
+    for name in ("run.json", "parts/7.json", "request.json", "log.jsonl"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text('{"asked": "x", "verdict": "PASS"}')
     (tmp_path / "list.json").write_text("[1, 2]")

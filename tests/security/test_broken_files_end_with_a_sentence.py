@@ -209,7 +209,7 @@ BROKEN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("file", ["model/labels/*.json", "run.json", "withheld.json"])
+@pytest.mark.parametrize("file", ["model/labels/*.json", "run.json"])
 def test_a_run_with_a_broken_file_is_refused_in_words(ask, finished, tmp_path, file):
     run = tmp_path / "copy"
     shutil.copytree(finished, run)
@@ -217,7 +217,7 @@ def test_a_run_with_a_broken_file_is_refused_in_words(ask, finished, tmp_path, f
     named = path.stem
     for content in BROKEN:
         path.write_bytes(content)
-        refused(ask("forget", run, "--withdraw", "1", "--audits", "none"), named)
+        refused(ask("forget", run, "--user", "1"), named)
 
 
 @pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES, errno.ENOSPC])
@@ -232,19 +232,10 @@ def test_a_folder_that_cannot_be_written_to_is_named(ask, finished, tmp_path, mo
 
     monkeypatch.setattr(Path, "mkdir", refuses)
     refused(ask("run", "tiny.toml", "--out", "locked/out"), "locked")
+    monkeypatch.setenv("RESCIND_HOME", str(tmp_path / "locked" / "home"))
     run = tmp_path / "copy"
     shutil.copytree(finished, run)
-    forget = (
-        "forget",
-        run,
-        "--withdraw",
-        "1",
-        "--audits",
-        "none",
-        "--out",
-        tmp_path / "locked/new",
-    )
-    refused(ask(*forget), "locked")
+    refused(ask("forget", run, "--user", "1"), "locked")
     assert json.loads((run / "run.json").read_text())["model"], "the run is as it was"
 
 

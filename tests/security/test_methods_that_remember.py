@@ -30,7 +30,7 @@ from rescind.core.method import Unlearner
 from rescind.core.records import Erase
 from rescind.core.request import Request
 from rescind.core.state import Private
-from rescind.flower.server import receipts
+from rescind.flower.server import answering
 from rescind.forgetting import exactness
 from rescind.forgetting.forget import Evidence, forget
 from rescind.forgetting.pipeline import claimed_by, unlearn_and_purge
@@ -152,7 +152,7 @@ def said(evidence: Evidence) -> str:
 
 def blind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the guard away."""
-    for module in (exactness, receipts):
+    for module in (exactness, answering):
         monkeypatch.setattr(module, "claimed_by", lambda *_, **__: "")
 
 
@@ -196,12 +196,11 @@ def test_a_claim_that_is_checked_with_code_from_outside_stays_a_claim(by, tmp_pa
 def test_over_silos_code_from_outside_claims_too(tmp_path, monkeypatch):
     fed, event = remembering("a file", tmp_path)
     request = fed.request(event)
-    facts = receipts.facts_of(fed, request, unlearn_and_purge(fed, request))
-    assert facts["level"] == "L1"
-    assert HERE.name in facts[CLAIMED]
+    unlearner = unlearn_and_purge(fed, request).unlearner
+    level, code = answering.stated_level(fed, unlearner)
+    assert (level, HERE.name in code) == ("L1", True)
     blind(monkeypatch)
-    facts = receipts.facts_of(fed, request, unlearn_and_purge(fed, request))
-    assert (facts["level"], facts[CLAIMED]) == ("L3", "")
+    assert answering.stated_level(fed, unlearner) == ("L3", "")
 
 
 # -- what counts as code from outside --------------------------------------------------------------

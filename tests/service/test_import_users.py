@@ -17,7 +17,7 @@ import pytest
 import rescind as rs
 from authenticator import Authenticator
 from doors import House, opened
-from rescind.data.erasing import erase_imported
+from requesting import erase_rows
 from rescind.errors import ConfigError, DataError
 from rescind.ledger.book import Ledger
 from rescind.ledger.failpoints import VARIABLE
@@ -303,7 +303,7 @@ def test_an_import_goes_on_with_its_own_codes_and_data_only(tmp_path: Path, mine
     with pytest.raises(DataError, match="is not a file of codes"):
         start(state, users="mine", codes=mine)
     mine.write_text(kept)
-    erase_imported("mine", ["c0"], ["p0"])
+    erase_rows("mine", "c0", ["p0"])
     with pytest.raises(ConfigError, match=r"the data changed since.*To begin anew"):
         start(state, users="mine", codes=mine)
     assert mine.read_text() == kept
@@ -360,7 +360,7 @@ def test_what_stands_for_erased_ids_does_not_come(tmp_path: Path, mine: Path) ->
     path.write_text(path.read_text() + "gone,q1,Title of q1\ngone,q2,Title of q2\ngone,p0,\n")
     rs.import_file(path, "mine", replace=True)
     assert len(users_of("mine", mine, print).catalogue) == 11, "control"
-    erase_imported("mine", ["gone"])
+    erase_rows("mine", "gone")
     assert "(removed 9)" in rs.load("mine").items, "control: the places are there"
     said: list[str] = []
     alone = users_of("mine", mine, said.append)

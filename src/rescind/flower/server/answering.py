@@ -235,11 +235,10 @@ class Answering:
     ) -> Draft:
         """Return what the receipt will say. Nothing is audited here, so nothing else is shown."""
         event, after, cost = inner.event, done.fed, done.cost
-        exact = vouched(done.unlearner) and before.past is not None and before.past.base is None
-        code = claimed_by(before.method, done.unlearner)
+        level, code = stated_level(before, done.unlearner)
         stated = Done(
             method=to_table(after.method), unlearning=type(done.unlearner).__name__,
-            level="L3" if exact and not code else "L1",
+            level=level,
             world_before=before.world.digest(), world_after=after.world.digest(),
             model_before=params.digest(before.now.state.public),
             model_after=params.digest(after.now.state.public),
@@ -253,7 +252,7 @@ class Answering:
                 *([COUNTED] if isinstance(event, Withdraw) else ()),
                 *([KEPT] if isinstance(event, Unshare) else ()),
             ],
-            claims={**about_signer(), **({CLAIMED: code} if code and exact else {})},
+            claims={**about_signer(), **({CLAIMED: code} if code else {})},
             bound_claims={CASE: one_line(request.case, "the case")} if request.case else {},
             labels=labels_of(request, found, before.world.sizes.items),
             code=version_of(after.method),
@@ -311,3 +310,10 @@ def told(request: Request) -> dict[str, Any]:
     """Return what a request came to, for run.json: whoever gave the command reads it."""
     papers = papers_of(request.id)
     return {**request.facts(), "papers": str(papers) if papers.is_file() else ""}
+
+
+def stated_level(before: Federation, unlearner: Unlearner) -> tuple[str, str]:
+    """Return the level that may be stated, and the code from outside that alone claims more."""
+    exact = vouched(unlearner) and before.past is not None and before.past.base is None
+    code = claimed_by(before.method, unlearner) if exact else ""
+    return "L3" if exact and not code else "L1", code
