@@ -68,6 +68,7 @@ def test_no_key_is_printed_logged_or_left_outside_its_file(tmp_path, monkeypatch
     rescind("forget", "run", "--user", "1")
     (answer,) = (home / "answers").glob("*.zip")
     unpacked(answer.stem, tmp_path / "papers")
+    (tmp_path / "papers" / "receipt.key").chmod(0o600)
     papers = tmp_path / "papers"
     receipt, key = str(papers / "receipt.json"), str(papers / "receipt.key")
     rescind("verify", receipt)
