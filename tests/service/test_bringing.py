@@ -459,10 +459,10 @@ def test_what_stands_for_erased_ids_does_not_come(tmp_path: Path, mine: Path) ->
 
 
 def test_where_imports_were_looked_for_is_told(tmp_path: Path, mine: Path, monkeypatch) -> None:
-    with pytest.raises(ConfigError, match=r"'his' is not an imported dataset; .*Allowed: mine\."):
+    with pytest.raises(ConfigError, match=r"'his' is not an imported dataset in .*Allowed: mine\."):
         users_of("his", mine, print)
     monkeypatch.setenv("RESCIND_CACHE", str(tmp_path / "other"))
-    with pytest.raises(ConfigError, match=f"nothing is imported in {tmp_path}/other/imported"):
+    with pytest.raises(ConfigError, match=f"in {tmp_path}/other/imported; Allowed: nothing"):
         users_of("mine", mine, print)
 
 
