@@ -244,3 +244,10 @@ def recover(folder: Path) -> None:
         os.replace(old, folder)
     elif old.exists():
         shutil.rmtree(old, ignore_errors=True)
+
+
+def imported_dataset(data: Canonical, name: str, terms: str) -> Dataset:
+    """Return an import as a dataset."""
+    if data.users is None or "source_id" not in data.items:
+        raise DataError(f"imported dataset '{name}': its files are incomplete. Import it again.")
+    return data.dataset(name, data.users, data.column("split"), terms, source="imported")
