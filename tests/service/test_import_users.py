@@ -171,7 +171,7 @@ def test_the_table_that_was_imported_is_told_and_can_be_deleted(tmp_path: Path, 
     """Who leaves the service stays in it: the service keeps no id, and does not reach it."""
     state, place = tmp_path / "state", Path(where("mine", "imported") or "")
     first = start(state, users="mine", codes=mine)
-    assert (place / "about.json").is_file(), "control: the rows are there"
+    assert (place / "users.parquet").is_file(), "control: the rows are there"
     assert f"{place} still has these rows, and whoever leaves the service stays in it" in first
     shutil.rmtree(place)
     assert "it serves" in start(state)

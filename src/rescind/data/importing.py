@@ -5,7 +5,6 @@ Nothing is stored if a cell of the file is invalid, unless its row may be droppe
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -47,7 +46,7 @@ def imported_names() -> list[str]:
     for old in folder.glob(".old.*"):  # a command was killed while it replaced a dataset
         if not (there := folder / old.name.removeprefix(".old.")).exists():
             canonical.recover(there)
-    found = (path.parent.name for path in folder.glob("*/about.json"))
+    found = (path.parent.name for path in folder.glob(f"*/{canonical.USERS}"))
     return sorted(name for name in found if not name.startswith("."))
 
 
@@ -274,9 +273,9 @@ def load_imported(name: str) -> Dataset:
 
 def about_imported(name: str) -> dict[str, Any]:
     """Return the metadata stored at the import."""
-    path = imported_folder() / name / "about.json"
+    path = imported_folder() / name
     try:
-        about = json.loads(path.read_text(encoding="utf-8"))
+        about = canonical.read_about(path)
         size = {key: int(about["size"][key]) for key in ("users", "items", "rows")}
         words = {key: str(about[key]) for key in ("file", "terms", "digest")}
         later = {"appended": list(about.get("appended", ()))}
