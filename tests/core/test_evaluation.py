@@ -19,7 +19,7 @@ from rescind.core.model import TakenRows, summed_rows
 from rescind.core.table import Table
 from rescind.core.tasks.metrics import InParts, Ranking, top_k
 from rescind.errors import BoundaryError, DataError
-from rescind.experiments.learning_run import measured_users
+from rescind.experiments.validation import measured_users
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.bag import Bag
 from rescind.models.lightgcn import LightGCN

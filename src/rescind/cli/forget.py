@@ -142,7 +142,7 @@ def _of_graph(nodes: list[str] | None, edges: list[str] | None, labels: list[str
 def _drawn(run: Path | None, share: float) -> list[Words]:
     """Return a request of lenders who are drawn: they erase all that they lent, together."""
     from rescind.errors import ConfigError
-    from rescind.experiments.counterfactual import open_run
+    from rescind.experiments.open_run import open_run
     from rescind.requests.drawing import drawn
 
     if run is None:

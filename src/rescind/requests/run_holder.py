@@ -24,10 +24,8 @@ from rescind.core.records import Erase, Event, Records, Unshare, Withdraw
 from rescind.data.blocklist import Blocklist
 from rescind.errors import DataError
 from rescind.experiments.cell import FILTERS
-from rescind.experiments.counterfactual import open_run
-from rescind.experiments.learning_run import measured_users
-from rescind.experiments.stream_run import measured_again
-from rescind.experiments.validation import quality
+from rescind.experiments.open_run import open_run
+from rescind.experiments.validation import measured_users, quality
 from rescind.forgetting.forget import FEWEST, Evidence, forget
 from rescind.forgetting.parallel import one_thread
 from rescind.forgetting.purge import kept_list
@@ -236,6 +234,8 @@ def _facts(facts: dict[str, Any], after: Federation, evidence: Evidence) -> dict
     assert cost is not None
     k = tuple(int(name.split("@")[1]) for name in facts["metrics"]["test"] if name.startswith("HR"))
     if "matrix" in facts:
+        from rescind.experiments.stream_run import measured_again
+
         measured = measured_again(facts, after)
     else:
         measured = {"metrics": quality(after, k), **measured_users(after)}
