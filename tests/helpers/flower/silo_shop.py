@@ -112,3 +112,8 @@ def stored_rows() -> set[Row]:
 
 def _written(path: Path) -> int:
     return path.stat().st_mtime_ns
+
+
+def outcomes(facts: Mapping[str, Any]) -> list[str]:
+    """Return what the requests of a command came to; of a refused one the code."""
+    return [one["code"] or one["outcome"] for one in facts["requests"]]

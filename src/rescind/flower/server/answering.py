@@ -205,8 +205,8 @@ class Answering:
             self.ledger.end(request, REFUSED, code=refused.code, reason=str(refused))
         except RescindError as error:
             lasting = isinstance(error, ConsentError) and error.client is not None
-            refused = lasting and not isinstance(error, NeededError)
-            outcome, code = (REFUSED, error.code) if refused else (WAITING, "")
+            lasting = lasting and not isinstance(error, NeededError)
+            outcome, code = (REFUSED, error.code) if lasting else (WAITING, "")
             log.warning("request %s: %s", request.id, outcome)
             self.ledger.end(request, outcome, code=code, reason=str(error))
         return progress
