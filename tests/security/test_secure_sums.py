@@ -34,12 +34,12 @@ from rescind.errors import ConfigError, ConsentError, DataError, RescindError
 from rescind.flower.certificates import make_kit
 from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.secure_round import WRONG
+from rescind.flower.silo.departures import add_to_list
 from rescind.flower.silo.identity import Identity
 from rescind.flower.silo.minimums import FILE, check_difference
 from rescind.flower.silo.names import USER, Numbering, key_of
 from rescind.flower.silo.secure_sum import Masks
 from rescind.flower.silo.storage import Store, as_keys
-from rescind.flower.silo.withheld import BY
 from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.secure_aggregation import (
     KEYS,
@@ -556,7 +556,7 @@ def test_who_left_is_not_remembered_whatever_their_number_was(tmp_path: Path) ->
     without = anew[:-1]  # the data has the last one no more
     check_difference(path, 0, torch.arange(8), now[:8], now[:8], without)
     assert before[7] in remembered(path), "control: who is only away now is remembered"
-    replace(Blocklist().with_withdrawn(before[7]), by=BY).write(tmp_path)
+    add_to_list(tmp_path, Blocklist().with_withdrawn(before[7]))
     check_difference(path, 0, torch.arange(8), now[:8], now[:8], without)
     assert remembered(path) == {*anew} - {before[3], before[7]}
 

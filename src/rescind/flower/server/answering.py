@@ -153,7 +153,8 @@ class Answering:
         for number, request in enumerate(todo, 1):
             log.info("request %d of %d", number, len(todo))
             progress = self._unlearnt(progress, request)
-        if todo or self.executor.waiting(progress.fed):
+        begun = any("unlearnt" in self.ledger.steps(one) for one in todo)
+        if begun or self.executor.waiting(progress.fed):  # else the journal stays
             progress = replace(progress, fed=self.executor.settle(progress.fed))
             self.saved.write(progress)
         for request in todo:
