@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import secrets
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rescind.core.files import make_folder, write_atomically
-from rescind.core.home import home, ledger_file
+from rescind.core.files import make_folder, sync_folder, write_atomically
+from rescind.core.home import ledger_file
 from rescind.errors import DataError
 from rescind.home.request import REFUSED, Copy, Refused, Request
 from rescind.privacy import keys
@@ -28,8 +29,8 @@ from rescind.privacy.sealing import decrypt, encrypt
 PATIENCE = 5.0
 """Seconds that a command waits for another one on the same home."""
 VERSION = 1
-SMALL = "ledger-copy.json"
-"""Requests, departures and receipts without records, beside the keys: a second place."""
+COPY = "ledger-copy.db"
+"""A copy beside the keys, as of the last answer: a lost ledger would lose all lists at once."""
 TABLES = """
 CREATE TABLE request (id TEXT PRIMARY KEY, dataset TEXT NOT NULL, kind TEXT NOT NULL,
     words TEXT NOT NULL, sealed TEXT, received TEXT NOT NULL, due TEXT NOT NULL,
@@ -71,6 +72,7 @@ class Ledger:
             file.chmod(0o600)
             ledger = cls(file, database)
             ledger._prepare()
+            ledger._check_newest(file.parent / "keys" / COPY)
         except (sqlite3.Error, OSError) as error:
             raise DataError(f"{file} cannot be opened ({error}). Restore the home.") from None
         return ledger
@@ -78,18 +80,34 @@ class Ledger:
     @classmethod
     def there(cls) -> Ledger | None:
         """Open the ledger of this home; None if there is none: whoever only looks makes none."""
-        return cls.open() if ledger_file().is_file() else None
+        files = (ledger_file(), keys.folder() / COPY)
+        return cls.open() if any(file.is_file() for file in files) else None
 
     def _prepare(self) -> None:
         self._database.execute("PRAGMA secure_delete = ON")
         self._database.execute("PRAGMA synchronous = FULL")
-        if self._database.execute("PRAGMA user_version").fetchone()[0] == VERSION:
+        version = self._rows("PRAGMA user_version")[0][0]
+        if version == VERSION:
             return
+        if version:
+            raise DataError(f"{self.file} has version {version}, not {VERSION}. Update rescind.")
         with self.writing() as run:
             if run("PRAGMA user_version").fetchone()[0] == 0:
                 for statement in filter(str.strip, TABLES.split(";")):
                     run(statement)
                 run(f"PRAGMA user_version = {VERSION}")
+
+    def _check_newest(self, copy: Path) -> None:
+        """Raise if a copy knows of later answers: without them, people would be learnt again."""
+        if not copy.is_file():
+            return
+        newest = "SELECT coalesce(max(answered), '') FROM request"
+        with closing(sqlite3.connect(f"{copy.absolute().as_uri()}?mode=ro", uri=True)) as other:
+            if other.execute(newest).fetchone() > self._rows(newest)[0]:
+                raise DataError(
+                    f"{self.file} is lost, or older than the last answer. Its copy is complete: "
+                    f"cp {copy} {self.file}"
+                )
 
     def __enter__(self) -> Ledger:
         return self
@@ -159,6 +177,10 @@ class Ledger:
         }
         return encrypt(json.dumps(inside).encode(), self.key)
 
+    def _hidden(self, reason: str) -> str:
+        """Return a reason as it is stored: it may name the person."""
+        return encrypt(reason.encode(), self.key) if reason else ""
+
     def request(self, name: str) -> Request:
         """Return a request by its id; raise if there is none."""
         rows = self._rows("SELECT * FROM request WHERE id = ?", name)
@@ -171,10 +193,8 @@ class Ledger:
     def requests(self, open_only: bool = False) -> list[Request]:
         """Return all requests, those that are due first at the front."""
         chosen = "WHERE outcome IN ('', 'WAITING', 'REFUSED')" if open_only else ""
-        return [
-            self._request(row)
-            for row in self._rows(f"SELECT * FROM request {chosen} ORDER BY due, received, rowid")
-        ]
+        rows = self._rows(f"SELECT * FROM request {chosen} ORDER BY due, received, rowid")
+        return [self._request(row) for row in rows]
 
     def _request(self, row: tuple[Any, ...]) -> Request:
         name, dataset, kind, _, sealed, received, due, case, source, audit, *rest = row
@@ -183,6 +203,7 @@ class Ledger:
             inside = json.loads(decrypt(sealed, self.key))
         records = {u: None if i is None else tuple(i) for u, i in inside["records"].items()}
         outcome, code, reason, answered, receipt = rest
+        reason = decrypt(reason, self.key).decode() if reason else ""
         return Request(
             name, dataset, kind, records, _time(received), _time(due), case, source, audit,
             inside["options"], bytes.fromhex(inside["key"]), outcome, code, reason,
@@ -198,17 +219,26 @@ class Ledger:
             run(
                 "UPDATE request SET outcome = ?, receipt = ?, code = ?, reason = ?, answered = ?,"
                 " sealed = CASE WHEN ? THEN NULL ELSE sealed END WHERE id = ?",
-                (outcome, receipt, code, reason, _text(_now()) if done else None, done, request.id),
+                (
+                    outcome,
+                    receipt,
+                    code,
+                    self._hidden(reason),
+                    _text(_now()) if done else None,
+                    done,
+                    request.id,
+                ),
             )
             if done:
                 run("UPDATE step SET sealed = NULL WHERE request = ?", (request.id,))
-        self._keep_small()
+        self._keep_copy()
         return self.request(request.id)
 
     def extend(self, name: str, due: datetime, reason: str) -> Request:
         """Give an open request a later day, with the reason that the person is told."""
         with self.writing() as run:
-            run("UPDATE request SET due = ?, reason = ? WHERE id = ?", (_text(due), reason, name))
+            row = (_text(due), self._hidden(reason), name)
+            run("UPDATE request SET due = ?, reason = ? WHERE id = ?", row)
         return self.request(name)
 
     def withdraw(self, name: str) -> None:
@@ -261,11 +291,10 @@ class Ledger:
         with self.writing() as run:
             for row in rows:
                 run(
-                    "INSERT INTO departure VALUES (?, ?, ?, ?, NULL)"
-                    " ON CONFLICT DO UPDATE SET until = NULL,"
-                    " since = CASE WHEN until IS NULL THEN since ELSE excluded.since END",
-                    row,
-                )
+                    "INSERT INTO departure VALUES (?, ?, ?, ?, NULL) ON CONFLICT DO UPDATE SET"
+                    " since = CASE WHEN until IS NULL THEN since ELSE excluded.since END,"
+                    " until = NULL", row,
+                )  # fmt: skip
 
     def readmit(self, dataset: str, digest: str) -> bool:
         """End the departure of a person; return whether there was one."""
@@ -278,10 +307,8 @@ class Ledger:
 
     def readmitted(self, dataset: str, digest: str) -> datetime | None:
         """Return when the departure of a person ended last; None if none did."""
-        rows = self._rows(
-            "SELECT until FROM departure WHERE dataset = ? AND list = 'withdrawn' AND digest = ?",
-            dataset, digest,
-        )  # fmt: skip
+        where = "dataset = ? AND list = 'withdrawn' AND digest = ?"
+        rows = self._rows(f"SELECT until FROM departure WHERE {where}", dataset, digest)
         return _time(rows[0][0]) if rows and rows[0][0] else None
 
     def datasets(self) -> list[str]:
@@ -290,10 +317,8 @@ class Ledger:
 
     def counted(self, dataset: str) -> int:
         """Return a number that grows with each departure: whoever learnt before must look again."""
-        count: int = self._rows(
-            "SELECT count(*) FROM departure WHERE dataset = ? AND until IS NULL", dataset
-        )[0][0]
-        return count
+        statement = "SELECT count(*) FROM departure WHERE dataset = ? AND until IS NULL"
+        return int(self._rows(statement, dataset)[0][0])
 
     # Copies
 
@@ -351,21 +376,15 @@ class Ledger:
         )  # fmt: skip
         return rows[0][0] if rows else None
 
-    def _keep_small(self) -> None:
-        """Write the tables without records beside the keys: a lost ledger loses all lists."""
-        tables = {name: self._rows(f"SELECT * FROM {name}") for name in ("departure", "person")}
-        answered = "SELECT id, dataset, kind, words, received, due, cases, outcome, code, answered, receipt FROM request"
-        receipts = [
-            (d, r, body.decode(), p, at)
-            for d, r, body, p, at in self._rows("SELECT * FROM receipt")
-        ]
-        small = {
-            **tables,
-            "request": self._rows(answered),
-            "receipt": receipts,
-            "at": _text(_now()),
-        }
-        write_atomically(keys.private_folder() / SMALL, json.dumps(small).encode(), private=True)
+    def _keep_copy(self) -> None:
+        """Copy the ledger to a second place, beside the keys."""
+        place = keys.private_folder() / COPY
+        fresh = place.with_name(f".{COPY}.{os.getpid()}.tmp")
+        fresh.unlink(missing_ok=True)
+        write_atomically(fresh, b"", private=True)
+        self._database.execute("VACUUM INTO ?", (str(fresh),))
+        os.replace(fresh, place)
+        sync_folder(place.parent)
 
 
 def _now() -> datetime:
@@ -387,8 +406,3 @@ def departed(dataset: str) -> dict[str, frozenset[str]]:
         return {}
     with ledger:
         return ledger.departures(dataset)
-
-
-def home_folder() -> Path:
-    """Return the home that is used."""
-    return home()
