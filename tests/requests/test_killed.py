@@ -21,7 +21,8 @@ from rescind.privacy import keys
 from rescind.receipts.log import open_log
 from rescind.receipts.of_run import compare
 from rescind.receipts.verify import verify
-from rescind.requests import answer, papers as papers_module, run_holder, signing, table_holder
+from rescind.requests import answer, run_holder, signing, table_holder
+from rescind.requests import papers as papers_module
 from rescind.requests.holders import Holder
 from rescind.storage.run_folder import read_facts
 
@@ -46,7 +47,7 @@ INSIDE: dict[str, tuple[Any, str]] = {
     "in the log": (answer, "log_receipt"),
     "papers written": (papers_module, "write_atomically"),
     "ended": (Ledger, "end"),
-    "small copy": (Ledger, "_keep_small"),
+    "second copy": (Ledger, "_keep_copy"),
 }
 STEPS = [step.__name__ for step in answer.STEPS]
 POINTS = [f"{when} {name}" for name in [*STEPS, *INSIDE] for when in ("before", "after")]
@@ -56,7 +57,10 @@ NEVER = {
     "erase some": (),
     "unshare": ("rows deleted",),
     "rows only": (
-        "model saved", "facts of the run", "made with the records", "copy knows its receipt",
+        "model saved",
+        "facts of the run",
+        "made with the records",
+        "copy knows its receipt",
     ),
 }
 """Points that an answer of this kind does not pass."""

@@ -133,7 +133,7 @@ def asked(shop: Shop, kind: str, user: str) -> tuple[str, str, Request | None]:
             return "REFUSED", error.code, None
         return "", "", None
     items = {"erase some": have[-2:], "erase one not held": (have[0], "p8")}.get(kind, ())
-    done = shop.ask(kind.split()[0], user, items=items)
+    done = shop.ask(kind.split(maxsplit=1)[0], user, items=items)
     return done.outcome, done.code, done
 
 
