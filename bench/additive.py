@@ -31,10 +31,10 @@ from rescind.core.update import Sum
 from rescind.core.world import World
 from rescind.data import Dataset, load
 from rescind.data.simulated_lending import draw_groups, draw_regret, draw_share
-from rescind.receipts.claims import sum_digest
 from rescind.methods.additive._solve import WEIGHTS
 from rescind.methods.additive.gram import Gram
 from rescind.methods.additive.local_gram import LocalGram
+from rescind.receipts.claims import sum_digest
 from rescind_papers.pages import write_block
 
 REQUESTS = 60

@@ -35,8 +35,8 @@ from rescind.experiments.cell import Cell
 from rescind.experiments.learning_run import Meter, start
 from rescind.experiments.prepared_data import AnyData, obtained
 from rescind.experiments.streams import Blocks, Stream, run_stream
-from rescind.receipts.claims import sum_digest
 from rescind.forgetting.pipeline import unlearn_and_purge
+from rescind.receipts.claims import sum_digest
 from rescind.storage.provenance import versions
 from rescind_papers import costs, first_page
 from rescind_papers.index import Shelf

@@ -24,7 +24,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import rescind as rs
 from rescind.errors import DataError
-from rescind.receipts.log import key_of, open_log
 from rescind.forgetting.roster import Seeds, audit, parts_of, publish, sums_of
 from rescind.privacy import keys
 from rescind.proof.log_folder import LINE, ROSTER, LogFolder, entry_of
@@ -33,6 +32,7 @@ from rescind.proof.roster import Public, Stated, added_up, check, digest, split,
 from rescind.proof.sum_hash import BYTES, LENGTH, added, blinding, hash_of, hidden, line_of, places
 from rescind.proof.sum_security import binding_bits, hiding_bits
 from rescind.proof.tlog import Tree
+from rescind.receipts.log import key_of, open_log
 from rescind_papers.pages import write_block
 
 PAGE = Path("docs/proof.md")

@@ -1,7 +1,7 @@
 """Measure a running service against yardsticks of the same run: ratios, not seconds.
 
     python bench/service.py [--data ml-1m] [--turns 9]
-    python bench/service.py --write                     into docs/service.md and performance.md
+    python bench/service.py --write                     into docs/performance.md
 
 The service runs in a process of its own, behind a real socket. CPU is what that process used, all
 threads together; an empty route is one of FastAPI without guard, measures or ledger, served by the
@@ -34,7 +34,7 @@ import numpy as np
 from service_calls import Running, request, sent, started, sync_seconds
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = (ROOT / "docs" / "service.md", ROOT / "docs" / "performance.md")
+PAGE = ROOT / "docs" / "performance.md"
 BEGIN, END = "<!-- speed: python bench/service.py --write -->\n", "<!-- end of speed -->\n"
 FLIGHT = 64
 SLOW = (0.002, 0.005)
@@ -371,9 +371,9 @@ def main() -> None:
         made += f"{row}\n"
         missed += row.met is False
     print(f"{missed} missed")
-    for page in PAGES if given.write else ():
-        before, rest = page.read_text(encoding="utf-8").split(BEGIN)
-        page.write_text(before + BEGIN + made + END + rest.split(END)[1], encoding="utf-8")
+    if given.write:
+        before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
+        PAGE.write_text(before + BEGIN + made + END + rest.split(END)[1], encoding="utf-8")
     return None
 
 

@@ -36,14 +36,6 @@ def played(path: Path) -> dict[str, Any]:
     return names
 
 
-def test_there_are_five_and_the_tutorials_name_them():
-    names = {"fit-add-forget", "share-regret-forget", "add-your-own-method"}
-    names |= {"what-comes-next", "erasure-in-production"}
-    assert {p.stem for p in NOTEBOOKS} == names
-    page = (ROOT / "docs" / "tutorials" / "index.md").read_text("utf-8")
-    assert all(f"`{name}.ipynb`" in page for name in names)
-
-
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 def test_a_notebook_carries_nothing_that_could_be_stale(path):
     for cell in json.loads(path.read_text("utf-8"))["cells"]:

@@ -1,9 +1,8 @@
-"""What users import: one list, another for authors of methods, stubs, and old paths for a while."""
+"""What users import: one list, another for authors of methods, and stubs."""
 
 from __future__ import annotations
 
 import ast
-import importlib
 import json
 import re
 import subprocess
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import rescind as rs
-from rescind import _moved, core
+from rescind import core
 from rescind_papers.stubs import stubs
 
 ROOT = Path(__file__).parents[1]
@@ -81,14 +80,6 @@ def test_a_method_is_no_estimator_and_says_so():
 def test_stubs_are_those_of_today():
     for path, text in stubs().items():
         assert path.read_text("utf-8") == text, "stale; run: python -m rescind_papers.stubs"
-
-
-def test_old_paths_give_the_new_modules_and_say_so():
-    for old, new in _moved.MOVED.items():
-        assert importlib.util.find_spec(new) is not None, f"{old} points at {new}, which is gone"
-    with pytest.warns(DeprecationWarning, match="rescind.past is now rescind.core.history"):
-        old_module = importlib.import_module("rescind.past")
-    assert old_module is importlib.import_module("rescind.core.history")
 
 
 @pytest.mark.slow

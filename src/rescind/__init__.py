@@ -22,8 +22,6 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from rescind import _moved
-
 __version__ = "0.2.0"
 
 # Where torch brings mimalloc (aarch64), large tables are given back to the system between rounds
@@ -58,7 +56,6 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "rescind.errors": ("BoundaryError", "ConfigError", "ConsentError", "DataError", "RescindError"),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
-_OF_INDICES = ("Arrive", "Host", "Records")
 
 if TYPE_CHECKING:
     from rescind import errors, methods, models
@@ -104,11 +101,6 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"rescind.{name}")
     if name in _HOME:
         return getattr(importlib.import_module(_HOME[name]), name)
-    if name in _OF_INDICES:
-        raise AttributeError(
-            f"rescind.{name} is rescind.core.{name} now: it names users by index, not by original "
-            f"id. Use Federation.records(user, items), Federation.lent(user) or a Stream instead."
-        )
     raise AttributeError(f"module 'rescind' has no attribute '{name}'{_as_a_method(name)}")
 
 
@@ -126,6 +118,3 @@ def _as_a_method(name: str) -> str:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-_moved.install()

@@ -108,7 +108,7 @@ class Shelf:
     changed: Mapping[str, Recipe] = field(default_factory=dict)
     """Recipes that replace those of the folder, such as quick ones."""
     _read: dict[str, Recipe] = field(default_factory=dict, compare=False)
-    _lines: dict[tuple[str, Stamps], tuple[Newest, int]] = field(
+    _lines: dict[tuple[str, Stamps], tuple[Newest, tuple[str, ...]]] = field(
         default_factory=dict, compare=False
     )
 
@@ -125,7 +125,7 @@ class Shelf:
             self._read[name] = read(path)
         return self._read[name]
 
-    def newest(self, name: str) -> tuple[Newest, int]:
+    def newest(self, name: str) -> tuple[Newest, tuple[str, ...]]:
         """Return the newest lines of a recipe, read again only after its files changed.
 
         A page asks for the same lines once for every number.

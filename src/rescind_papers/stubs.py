@@ -24,9 +24,7 @@ def stubs() -> dict[Path, str]:
     """Return the text of each file."""
     learners = "def all_methods() -> dict[str, type[Method]]: ...\n"
     learners += "def all_unlearners() -> dict[str, type[Unlearner]]: ...\n"
-    learners += "def found() -> dict[str, type[Unlearner]]: ...\n"
     backbones = "def all_models() -> dict[str, type[Model]]: ...\n"
-    backbones += "def found() -> dict[str, type[Model]]: ...\n"
     return {
         HOME / "methods" / "__init__.pyi": HEAD
         + "from rescind.core.method import Method, Unlearner\n"

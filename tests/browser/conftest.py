@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from browsing import Town, Visitor, chromium, town
+from databases import POSTGRES, schema
 from rescind.service import recovery
-
-POSTGRES = os.environ.get("RESCIND_TEST_POSTGRES") == "1"
-SERVER = os.environ.get("RESCIND_TEST_POSTGRES_URL", "postgresql://postgres@127.0.0.1/postgres")
 
 
 @pytest.fixture(scope="session")
@@ -47,25 +42,6 @@ def place(request: Any, tmp_path_factory: Any) -> Iterator[Town]:
             pytest.skip("PostgreSQL is tried with RESCIND_TEST_POSTGRES=1")
         with schema() as address, town(state, database=address) as one:
             yield one
-
-
-@contextmanager
-def schema() -> Iterator[str]:
-    """Make an empty schema in PostgreSQL, and drop it after."""
-    from sqlalchemy import create_engine, make_url, text
-
-    name = f"test_{secrets.token_hex(8)}"
-    address = make_url(SERVER).set(drivername="postgresql+psycopg")
-    engine = create_engine(address, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.execute(text(f"CREATE SCHEMA {name}"))
-    try:
-        mine = address.update_query_dict({"options": f"-csearch_path={name}"})
-        yield mine.render_as_string(False)
-    finally:
-        with engine.connect() as connection:
-            connection.execute(text(f"DROP SCHEMA {name} CASCADE"))
-        engine.dispose()
 
 
 @pytest.fixture

@@ -7,22 +7,12 @@ from itertools import pairwise
 
 import pytest
 
-from browsing import Town, Visitor, town
+from browsing import Town, Visitor, serious, town
 from rescind.ledger.catalogue import Catalogue
 from rescind.service import recovery
 
 expect = pytest.importorskip("playwright.sync_api", reason="make test-browser installs it").expect
-Axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="as above").Axe
 pytestmark = pytest.mark.browser
-SERIOUS = {"serious", "critical"}
-
-
-def findings(page) -> list[str]:
-    """Return the serious findings of axe, each with where it is."""
-    found = Axe().run(page).response["violations"]
-    return [
-        f"{one['id']}: {one['nodes'][0]['html'][:120]}" for one in found if one["impact"] in SERIOUS
-    ]
 
 
 @pytest.fixture
@@ -50,13 +40,13 @@ def settled(visit, place):
 def test_axe_finds_nothing_serious(settled, visit, colours: str) -> None:
     stranger = visit(color_scheme=colours).open()
     stranger.get_by_role("button", name="I have a passkey").wait_for()
-    assert findings(stranger) == []
+    assert serious(stranger) == []
     _, page = settled(color_scheme=colours)
-    assert findings(page) == []
+    assert serious(page) == []
     page.evaluate("() => document.querySelector('#find').removeAttribute('id')")
-    assert findings(page) != []  # the control: a field without its label is found
+    assert serious(page) != []  # the control: a field without its label is found
     page.get_by_role("button", name="leave", exact=True).click()
-    assert findings(page) == []
+    assert serious(page) == []
 
 
 @pytest.mark.parametrize(("width", "height"), [(375, 812), (320, 256), (1280, 900)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,18 +13,14 @@ import pytest
 from sqlalchemy import func, select
 
 import browsing
-from browsing import Town, Visitor, town
+from browsing import Town, Visitor, cut, serious, town
 from fabricated import made
 from rescind.audits.finding import Finding
 from rescind.ledger import accounts, tables
 from rescind.ledger.agency import Extend as ExtendBy
-from rescind.ledger.audited import write_audit
-from rescind.ledger.batch import Answer, Batch
 from rescind.ledger.jobs import StartJob
 from rescind.ledger.lending import TakeBack
 from rescind.ledger.options import Options
-from rescind.ledger.release_audit import LEFT_OUT
-from rescind.ledger.taken_back import NOT_KEPT
 from rescind.service import recovery
 from rescind.service.callers import new_secret
 from rescind.service.events import OPERATORS
@@ -198,13 +193,8 @@ def test_a_deadline_is_extended_with_a_reason(enter, place) -> None:
     assert row.expected_by - before == timedelta(days=14)
     assert row.reason == "The archive answers slowly."
     page.get_by_role("button", name=f"Extend request {request[:8]}").click()
-    asked = page.get_by_role("dialog").get_by_role("status")
-    assert "three months" not in asked.inner_text(), "control: 7 more days are allowed"
     page.get_by_label("Days more").fill("60")
     page.get_by_label("Reason").fill("The archive answers slowly.")
-    due = row.expected_by + timedelta(days=60)
-    assert f"Then it is due {due.day} {due:%b}" in asked.inner_text()
-    assert "more than three months after it arrived" in asked.inner_text(), "before it is saved"
     confirm(page, "Extend")
     page.get_by_text("Careful: that is more than three months after it was received").wait_for()
 
@@ -294,29 +284,6 @@ def test_audits_show_their_controls(enter, place) -> None:
     assert "240" in row
 
 
-@dataclass(frozen=True)
-class Audited:
-    """Write what an audit of a release found."""
-
-    findings: tuple[Finding, ...]
-    person: bytes | None = None
-
-    def carry_out(self, batch: Batch) -> Answer:
-        write_audit(batch, self.findings, release=1)
-        return Answer(200)
-
-
-def test_audits_show_why_nothing_or_not_all_was_judged(enter, place) -> None:
-    controls = {"no-op": 0.93, "retrain": 0.5}
-    judged = Finding("taken back", "PASS", 0.51, (0.45, 0.57), 0.5, 0.1, controls, n=240)
-    do(place, Audited((judged, Finding("audit", "UNAUDITED", note=LEFT_OUT))))
-    do(place, Audited((Finding("audit", "UNAUDITED", note=NOT_KEPT),)))
-    _, page = enter()
-    none, some = (panel(page, "Audits").get_by_role("row").nth(n).inner_text() for n in (1, 2))
-    assert NOT_KEPT in none
-    assert f"retrain 0.50. {LEFT_OUT}" in some
-
-
 def test_an_account_is_held(enter, place) -> None:
     person = min(place.people())
     me, page = enter()
@@ -341,21 +308,6 @@ def test_a_scan_is_made_and_remembered(enter, place) -> None:
     page.reload()
     page.get_by_text("found them").wait_for()
     assert figure(page, "Store and keys", "last scan").inner_text() == "0 found"
-
-
-@pytest.mark.parametrize("role", [Role.OPERATOR, Role.OFFICER])
-def test_an_invitation_says_what_is_true_for_operators_and_officers(visit, place, role) -> None:
-    path = invited(place, role)
-    me = visit(**WIDE)
-    page = me.open(path)
-    told = page.locator("main.enter")
-    told.get_by_text("You are invited to the operator's page of this service.").wait_for()
-    assert "to run this service" not in told.inner_text(), "an officer only reads and extends"
-    assert "Operators are invited with rescind serve --invite-operator" in told.inner_text()
-    assert "officers with --invite-officer" in told.inner_text()
-    first = me.open(path.replace("/operator", "/"))
-    first.get_by_role("heading", name="invited to the operator's page of this service").wait_for()
-    assert not me.wrong
 
 
 def test_an_officer_reads_and_extends_and_is_offered_nothing_else(enter, place) -> None:
@@ -388,15 +340,11 @@ OPEN = {"status": "in_progress", "reason": None, "received_at": "2026-11-01T00:0
     ("row", "released", "days", "word"),
     [
         ({}, "2026-10-31", 1, "waiting"),
-        ({}, "2026-10-31", 15, "half the time is over"),
         ({}, "2026-10-31", 24, "urgent"),
         ({}, "2026-10-31", 30, "late"),
         ({}, "2026-11-02", 3, "stuck"),
         ({"release": 2}, "2026-11-04", 3, "its receipt is being written"),
-        ({"release": 2}, "2026-11-02", 3, "stuck"),
-        ({}, None, 3, "waiting"),
         ({"reason": "need_user_verification"}, "2026-11-02", 3, "waits for the person"),
-        ({"reason": "It takes longer."}, "2026-11-02", 3, "stuck"),
         ({"status": "fulfilled"}, "2026-11-02", 40, "fulfilled"),
     ],
 )
@@ -413,18 +361,6 @@ def test_what_a_request_waits_for(visit, row, released, days, word) -> None:
     )
     assert found["word"] == word
     assert (found["tone"] == "bad") is (word in {"urgent", "late", "stuck"})
-
-
-def serious(page: Any) -> list[str]:
-    """Return what axe finds that keeps somebody out."""
-    from axe_playwright_python.sync_playwright import Axe
-
-    found = Axe().run(page).response["violations"]
-    return [
-        f"{one['id']}: {one['nodes'][0]['html']}"
-        for one in found
-        if one["impact"] in {"serious", "critical"}
-    ]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -467,21 +403,6 @@ def test_the_keyboard_alone_is_enough(enter, place) -> None:
     page.keyboard.press("Enter")
     page.get_by_text("A release was made.").wait_for()
     assert one_more(place, before)
-
-
-def test_four_times_as_large_it_still_fits(enter, place) -> None:
-    take_back(place, min(place.people()))
-    _, page = enter(viewport={"width": 320, "height": 256})  # 1280 px at 400 %
-    assert page.evaluate("document.documentElement.scrollWidth") <= 320
-
-
-def cut(page: Any) -> list[str]:
-    """Return the tables that one must move sideways to read."""
-    found = page.evaluate(
-        "[...document.querySelectorAll('.scroll')].filter(one => one.scrollWidth > one.clientWidth)"
-        ".map(one => one.getAttribute('aria-label'))"
-    )
-    return list(found)
 
 
 def test_tables_are_stacked_on_a_phone_and_nothing_is_cut(enter, place) -> None:

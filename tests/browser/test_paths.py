@@ -41,23 +41,6 @@ def test_a_file_can_be_dropped(visit, place) -> None:
     assert place.changes(me.person) == [("join", 0)]  # nothing was sent
 
 
-def test_what_is_said_of_a_file_is_still_true_when_its_records_are_lent(visit, place) -> None:
-    me = visit()
-    page = me.join()
-    page.evaluate(DROP, ["seen.csv", 'title\n"The Film of 7 (1957)"\n"The Film of 8 (1958)"\n'])
-    says = page.locator(".add > .says")
-    expect(says).to_have_text("2 records were new here. The file itself was sent nowhere.")
-    page.get_by_role("button", name="lend all").click()
-    expect(page.get_by_text("2 are lent.")).to_be_visible()
-    assert "Nothing was sent" not in page.locator("main").inner_text()
-    lines = "title\n" + "".join(f"Nobody's film {n}\n" for n in (1, 1, 2, 3, 4))
-    page.evaluate(DROP, ["seen.csv", lines])
-    expect(says).to_contain_text(
-        "5 lines name nothing that this service knows: “Nobody's film 1”, “Nobody's film 2”, "
-        "“Nobody's film 3” and others."
-    )
-
-
 def test_a_file_of_several_people_asks_which_one(visit, place) -> None:
     me = visit()
     page = me.join()

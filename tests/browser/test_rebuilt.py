@@ -10,8 +10,8 @@ import pytest
 from browsing import Town
 from rescind.cli.witness import open_witness
 from rescind.ledger.rebuilding import Rebuilding
+from rescind.service.callers import make_token
 from rescind.service.chores import make_roster
-from rescind.service.entrances import make_token
 
 expect = pytest.importorskip("playwright.sync_api", reason="make test-browser installs it").expect
 pytestmark = pytest.mark.browser

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from rescind.audits.finding import VERDICTS, Finding
+from browsing import cut, serious
+from rescind.audits.finding import Finding
 from rescind.receipts.page import page as receipt_page
 from rescind.receipts.receipt import Asked, Done, Kept, issue
 from rescind.reporting import charts
@@ -50,8 +51,6 @@ def width(page: Any) -> int:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_receipt_fits_a_phone_and_keeps_nobody_out(chrome, receipt, scheme) -> None:
-    from axe_playwright_python.sync_playwright import Axe
-
     context = chrome.new_context(viewport={"width": 375, "height": 800}, color_scheme=scheme)
     page = context.new_page()
     page.goto(receipt.as_uri())
@@ -63,37 +62,8 @@ def test_a_receipt_fits_a_phone_and_keeps_nobody_out(chrome, receipt, scheme) ->
         "c.clientWidth < 60).map(c => c.textContent)"
     )
     assert narrow == [], "columns of a few letters"
-    found = Axe().run(page).response["violations"]
-    assert [one["id"] for one in found if one["impact"] in {"serious", "critical"}] == []
+    assert serious(page) == []
     context.close()
-
-
-@pytest.mark.parametrize("receipt", [PASSED], indirect=True, ids=["PASS"])
-@pytest.mark.parametrize("wide", [375, 700, 1280])
-def test_the_longest_verdict_stays_inside_its_line(chrome, receipt, wide) -> None:
-    context = chrome.new_context(viewport={"width": wide, "height": 800})
-    page = context.new_page()
-    page.goto(receipt.as_uri())
-    beyond = """word => [...document.querySelectorAll('.lines li')].map(line => {
-      const badge = line.querySelector('.badge')
-      badge.textContent = word
-      return badge.getBoundingClientRect().right - line.getBoundingClientRect().right
-    })"""
-    (found,) = page.evaluate(beyond, max(VERDICTS, key=len))
-    assert found <= 0
-    narrow = ".lines li { grid-template-columns: minmax(0, 1fr) 5rem 5rem !important }"
-    page.add_style_tag(content=narrow + ".lines .badge { grid-column: 3; justify-self: start }")
-    assert page.evaluate(beyond, max(VERDICTS, key=len))[0] > 0, "the control: a narrow column"
-    context.close()
-
-
-def cut(page: Any) -> list[str]:
-    """Return the tables that one must move sideways to read."""
-    found = page.evaluate(
-        "[...document.querySelectorAll('.scroll')].filter(one => one.scrollWidth > one.clientWidth)"
-        ".map(one => one.getAttribute('aria-label'))"
-    )
-    return list(found)
 
 
 def test_tables_of_a_receipt_are_stacked_on_a_phone_and_nothing_is_cut(chrome, receipt) -> None:
@@ -112,21 +82,6 @@ def test_tables_of_a_receipt_are_stacked_on_a_phone_and_nothing_is_cut(chrome, r
     page.set_viewport_size({"width": 1280, "height": 900})
     page.goto(receipt.as_uri())
     assert page.evaluate(before) in ("none", "normal"), "on a desk it is a table"
-    page.close()
-
-
-def test_commands_are_wrapped_on_a_phone(chrome, receipt) -> None:
-    page = chrome.new_page(viewport={"width": 375, "height": 800})
-    page.goto(receipt.as_uri())
-    unfold(page)
-    wide = (
-        "[...document.querySelectorAll('pre')].filter(one => one.scrollWidth > one.clientWidth)"
-        ".map(one => one.textContent)"
-    )
-    assert page.locator("pre").count() > 0
-    assert page.evaluate(wide) == []
-    page.add_style_tag(content="pre { white-space: pre !important; }")
-    assert page.evaluate(wide) != [], "control"
     page.close()
 
 

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from rescind.ledger.brought import BringIn
 from rescind.privacy.keys import public_text
 from rescind.proof.notes import WITNESS, Key, signature_line
 from rescind.receipts.receipt import Asked, Done, canonical, issue
 from rescind.service import recovery
+from rescind.service.import_users import BringIn
 
 expect = pytest.importorskip("playwright.sync_api", reason="make test-browser installs it").expect
 pytestmark = pytest.mark.browser
@@ -292,18 +292,6 @@ def test_a_code_is_spent_with_the_passkey_and_the_last_one_brings_new_ones(visit
     me.wrong.clear()  # the console names the refusal
     use_code(page, fresh[0])
     expect(page.get_by_text("9 recovery codes are left.")).to_be_visible()
-
-
-def test_a_new_passkey_of_somebody_who_is_signed_in_shows_no_empty_list(visit, place) -> None:
-    me = visit()
-    late = me.open()
-    expect(button(late, "Start with a new passkey")).to_be_visible()
-    me.join()  # in another tab
-    late.bring_to_front()  # no passkey is made behind another tab
-    me.passkey(late)
-    button(late, "Start with a new passkey").click()
-    expect(late.get_by_text("You were signed in here already")).to_be_visible()
-    expect(late.get_by_role("heading", name="Keep these codes")).to_have_count(0)
 
 
 def test_a_passkey_signs_in_and_a_recovery_code_replaces_a_lost_one(visit, place) -> None:

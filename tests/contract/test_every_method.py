@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -303,6 +304,20 @@ def test_10_resume_is_uninterrupted_bit_for_bit(cls, task, stop, tmp_path: Path)
     rest = replace(again, now=found.now).run(5 - found.now.state.round, until=found.until)
     assert digests(rest) == digests(whole)
     assert rest.now.state.round == whole.now.state.round
+
+
+@every_method
+@pytest.mark.parametrize("share", [(1, 0, 0), (0, 0, 1)], ids=["nobody lends", "all lend all"])
+def test_11_numbers_stay_finite_whoever_lends_and_newcomers_find_a_place(cls, task, share):
+    fed = Federation.start(WORLDS[task](), replace(cls(), clients_per_round=5))
+    groups = draw_groups(fed.world.sizes.clients, fed.clock, share)
+    fed = fed.apply(draw_share(fed.now.vault.holdings, groups, fed.clock)).run(2)
+    sizes = fed.world.sizes
+    if task == "ranking":
+        fed = fed.apply(next_block(clients=sizes.clients + 2, items=sizes.items + 2)).run(2)
+    for values in (fed.now.state.public, fed.now.state.own, fed.now.vault.private):
+        assert all(bool(torch.isfinite(value).all()) for value in values.values())
+    assert all(math.isfinite(value) for value in fed.evaluate(k=5).values())
 
 
 def test_methods_and_models_are_found_by_themselves():

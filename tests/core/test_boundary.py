@@ -141,17 +141,6 @@ def test_server_functions_run_where_there_are_no_holdings(name, monkeypatch):
         assert len(grown.public[table]) == 16
 
 
-def test_closed_holdings_really_are_closed(monkeypatch):
-    holdings = tiny_holdings()
-
-    def closed(self, attribute):
-        raise BoundaryError(attribute)
-
-    monkeypatch.setattr(Holdings, "__getattribute__", closed)
-    with pytest.raises(BoundaryError, match="records"):
-        _ = holdings.records
-
-
 # -- what crosses ---------------------------------------------------------------------------------
 
 

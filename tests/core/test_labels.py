@@ -29,7 +29,7 @@ def test_without_names_an_index_is_its_own_name():
     assert bare.title(0) == ""
 
 
-@pytest.mark.parametrize("user", [5, "5", "-1", "x", "", "1.0"])
+@pytest.mark.parametrize("user", [5, "-1", "²"])
 def test_an_unknown_index_is_answered_with_the_range(user):
     with pytest.raises(DataError, match="numbered 0 to 4 here"):
         Labels().client(user, 5)
@@ -40,11 +40,6 @@ def test_what_stands_for_a_removed_item_is_not_offered():
         NAMED.without_items([0]).item("i9", 2)
     with pytest.raises(DataError, match=r"among 2 items.*such as i1, i2"):
         NAMED.item("i9", 2)  # control
-
-
-def test_a_superscript_is_not_an_index():
-    with pytest.raises(DataError):
-        Labels().client("²", 5)
 
 
 def test_an_unknown_item_is_answered_with_the_nearest():
@@ -58,73 +53,32 @@ def test_an_unknown_user_is_not_told_who_is_here(user):
     with pytest.raises(DataError, match=f"no user '{user}' among 3 users") as caught:
         NAMED.client(user, 3)
     assert not any(f"'{name}'" in str(caught.value) for name in NAMED.users)
-    assert "alice," not in str(caught.value)
-    assert "whether the dataset still has rows of theirs: rescind data show" in str(caught.value)
-
-
-def test_an_id_that_differs_in_capitals_is_told_without_naming_it():
-    alike = "differs in capitals, blanks or leading zeros only is here"
-    for labels, told in ((NAMED, True), (NAMED.without_user(0), False)):
-        with pytest.raises(DataError, match=f"no user '{NAMED.users[0].upper()}' among") as caught:
-            labels.client(NAMED.users[0].upper(), 3)
-        assert (alike in str(caught.value)) == told, "whoever left is not here"
-        assert NAMED.users[0] not in str(caught.value)
-        assert "is left here" not in str(caught.value), "other places may have rows of theirs"
-
-
-@pytest.mark.parametrize(
-    ("asked", "told"), [("815", True), ("00815", True), ("8150", False), ("0816", False)]
-)
-def test_an_id_that_lost_its_leading_zeros_is_told_without_naming_it(asked, told):
-    with pytest.raises(DataError, match=f"no user '{asked}' among 2 users") as caught:
-        Labels(("0815", "ben")).client(asked, 2)
-    assert ("leading zeros only is here" in str(caught.value)) == told
-    assert "'0815'" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("there", "asked", "told"),
     [
-        ("Jos\u00e9", "Jose\u0301", "look the same"),
-        ("Jose\u0301", "Jos\u00e9", "look the same"),
-        ("Jos\u00e9", "JOSE\u0301 ", "look the same"),
-        ("Jos\u00e9", "JOS\u00c9", "differs in capitals"),
-        ("815", "\uff10\uff18\uff11\uff15", "look the same"),
-        ("Anna M\u00fcller", "Anna\u00a0M\u00fcller", "differs in capitals, blanks"),
-        ("Anna M\u00fcller", "Anna  M\u00fcller", "differs in capitals, blanks"),
-        ("eve", "\ufeffeve", "look the same"),
-        ("K-04", "K\u201104", "look the same"),  # the hyphen of a text program
-        ("K-04", "K\u201304", "look the same"),
-        ("K-04", "K\u221204", "look the same"),
-        ("K-04", "\u041a-04", "look the same"),  # Cyrillic
-        ("\u041a-04", "k-04", "look the same"),
-        ("HOP-1", "\u0397\u039f\u03a1-1", "look the same"),  # Greek
-        ("O'Neill", "O\u2019Neill", "look the same"),
-        ("K-09", "K-9", "differs in hyphens, blanks or zeros inside"),
-        ("K-09", "k09", "differs in hyphens, blanks or zeros inside"),
-        ("K-09", "K\u2011 9", "differs in hyphens, blanks or zeros inside"),
-        ("K-09", "K-90", ""),
-        ("1-12", "11-2", ""),
-        ("--", "-", ""),
-        ("Jos\u00e9", "Jose", ""),
-        ("Jos\u00e9", "Jos\u00e8", ""),
-        ("Jos\u00e9", "\u0301", ""),
+        ("Jos\u00e9", "JOSE\u0301 ", True),
+        ("815", "\uff10\uff18\uff11\uff15", True),
+        ("K-04", "K\u201104", True),  # the hyphen of a text program
+        ("K-09", "k9", True),
+        ("K-09", "K-90", False),
+        ("1-12", "11-2", False),
+        ("--", "-", False),
+        ("Jos\u00e9", "Jos\u00e8", False),
     ],
 )
 def test_an_id_that_looks_the_same_is_told_without_naming_it(there, asked, told):
     with pytest.raises(DataError, match="no user") as caught:
         Labels((there, "ben")).client(asked, 2)
-    assert ("One whose id" in str(caught.value)) == bool(told)
-    assert told in str(caught.value)
+    assert ("One whose id differs in" in str(caught.value)) == told
     assert f"'{there}'" not in str(caught.value)
 
 
-def test_an_item_that_looks_the_same_is_told_to_do_so():
-    labels = Labels((), ("Caf\u00e9", "Bar"))
-    for asked, told in (("Cafe\u0301", True), ("Caf\u00e8", False)):
-        with pytest.raises(DataError, match="no item") as caught:
-            labels.item(asked, 2)
-        assert ("other characters that look the same" in str(caught.value)) == told
+def test_whoever_left_is_not_here():
+    with pytest.raises(DataError, match=r"among 2 users\. 1 place is empty") as caught:
+        NAMED.without_user(0).client("ALICE", 3)
+    assert "One whose id" not in str(caught.value)
 
 
 def test_names_are_not_indices_where_there_are_names():

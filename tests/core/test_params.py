@@ -35,12 +35,6 @@ def test_times_dot_norm_and_bytes_by_hand():
     assert params.nbytes({**ONE, "n": torch.zeros(3, dtype=torch.int64)}) == 3 * 4 + 3 * 8
 
 
-def test_an_inner_product_is_taken_in_float64():
-    # In float32 the 1 would vanish next to 2**24.
-    big = {"a": torch.tensor([4096.0, 1.0])}
-    assert params.dot(big, big) == 2.0**24 + 1
-
-
 @pytest.mark.parametrize(
     "other",
     [
@@ -98,7 +92,7 @@ def test_a_file_torn_at_any_place_is_a_data_error(tmp_path):
     whole = path.read_bytes()
     for length in range(0, len(whole), 7):
         path.write_bytes(whole[:length])
-        with pytest.raises(DataError, match="incomplete"):
+        with pytest.raises(DataError, match=r"no whole safetensors file|digest"):
             params.load(path)
 
 
@@ -126,7 +120,7 @@ def test_an_altered_note_is_a_data_error(tmp_path):
 def test_a_file_of_another_kind_or_none_at_all_is_a_data_error(tmp_path, content):
     (tmp_path / "file").write_bytes(content)
     for path in (tmp_path / "file", tmp_path / "missing"):
-        with pytest.raises(DataError, match="or rerun"):
+        with pytest.raises(DataError, match="Use an older copy"):
             params.load(path)
 
 
@@ -143,19 +137,6 @@ def test_a_full_disk_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch, ca
         params.save(path, TWO)
     monkeypatch.undo()
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
-    assert params.load(path)[0].keys() == ONE.keys()
-
-
-def test_a_kill_before_the_rename_leaves_the_old_file(tmp_path, monkeypatch):
-    path = tmp_path / "file"
-    params.save(path, ONE)
-
-    def killed(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "replace", killed)
-    with pytest.raises(KeyboardInterrupt):
-        params.save(path, TWO)
     assert params.load(path)[0].keys() == ONE.keys()
 
 
@@ -190,14 +171,3 @@ def test_one_model_has_one_file(tmp_path):
     assert (tmp_path / "other.safetensors").read_bytes() != (
         tmp_path / "0.safetensors"
     ).read_bytes()
-
-
-def test_files_of_earlier_versions_are_read(tmp_path):
-    """They had each note by itself in the header."""
-    from safetensors.torch import save
-
-    notes = {"kind": "old", "digest": params._file_digest(ONE, {"kind": "old"})}
-    (tmp_path / "old.safetensors").write_bytes(save(ONE, notes))
-    values, found = params.load(tmp_path / "old.safetensors")
-    assert found == {"kind": "old"}
-    assert params.digest(values) == params.digest(ONE)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rescind.core.federation import Federation
-from rescind.core.method import Method, Unlearner
+from rescind.core.method import Method
 from rescind.core.records import Arrive, Records, Withdraw
 from rescind.core.returns import ANSWERS
 from rescind.core.state import Private, ServerState
@@ -54,7 +54,7 @@ def test_another_kind_of_answer_is_told_by_class_and_function(name, wrong):
         return
     with pytest.raises(BoundaryError) as refused:
         whole_life(method)
-    expected = f"expected {ANSWERS[name].words}. Change that function: return "
+    expected = f"expected {ANSWERS[name].words}. Change that function."
     assert str(refused.value).startswith(f"Sketch.{name} returned {told}; {expected}")
 
 
@@ -69,7 +69,7 @@ OTHER_SIZES = {
     "lost": (
         "server_step",
         lambda _, state, *__: state.next({}),
-        "nothing; expected 'item', too, which was public",
+        "nothing; expected 'item', too",
     ),
     "cut": ("server_step", lambda _, state, *__: state.next({"item": ROWS}), "'item' as [5, 4]"),
     "wider": (
@@ -79,7 +79,6 @@ OTHER_SIZES = {
     ),
     "no round": ("server_step", lambda _, state, *__: state, "a state after round 0; expected one"),
     "twice": ("server_sample", lambda *_: torch.tensor([3, 3]), "ids out of order, or one of"),
-    "unsorted": ("server_sample", lambda *_: torch.tensor([3, 1]), "ids out of order, or one of"),
     "below 0": ("server_sample", lambda *_: torch.tensor([-1, 1]), "ids from -1 to 1; expected 0"),
     "too far": ("server_sample", lambda *_: torch.tensor([1, 99]), "ids from 1 to 99; expected 0"),
     "a mask": ("server_sample", lambda *_: torch.ones(12).bool(), "[12] of torch.bool; expected"),
@@ -87,11 +86,10 @@ OTHER_SIZES = {
     "other name": (
         "client_init",
         lambda _, ids, __: Private({"me": torch.zeros(len(ids), 4)}),
-        "'me'; expected 'user', too, which MF reads",
+        "'me'; expected 'user', too",
     ),
     "one weight": ("client_weight", lambda *_: torch.tensor(2.0), "[]; expected [11]"),
     "few weights": ("client_weight", lambda *_: torch.ones(10), "[10]; expected [11]"),
-    "a column": ("client_weight", lambda *_: torch.ones(11, 1), "[11, 1]; expected [11]"),
     "one answer": ("client_answer", lambda *_: torch.zeros(()), "[]; expected [3]"),
 }
 """What compiled code would read past the end of, or what would count for nobody, or twice.
@@ -142,7 +140,7 @@ def wide_rows(self, ids, clock):
     return Private({"user": torch.ones(len(ids), 16)})
 
 
-FLOAT64 = "'{}' as float64; expected float32, {}. Write .float() behind it."
+FLOAT64 = "'{}' as float64; expected float32, {}."
 OTHER_KINDS = {
     "float64 at first": (
         "server_init", doubled(FedAvg.server_init), FLOAT64.format("item", "as {} makes it")
@@ -218,22 +216,6 @@ def test_compiled_code_never_reads_two_kinds(kernel, loss):
     whole_life(alike)  # the control
 
 
-def test_a_round_that_is_counted_twice_is_told_with_the_line_to_write():
-    def twice(self, state, sums, world, clock):
-        made = FedAvg.server_step(self, state, sums, world, clock)
-        return made.next(made.public, made.own)
-
-    def once(self, state, sums, world, clock):
-        made = FedAvg.server_step(self, state, sums, world, clock)
-        return state.next({**made.public, "item": made.public["item"]}, made.own)
-
-    with pytest.raises(BoundaryError) as refused:
-        whole_life(type("Sketch", (FedAvg,), {"server_step": twice})(model=MF(dim=4)))
-    assert "after round 2; expected one after round 1: next was called twice" in str(refused.value)
-    assert str(refused.value).endswith('state.next({**made.public, "item": table}, made.own).')
-    whole_life(type("Sketch", (FedAvg,), {"server_step": once})(model=MF(dim=4)))
-
-
 @pytest.mark.parametrize(
     ("loss", "told"),
     [
@@ -250,14 +232,6 @@ def test_a_loss_that_mixes_clients_or_teaches_nothing_is_told(loss, told):
     with pytest.raises(BoundaryError) as refused:
         whole_life(method)
     assert f"Sketch.client_loss {told}" in str(refused.value)
-
-
-@pytest.mark.parametrize("wrong", WRONG)
-def test_an_unlearner_is_held_to_a_federation(wrong):
-    given = WRONG[wrong][0]
-    fed = Federation.start(tiny_holdings(12, 20), Popularity(), seed=0).run(1)
-    with pytest.raises(BoundaryError, match=r"Sketch\.forget returned .*; expected Federation\."):
-        answering("forget", given, Unlearner)().unlearn(fed, Withdraw(3))
 
 
 def test_tables_inside_a_state_must_be_tensors():

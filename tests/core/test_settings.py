@@ -8,8 +8,7 @@ from typing import ClassVar, Literal
 
 import pytest
 
-from rescind import methods, models
-from rescind.core.settings import checked, classes, find, from_table, to_table
+from rescind.core.settings import classes, find, from_table, to_table
 from rescind.errors import ConfigError, suggest
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.lightgcn import LightGCN
@@ -71,17 +70,14 @@ def test_an_unknown_key_is_refused_with_the_one_that_was_meant():
         ("degrees", "hot", "Oven.degrees must be a whole number; got 'hot'"),
         ("degrees", 180.0, "a whole number; got 180.0"),
         ("degrees", True, "a whole number; got True"),
-        ("hours", True, "a number; got True"),
         ("hours", "2", "a number; got '2'"),
         ("fan", 1, "true or false; got 1"),
         ("label", 3, "text; got 3"),
         ("mode", "fry", "one of 'bake', 'grill'; got 'fry'"),
         ("mode", "none", "one of 'bake', 'grill'; got 'none'"),
-        ("shelf", "top", "a whole number; got 'top'"),
         ("shelf", 1.5, "a whole number; got 1.5"),
         ("racks", 3, "must be a list; got 3"),
         ("racks", [1, "two"], "a whole number; got 'two'"),
-        ("degrees", "none", "a whole number; got 'none'"),
         ("steam", "much", "Oven.steam must be a number, or one of 'auto'; got 'much'"),
     ],
 )
@@ -111,33 +107,6 @@ def test_none_is_a_word_in_a_table_and_comes_back():
     assert table["shelf"] == "none"
     assert table["name"] == "Oven"
     assert from_table(Oven, table, {}) == Oven(1)
-
-
-def test_a_union_of_kinds_takes_either():
-    assert checked("a", int | str, "x") == "a"
-    assert checked(3, int | str | None, "x") == 3
-    with pytest.raises(ConfigError):
-        checked(1.5, int | str, "x")
-
-
-@pytest.mark.parametrize("ratio", [[1, 2], [1, 2, 7, 9]])
-def test_a_tuple_of_three_has_three_entries(ratio):
-    with pytest.raises(ConfigError):
-        checked(ratio, tuple[int, int, int], "Sharing.ratio")
-
-
-def test_each_entry_of_a_tuple_has_its_own_kind():
-    assert checked(["a", 1], tuple[str, int], "x") == ("a", 1)
-
-
-def test_a_kind_that_cannot_be_checked_does_not_pass():
-    with pytest.raises(ConfigError):
-        checked("not a table", dict[str, int], "x")
-
-
-def test_a_table_that_names_another_class_is_refused():
-    with pytest.raises(ConfigError):
-        build(name="Fridge", degrees=4)
 
 
 def test_a_method_with_its_model_survives_a_table():
@@ -174,19 +143,6 @@ def test_classes_are_found_by_what_they_define_not_by_what_they_import():
     assert "RankingModel" not in found
     assert "Method" not in classes("rescind.methods", "server_sample")
     assert find("rescind.methods", "server_sample", "FEDAVG") is FedAvg
-
-
-def test_methods_and_models_are_attributes_of_their_package():
-    assert methods.FedAvg is FedAvg
-    assert models.MF is MF
-    with pytest.raises(AttributeError, match="there is no method 'FedAvgg'"):
-        _ = methods.FedAvgg
-
-
-def test_a_setting_out_of_range_is_refused_by_name():
-    for field in ("epochs", "negatives", "temperature", "batch_size", "clients_per_round"):
-        with pytest.raises(ConfigError, match=rf"FedAvg\.{field} must be above 0, got 0"):
-            FedAvg(**{field: 0})
 
 
 def test_a_suggestion_ignores_case_and_lists_what_is_allowed():

@@ -112,20 +112,10 @@ def test_norms_of_one_number_per_client_or_per_row():
     assert Update(2, {"bias": rows}).norms().tolist() == [5.0, 0.0]
 
 
-def test_norms_of_an_update_without_entries_are_zero():
-    assert Update(2, {}).norms().tolist() == [0.0, 0.0]
-
-
 def test_bytes_up_are_the_touched_rows_with_their_numbers(update):
     # 5 rows of 2 float64 and a row number of 4 bytes each; 4 clients x 6 float64.
     assert update.nbytes == 5 * 2 * 8 + 5 * 4 + 4 * 6 * 8
     assert update.fold(torch.ones(CLIENTS)).up == update.nbytes
-
-
-def test_single_updates_travel_only_when_asked_for(update):
-    total = update.fold(torch.ones(CLIENTS), ids=ints([9, 4, 7, 2]))
-    assert total.parts[0][0].tolist() == [9, 4, 7, 2]
-    assert total.parts[0][1] is update
 
 
 numbers = st.integers(-(2**40), 2**40)
@@ -172,10 +162,6 @@ def test_a_fold_in_parts_is_the_fold_of_all(update):
         assert both.touched["item"].tolist() == whole.touched["item"].tolist()
 
 
-def test_the_mean_of_nobody_is_nothing():
-    assert Sum({}, 0.0, 0).mean() == {}
-
-
 def test_the_mean_of_whole_numbers_is_not_rounded_to_float32():
     assert float(Sum({"n": ints([2**24 + 1])}, 1.0, 1).mean()["n"]) == 2**24 + 1
 
@@ -209,9 +195,3 @@ def test_a_log_is_kept_by_client_and_read_by_place():
     # 5 rows of a float32 and a row number of 4 bytes.
     assert log.nbytes == 5 * 8
     assert gone.nbytes == 8
-
-
-def test_a_round_written_in_chunks_is_read_as_one():
-    rows = Rows(ints([0]), ints([5]), torch.tensor([[1.0]]), 9)
-    log = Log().add(3, ints([4]), {"item": rows}).add(3, ints([2]), {"item": rows})
-    assert log.at(3).owner.tolist() == [4, 2]

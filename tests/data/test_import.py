@@ -11,13 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import rescind as rs
 from rescind.core import records
-from rescind.core.clock import Clock
 from rescind.data import (
     describe,
     import_cells,
@@ -151,8 +149,8 @@ BAD = {
     "infinite rating": (table("1,2,inf,4"), "line 2, column 3"),
     "huge rating": (
         table("1,2,3,4", "1,3,1e10,4"),
-        "line 3, column 3 ('rating'): '1e10' is not a valid rating: a rating must be from "
-        "-1,000,000,000 to 1,000,000,000",
+        "line 3, column 3 ('rating'): '1e10' is not a valid rating: a rating must be a number "
+        "from -1,000,000,000 to 1,000,000,000",
     ),
     "no rating": (table("1,2,,4", "1,3,5,4"), "line 2, column 3 ('rating'): ''"),
     "negative id": (table("1,2,3,4", "-7,2,3,4"), "line 3, column 1 ('user'): '-7'"),
@@ -163,12 +161,11 @@ BAD = {
     "overlong id": (table("1," + "x" * 300 + ",3,4"), "line 2, column 2 ('item')"),
     "control character": (table("1,a\x1b[31m,3,4"), "control characters"),
     "future time": (table("1,2,3,99999999999"), "line 2, column 4 ('time')"),
-    "milliseconds": (table("1,2,3,1500000000000"), "pass time_unit='ms'"),
-    "microseconds": (table("1,2,3,1500000000000000"), "for microseconds pass time_unit='us'"),
-    "nanoseconds": (table("1,2,3,1500000000000000000"), "for nanoseconds pass time_unit='ns'"),
-    "a fraction of nanoseconds": (table("1,2,3,1500000000000000000.5"), "pass time_unit='ns'"),
-    "negative time": (table("1,2,3,-5"), "before 1970"),
-    "a date in a form of its own": (table("1,2,3,31/12/2024"), "such as time_unit='%d/%m/%Y'"),
+    "milliseconds": (table("1,2,3,1500000000000"), "--time-unit says otherwise: ms"),
+    "a fraction of nanoseconds": (table("1,2,3,1500000000000000000.5"), "line 2, column 4"),
+    "negative time": (table("1,2,3,-5"), "from 1970 on"),
+    "a date in the future": (table("1,2,3,2999-05-06"), "not in the future"),
+    "a date in a form of its own": (table("1,2,3,31/12/2024"), "such as %d/%m/%Y"),
     "time as words": (table("1,2,3,yesterday"), "line 2, column 4 ('time'): 'yesterday'"),
     "NUL byte": (table("1,2,3,4", "1,\0,3,4"), "line 3, column 3: a NUL byte"),
     "UTF-16": (table("1,2,3,4").encode("utf-16"), "UTF-16"),
@@ -178,7 +175,7 @@ BAD = {
     "open quote": (table('"1,2,3,4'), "quotes"),
     "old Mac line ends": (b"user,item\r1,2\r1,3\r", "line endings"),
     "huge field": (table("1," + "x" * 200_000 + ",3,4"), "line 2"),
-    "no user column": ("a,item\n1,2\n", "no column for the user"),
+    "no user column": ("a,item\n1,2\n", "no column for the user among: a, item"),
     "huge line": (b"x" * (2**20 + 10), "longer than"),
 }
 
@@ -193,49 +190,13 @@ def test_a_bad_file_is_named_with_its_place_and_not_imported(save, own_cache, co
     assert not own_cache.exists()
 
 
-@pytest.mark.parametrize(
-    ("cell", "settings", "read"),
-    [
-        ("2999-05-06", {}, "2999-05-06"),
-        ("2999-05-06 12:00:00", {"time_unit": "ms"}, "2999-05-06"),
-        ("06/05/2999", {"time_unit": "%d/%m/%Y"}, "2999-05-06"),
-        ("29990506", {"time_unit": "%Y%m%d"}, "2999-05-06"),
-    ],
-)
-def test_of_a_date_in_the_future_it_is_said_how_it_was_read_and_no_unit(save, cell, settings, read):
-    before = cell.replace("2999", "1999")
-    path = save(table(f"1,2,3,{before}", f"1,3,3,{cell}"))
-    with pytest.raises(DataError) as error:
-        import_file(path, "mine", **settings)
-    assert f"the time is in the future; it was read as {read}" in str(error.value)
-    assert "seconds" not in str(error.value)
-
-
-def test_many_days_in_the_future_are_one_kind_of_wrong_cell(save):
-    days = [f"1,{n},3,29{n:02d}-05-06" for n in range(10, 99)]
-    with pytest.raises(DataError) as error:
-        import_file(save(table("1,2,3,1999-05-06", *days, "1,200,3,1871-01-01")), "mine")
-    told = str(error.value)
-    future = "89 cells: the time is in the future; the first was read as 2910-05-06"
-    assert told.count("cells: the time is in the future") == told.count(future) == 1
-    assert "1 cell: the time is before 1970" in told, "control: another kind is a line of its own"
-    assert len(told.splitlines()) < 12
-
-
 def test_whatever_rating_is_imported_can_be_run(save):
     lines = [f"{u},{i},{n},4" for n, (u, i) in enumerate(product(range(5), range(6)), 52_686)]
     data = import_file(save(table("0,9,999999999,4", "1,9,-1e9,4", *lines)), "mine")
     fed = rs.Federation.start(data, rs.methods.Popularity()).run(1)
     assert float(fed.now.vault.holdings.records.rating.max()) == 2e9
-    with pytest.raises(DataError, match=r"(?s)row index 0, column 3 .'rating'.: .*leave a"):
+    with pytest.raises(DataError, match=r"(?s)row index 0, column 3 .'rating'.: "):
         rs.from_frame({"user": [1, 2], "item": [1, 2], "rating": [1e10, 1.0]})
-
-
-def test_a_column_that_is_named_by_itself_is_told_where_names_go():
-    frame = {"listener": [1, 2, 1], "item": [1, 2, 2]}
-    with pytest.raises(ConfigError, match=r"no setting 'user'.*columns=\{'user': 'listener'\}"):
-        rs.from_frame(frame, user="listener")
-    assert rs.from_frame(frame, columns={"user": "listener"}).users.tolist() == ["1", "2"]
 
 
 def test_rows_in_another_order_are_another_dataset_with_the_same_sums():
@@ -291,7 +252,7 @@ def test_an_invalid_name_is_refused(save, name):
 
 def test_an_import_is_not_overwritten_by_accident(save):
     import_file(save(GOOD), "mine")
-    with pytest.raises(ConfigError, match="replace=True"):
+    with pytest.raises(ConfigError, match=r"already exists.*--replace"):
         import_file(save(GOOD), "mine")
     other = GOOD.replace("anna", "carla")
     import_file(save(other), "mine", replace=True)
@@ -304,50 +265,32 @@ def test_a_file_that_is_missing_is_told_before_a_name_that_is_taken(save):
         import_file("nowhere.csv", "mine")
     with pytest.raises(DataError, match=r"films\.csv: there is no such file"):
         import_file(save(GOOD), "mine", items="films.csv")
-    with pytest.raises(DataError, match=r"^\. is a folder\. Name one file in it, such as ratings"):
+    with pytest.raises(DataError, match=r"^\.: there is no such file but a folder"):
         import_file(".", "mine")
     with pytest.raises(ConfigError, match="'mine' already exists"):
         import_file(save(GOOD), "mine")
 
 
 def test_unknown_columns_and_extensions_are_refused(save):
-    with pytest.raises(DataError, match=r"'nobody' for the user.*The columns are user, item"):
+    with pytest.raises(DataError, match=r"no column for the user among: user, item"):
         import_file(save(GOOD), "mine", columns={"user": "nobody"})
-    with pytest.raises(DataError, match=r"separated by ';', pass separator=';'"):
+    with pytest.raises(DataError, match=r"no column for the user among: .*--separator"):
         import_file(save(GOOD.replace(",", ";")), "semicolons")
     with pytest.raises(DataError, match=r"extension '\.json' is not supported"):
         import_file(save(GOOD, "a.json"), "mine")
-    with pytest.raises(DataError, match="no such file"):
-        import_file("nowhere.csv", "mine")
     with pytest.raises(ConfigError, match=r"'usr'; allowed are user, .*split, title, genres\."):
         import_file(save(GOOD), "mine", columns={"usr": "user"})
-    with pytest.raises(DataError, match="more than one column could be the user"):
+    with pytest.raises(DataError, match="more than one column for the user"):
         import_file(save("user,userId,item\n1,2,3\n"), "mine")
 
 
 def test_one_column_is_not_read_as_two_things(save):
     plays = "listener,artist,plays\na,x,3\nb,y,4\n"
-    with pytest.raises(ConfigError, match="'listener' is both the user and the item"):
-        import_file(save(plays), "mine", columns={"user": "listener", "item": "listener"})
     roles = {"user": "listener", "item": "artist", "rating": "plays", "time": "plays"}
-    with pytest.raises(ConfigError, match="'plays' is both the rating and the time"):
+    with pytest.raises(DataError, match="one column has two roles"):
         import_file(save(plays), "mine", columns=roles)
     data = import_file(save(plays), "mine", columns={"user": "listener", "item": "artist"})
     assert len(data) == 2
-
-
-def test_all_missing_columns_are_named_at_once(save):
-    file = save("who,what\na,x\nb,y\n")
-    with pytest.raises(DataError) as refused:
-        import_file(file, "mine")
-    assert "no column for the user, and none for the item. The columns are who, what" in str(
-        refused.value
-    )
-    assert "columns={'user': 'COLUMN', 'item': 'COLUMN'}" in str(refused.value)
-    with pytest.raises(DataError, match="no column 'hwo' for the user, and none for the item"):
-        import_file(file, "mine", columns={"user": "hwo"})
-    with pytest.raises(DataError, match=r"no column for the item\. .*Choose one with"):
-        import_file(file, "mine", columns={"user": "who"})
 
 
 def test_counts_that_were_taken_for_times_are_doubted(save):
@@ -355,7 +298,7 @@ def test_counts_that_were_taken_for_times_are_doubted(save):
     plays = "user,item,plays,when\na,x,1,1500000000\nb,y,200,1500000001\n"
     import_file(save(plays), "mine", columns={"time": "plays"}, ignore=["when"], tell=told.append)
     assert len(told) == 1
-    assert "column 'plays' was read as times, but all of them lie in the first day" in told[0]
+    assert "all times of 'plays' lie in January 1970" in told[0]
     told.clear()
     roles = {"time": "when"}
     import_file(save(plays), "real", columns=roles, ignore=["plays"], tell=told.append)
@@ -363,7 +306,7 @@ def test_counts_that_were_taken_for_times_are_doubted(save):
     assert not told, "times, and places in an order"
     divided = "user,item,when\na,x,1500000\nb,y,1672531\n"
     import_file(save(divided), "divided", columns=roles, tell=told.append)
-    assert "all of them lie in January 1970: were times of today divided by 1,000" in told[0]
+    assert "all times of 'when' lie in January 1970" in told[0]
 
 
 def test_an_import_again_tells_how_many_rows_stay_out(save):
@@ -373,7 +316,7 @@ def test_an_import_again_tells_how_many_rows_stay_out(save):
     data = import_file(save(GOOD), "mine", replace=True, tell=told.append)
     assert len(data) == 1
     assert len(told) == 1
-    assert "2 rows are kept out: of people who left" in told[0]
+    assert "2 rows skipped: erased or withdrawn users" in told[0]
 
 
 def test_a_changed_import_is_detected(save, own_cache):
@@ -694,44 +637,6 @@ def test_rows_are_sorted_as_by_lexsort(rows, timed, sort_first, group):
     assert found["rating"].tolist() == np.lexsort(keys).tolist()
 
 
-def mixed(rows, size, purpose):
-    """Return numbers below a size in no order."""
-    return (size * Clock(0).uniform(purpose, torch.arange(rows))).long().numpy()
-
-
-@pytest.mark.parametrize("timed", [True, False])
-@pytest.mark.parametrize("times", [1, 40, 2**20])
-@pytest.mark.parametrize("rated", [True, False])
-def test_loops_sort_large_files_as_numpy_does(monkeypatch, timed, times, rated):
-    columns = {
-        "user": mixed(4000, 9, "user").astype(np.int32),
-        "item": mixed(4000, 5000, "item").astype(np.int32),
-    }
-    if rated:
-        columns["rating"] = np.arange(-2000, 2000, dtype=np.float32)  # tells equal rows apart
-    if timed:  # one time: all rows of a user are ordered by item, too many for single moves
-        columns["time"] = 5 + mixed(4000, times, "time")
-    plain = import_order.sorted_rows(dict(columns))
-    monkeypatch.setattr(import_order, "MANY", 2)
-    monkeypatch.setattr(import_order, "_SMALL_GROUP", 512)
-    monkeypatch.setattr(import_order, "_sorted_in_groups", None)  # not called
-    found = import_order.sorted_rows(dict(columns))
-    for name, column in plain.items():
-        assert (found[name] is None) == (column is None), name
-        assert column is None or (found[name] == column).all(), name
-    assert found["user"].dtype == np.int64
-
-
-def test_loops_number_ids_as_numpy_does(monkeypatch):
-    codes = mixed(2000, 300, "code").astype(np.int32) * 2
-    plain, found = import_columns._by_appearance(codes.copy(), 700)
-    monkeypatch.setattr(import_order, "MANY", 2)
-    numbers, codes_of = import_columns._by_appearance(codes.copy(), 700)
-    assert (numbers == plain).all()
-    assert (codes_of == found).all()
-    assert (codes_of[numbers] == codes).all()
-
-
 def test_numbers_of_more_than_32_bits_stay(tmp_path, monkeypatch):
     monkeypatch.setattr(import_columns, "_ROWS", 2)  # the first batch fits into 32 bits
     table = pa.table({"user": [7, 7, 2**40, 7], "item": [0, 1, 2, 3]})
@@ -765,10 +670,10 @@ def test_a_zero_before_digits_is_seen_wherever_a_block_ends(tmp_path, monkeypatc
 def test_a_form_of_dates_is_checked_and_kept_to(save) -> None:
     days = save("user,item,time\n1,2,05/06/2024\n2,3,31/12/2023\n")
     assert import_file(days, "days", time_unit="%d/%m/%Y").time.max() == 1717545600  # 5 June
-    with pytest.raises(DataError, match=r"'31/12/2023'.*written as %m/%d/%Y"):
+    with pytest.raises(DataError, match=r"'31/12/2023'.*says: %m/%d/%Y"):
         import_file(days, "other", time_unit="%m/%d/%Y")
     for wrong in ("%d/%m", "%H:%M", "days", "%q"):
-        with pytest.raises(ConfigError, match="with day, month and year"):
+        with pytest.raises(ConfigError, match="with day, month"):
             import_file(days, "other", time_unit=wrong)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from page_blocks import ROOT
 
@@ -58,30 +57,3 @@ def test_claims_that_were_made_once_are_found():
     ):
         assert claims(sentence), sentence
     assert not claims("a proof that anybody can check offline: the receipt is in the log")
-
-
-def test_the_page_names_what_is_not_covered():
-    page = " ".join((ROOT / "docs" / "proof.md").read_text("utf-8").split())
-    for sentence in (
-        "The weights (B) are not covered for strangers.",
-        "an estimate, not reviewed by cryptographers",
-        "whether a copy was made before",
-        "whether a person came back under another name",
-        "What was lost on a device that left and never came back stays in the sum",
-        "A silo can make up devices of its own.",
-    ):
-        assert sentence in page, sentence
-
-
-def test_pages_that_speak_of_the_roster_lead_to_the_page_about_proof():
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
-        text = path.read_text("utf-8")
-        named = re.search(r"\brosters?\b", text) and not path.name.startswith(
-            ("reference", "proof")
-        )
-        assert not named or "proof.md" in text, path
-
-
-def test_the_help_of_a_check_says_what_it_needs():
-    text = Path(ROOT / "docs" / "reference-cli.md").read_text("utf-8")
-    assert "Check that the lines of a roster add up, without any data." in text

@@ -46,13 +46,6 @@ def test_the_reference_shows_every_public_name():
     assert missing([USE], {"Nowhere": "rescind.core"}) == {"Nowhere"}
 
 
-def test_the_way_from_a_federation_to_the_tables_of_its_model_is_shown():
-    page = (ROOT / "docs" / "reference-fields.md").read_text("utf-8")
-    for name, field in (("Federation", "now"), ("RunState", "state"), ("ServerState", "public")):
-        section = page.split(f"## {name}\n")[1].split("\n## ")[0]
-        assert f"| `{field}` |" in section
-
-
 def test_the_reference_shows_every_method_and_model():
     hooks = script("site_hooks")
     page = hooks.on_page_markdown((ROOT / "docs/reference-methods.md").read_text("utf-8"))
@@ -149,12 +142,6 @@ def test_search_works_on_pages_opened_as_files(site):
         titles = tab.locator(".md-search-result__item h1").all_inner_texts()
         browser.close()
     assert any("prove" in title.lower() for title in titles), titles
-
-
-def test_titles_in_the_picture_read_as_people_say_them():
-    readable = script("front_picture").readable
-    assert readable("Sound of Music, The (1965)") == "The Sound of Music"
-    assert readable("Stand by Me (1986)") == "Stand by Me"
 
 
 @pytest.mark.slow

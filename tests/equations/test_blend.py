@@ -13,7 +13,6 @@ from torch.testing import assert_close
 
 from rescind.core.federation import Federation
 from rescind.core.records import Erase, Event, Share, Unshare, Withdraw
-from rescind.errors import ConfigError
 from rescind.experiments.recipe import read
 from rescind.forgetting.forget import forget
 from rescind.methods.additive.blend import Blend
@@ -21,7 +20,7 @@ from rescind.methods.additive.gram import Gram
 from rescind.methods.baselines.softmax import Softmax
 from rescind.models.bag import Bag
 from rescind.receipts.claims import AFTER, check, sum_digest
-from worlds import lendable, next_block, tiny_holdings
+from worlds import lendable, tiny_holdings
 
 BLEND = Blend(model=Bag(dim=4), clients_per_round=3, server_rate=0.05, ridge=5.0, share=0.7)
 
@@ -121,36 +120,6 @@ def test_the_receipt_says_that_exactness_covers_the_sum_alone():
     plain = lending(Gram())
     _, other = forget(plain, requests(plain)[1], audits="none")
     assert not any("softmax" in line for line in other.receipt.not_covered)
-
-
-def test_a_block_arrives_and_both_go_on():
-    fed = lending().apply(next_block(clients=11, items=16)).run(2)
-    public = fed.now.state.public
-    assert len(public["weights"]) == len(public["item"]) == len(public["bias"]) == 16
-    assert bool((fed.now.state.own["counted"] == 1).any())
-
-
-def test_recommendations_are_items_one_does_not_have():
-    fed = lending()
-    own = fed.now.vault.holdings.of_clients("had", torch.tensor([2])).item.tolist()
-    found = fed.recommend(2, k=3)
-    assert len(found) == 3
-    assert not {int(r.item) for r in found} & set(own)
-    assert [r.because for r in found] == ["taste"] * 3
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ({"share": -1.0}, "share must be 0 or above"),
-        ({"aggregate": "rows"}, "one weight for all"),
-        ({"release_every": 5}, "gradients in every round"),
-        ({"servers": 2}, "gradients are not integers"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(wrong, said):
-    with pytest.raises(ConfigError, match=said):
-        Blend(**wrong)
 
 
 def test_a_device_that_is_away_owes_its_part_and_the_tables_are_made_again_all_the_same():

@@ -15,15 +15,13 @@ from rescind.core.clock import Clock
 from rescind.core.executor import InProcess, OneByOne
 from rescind.core.federation import Federation
 from rescind.core.holdings import Holdings
-from rescind.core.records import Records, Share, Unshare
+from rescind.core.records import Records, Unshare
 from rescind.data.simulated_lending import draw_share
-from rescind.errors import ConfigError
 from rescind.methods._lent_graph.graph import SharedGraph, graph_of
 from rescind.methods.sharing.cdcgnnfed import CDCGNNFedR, MendedGraph, impair
 from rescind.methods.sharing.fedshare import FedShare
 from rescind.models.lightgcn import LightGCN
-from rescind.models.mf import MF
-from worlds import lendable, next_block, randoms, tiny_holdings
+from worlds import randoms, tiny_holdings
 
 SMALL = CDCGNNFedR(
     model=LightGCN(dim=4), clients_per_round=4, refine_pairs=32, contrast_items=8,
@@ -169,28 +167,3 @@ def test_views_go_to_sharers_only_and_pull_the_vector_of_the_device():
         near[pull, "stranger"] = after["user"][1]
     assert near[50.0] > near[0.0]
     assert torch.equal(near[50.0, "stranger"], near[0.0, "stranger"])
-
-
-@pytest.mark.parametrize("lenders", [(), (0,), tuple(range(9))])
-def test_numbers_stay_finite_whoever_lends(lenders):
-    fed = Federation.start(tiny_holdings(clients=9, items=14), SMALL, seed=2)
-    if lenders:
-        fed = fed.apply(Share(lendable(fed.now.vault.holdings, *lenders)))
-    after = fed.run(4)
-    for value in (*after.now.state.public.values(), *after.now.state.own.values()):
-        assert bool(torch.isfinite(value).all())
-    assert all(math.isfinite(v) for v in after.evaluate(k=5).values())
-
-
-def test_a_newcomer_who_lends_finds_a_place():
-    fed = begin(SMALL).run(3).apply(next_block(clients=11, items=16)).run(1)
-    fed = fed.apply(Share(lendable(fed.now.vault.holdings, 9))).run(2)
-    assert fed.now.state.own["user"].shape == (11, 4)
-    assert bool(torch.isfinite(fed.now.state.public["item"]).all())
-
-
-def test_settings_that_make_no_sense_are_refused():
-    with pytest.raises(ConfigError, match="mend_removed"):
-        replace(SMALL, mend_removed=1.0)
-    with pytest.raises(ConfigError, match="user_pull"):
-        replace(SMALL, model=MF())

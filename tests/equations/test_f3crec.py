@@ -17,7 +17,6 @@ from rescind.core.loss_terms import preference_shift, replay_size
 from rescind.core.method import Method
 from rescind.core.records import Arrive, Records
 from rescind.core.update import Rows
-from rescind.errors import ConfigError
 from rescind.methods.continual.f3crec import F3CRec, temporal_mean
 from rescind.methods.continual.finetune import FineTune
 from rescind.methods.continual.kd import KD
@@ -227,24 +226,6 @@ def test_a_list_stays_with_someone_who_skips_a_block() -> None:
     assert torch.equal(kept.values["item"], fed.now.state.public["item"])
 
 
-def test_draws_inside_a_batch_are_the_same_alone_and_in_a_crowd_over_two_epochs() -> None:
-    method = replace(METHOD, epochs=2)
-    crowd = second_block(method, InProcess()).run(1).now
-    alone = second_block(method, OneByOne()).run(1).now
-    assert_close(crowd.state.public["item"], alone.state.public["item"], **TIGHT)
-
-
-def test_what_is_sent_is_counted_alike_by_both_forms() -> None:
-    fed = second_block(METHOD, InProcess())
-    ids, clock = torch.tensor([0, 1, 4, 5]), fed.clock.at(3)
-    cohort = InProcess().cohort(fed.method, fed.now.vault, ids)
-    args = (fed.now.state.public, fed.now.vault.read(ids), cohort, clock)
-    folded = METHOD.client_train(*args)[0].fold(cohort.weight)
-    fused = METHOD.client_sum(*args)[0]
-    assert (fused.up, fused.clients, fused.weight) == (folded.up, folded.clients, folded.weight)
-    assert_close(fused.touched["item"], folded.touched["item"])
-
-
 # -- what it is made of --------------------------------------------------------------------------
 
 
@@ -278,11 +259,3 @@ def test_as_published_is_a_preset_that_knows_the_backbone() -> None:
     assert F3CRec.as_published() == F3CRec(carry="last")
     assert F3CRec.as_published(model=PFedRec()).reset_private
     assert F3CRec.as_published(distil=0.0).distil == 0
-
-
-@pytest.mark.parametrize(
-    ("field", "value"), [("inertia", 1.1), ("shift_scale", -1.0), ("top_n", -1), ("distil", -0.1)]
-)
-def test_settings_out_of_range_are_named(field: str, value: float) -> None:
-    with pytest.raises(ConfigError, match=f"F3CRec.{field}"):
-        F3CRec(**{field: value})

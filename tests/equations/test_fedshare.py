@@ -25,7 +25,7 @@ from rescind.methods.sharing._infonce import infonce
 from rescind.methods.sharing.fedshare import FedShare
 from rescind.models.bag import Bag
 from rescind.models.lightgcn import LightGCN, TwoSidedLightGCN
-from worlds import lendable, next_block, randoms, tiny_holdings
+from worlds import lendable, randoms, tiny_holdings
 
 
 def dense_propagation(graph: SharedGraph, user, item, layers):
@@ -273,17 +273,6 @@ def test_each_part_of_the_refinement_is_felt_and_the_control_leaves_the_graph_ou
     assert len(set(runs.values())) == 4
 
 
-@pytest.mark.parametrize("lenders", [(), (0,), tuple(range(9))])
-def test_an_empty_graph_one_sharer_or_everybody_give_finite_numbers(lenders):
-    fed = begin(SMALL, share=False)
-    if lenders:
-        fed = fed.apply(Share(lendable(fed.now.vault.holdings, *lenders)))
-    after = fed.run(3)
-    for value in (*after.now.state.public.values(), *after.now.state.own.values()):
-        assert bool(torch.isfinite(value).all())
-    assert all(math.isfinite(v) for v in after.evaluate(k=5).values())
-
-
 def test_the_graph_is_exactly_what_is_shared_and_follows_events():
     fed = begin(SMALL)
     for after in (fed, fed.apply(Unshare(fed.lent(1))), fed.apply(Erase(fed.lent(0)))):
@@ -299,15 +288,6 @@ def test_the_last_tables_are_remembered_with_their_rounds():
     kept = fed.now.state.memory.named("item")
     assert [s.round for s in kept] == [4, 5]
     assert torch.equal(kept[-1].values["item"], fed.now.state.public["item"])
-
-
-def test_a_newcomer_who_lends_gets_a_row_on_the_server():
-    fed = begin(SMALL).run(2).apply(next_block(clients=11, items=16))
-    fed = fed.apply(Share(lendable(fed.now.vault.holdings, 8)))
-    after = fed.run(2)
-    assert len(after.now.state.own["user"]) == 11
-    assert bool(torch.isfinite(after.now.state.public["item"]).all())
-    assert len(after.now.state.public["item"]) == 16
 
 
 def test_as_published_the_items_of_a_person_take_up_their_vector():

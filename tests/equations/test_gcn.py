@@ -12,7 +12,6 @@ from torch.testing import assert_close
 from graphs import Dense, tiny_subgraphs
 from rescind import Federation, InProcess, OneByOne
 from rescind.core.params import Params
-from rescind.errors import ConfigError
 from rescind.methods.graphs.fedavg import GraphFedAvg, GraphFedSGD
 from rescind.models import gcn
 from rescind.models.gcn import GCN
@@ -108,11 +107,6 @@ def test_batches_of_nodes_are_cut_by_the_clock_and_cover_all_of_them():
     assert plan.values["node"].tolist() != other.values["node"].tolist()
     whole = start(GraphFedAvg(model=SMALL, epochs=1)).run(1).now.state.public
     assert not torch.equal(fed.run(1).now.state.public["one/bias"], whole["one/bias"])
-
-
-def test_a_dropout_of_everything_is_refused():
-    with pytest.raises(ConfigError, match="dropout"):
-        GraphFedAvg(dropout=1.0)
 
 
 def test_a_graph_that_can_be_learnt_is_learnt():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,8 +18,6 @@ from rescind.core.guards import Clip, Laplace
 from rescind.core.holdings import Holdings
 from rescind.core.records import Erase, Records, Share
 from rescind.errors import ConfigError, DataError
-from rescind.experiments.recipe import read
-from rescind.experiments.tables import collect
 from rescind.methods.additive import _pairs as gram_pairs
 from rescind.methods.additive import gram as gram_method
 from rescind.methods.additive._notes import from_bits, to_bits
@@ -38,7 +35,7 @@ from rescind.methods.additive._release import Published
 from rescind.methods.additive._solve import changed, inverse_of, weights_of
 from rescind.methods.additive._solving import Ridge, Temper, half
 from rescind.methods.additive.gram import Gram
-from worlds import lendable, next_block, randoms, silent, tiny_holdings
+from worlds import lendable, next_block, randoms, tiny_holdings
 
 
 def begin(method: Gram, *lenders: int, executor: InProcess | None = None) -> Federation:
@@ -295,16 +292,8 @@ def test_nothing_is_published_of_items_that_too_few_people_have():
 
 @pytest.mark.parametrize("guard", [Clip(1.0), Laplace(0.1)])
 def test_guards_made_for_real_numbers_are_refused(guard):
-    with pytest.raises(ConfigError, match="sends integers"):
+    with pytest.raises(ConfigError, match="need floating-point numbers"):
         begin(Gram(), executor=InProcess(guards=(guard,))).run(1)
-
-
-def test_a_table_does_not_call_it_a_control():
-    recipe = read(Path(__file__).parents[2] / "recipes" / "additive" / "ml-1m.toml")
-    controls = collect(recipe).controls
-    assert any("Popularity" in name for name in controls)
-    assert any("EASE" in name for name in controls)
-    assert not any("Gram" in name for name in controls)
 
 
 # -- both sides of the sum ------------------------------------------------------------------------
@@ -367,38 +356,9 @@ def test_new_items_are_related_to_nothing_until_somebody_has_them():
 # -- refusals -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("lenders", [(), (0,), tuple(range(9))])
-@pytest.mark.parametrize("method", [Gram(), Gram(cross=True), Gram(ridge_per_item=0.3)])
-def test_numbers_stay_finite_whoever_lends(method, lenders):
-    fed = begin(method, *lenders).run(1)
-    assert bool(torch.isfinite(scores(fed)).all())
-    assert not bool(scores(fed)[silent(9)].any()), "who has nothing is shown nothing in particular"
-    assert all(math.isfinite(v) for v in fed.evaluate(k=5).values())
-
-
 def test_a_world_in_which_nobody_has_anything_gives_no_nan():
     empty = Holdings.of(Records.of([0], [1]), torch.tensor([2]), 2, 3)
     assert not bool(scores(Federation.start(empty, Gram()).run(1)).any())
-
-
-@pytest.mark.parametrize(
-    ("wrong", "named"),
-    [
-        ({"ridge": 0.0}, "ridge"),
-        ({"ridge_per_item": -1.0}, "ridge_per_item"),
-        ({"ridge_power": 0.0}, "ridge_power"),
-        ({"forgetting": 0.0}, "forgetting"),
-        ({"forgetting": 1.5}, "forgetting"),
-        ({"resolve_every": 0}, "resolve_every"),
-        ({"solve_above": 2.0}, "solve_above"),
-        ({"release": "all"}, "release"),
-        ({"release_size": 0}, "release_size"),
-        ({"min_count": -1}, "min_count"),
-    ],
-)
-def test_a_setting_that_makes_no_sense_is_refused_by_name(wrong, named):
-    with pytest.raises(ConfigError, match=f"Gram.{named} must be"):
-        Gram(**wrong)
 
 
 def test_a_catalogue_that_does_not_fit_is_refused_with_its_size():
@@ -410,7 +370,7 @@ def test_a_catalogue_that_does_not_fit_is_refused_with_its_size():
 
 def test_a_catalogue_that_memory_does_not_hold_is_refused_before_it_is_taken(monkeypatch):
     monkeypatch.setattr(gram_method, "free_memory", lambda: 14 * 14 * 30 - 1)
-    with pytest.raises(ConfigError, match=r"14 items take .* are free\. Use .*LocalGram"):
+    with pytest.raises(ConfigError, match=r"14 items take .* are free\. .*LocalGram"):
         begin(Gram())
     monkeypatch.setattr(gram_method, "free_memory", lambda: 14 * 14 * 30)
     begin(Gram())
@@ -478,13 +438,6 @@ def test_the_tuned_form_publishes_bent_weights_and_forgets_as_exactly():
     after, fresh = tuned.follow(fed, event), fed.apply(event).restart().run(1)
     assert torch.equal(after.now.state.public["weights"], fresh.now.state.public["weights"])
     assert not torch.equal(after.now.state.public["weights"], fed.now.state.public["weights"])
-
-
-@pytest.mark.parametrize("wrong", [{"own_power": 2.0}, {"shown_power": -0.1}, {"sharpen": 0.0}])
-def test_weights_cannot_be_bent_beyond_reason(wrong):
-    (field,) = wrong
-    with pytest.raises(ConfigError, match=field):
-        Gram(**wrong)
 
 
 def test_parts_in_turns_are_all_parts_and_each_client_comes_once() -> None:

@@ -287,15 +287,6 @@ def test_any_graph_learner_forgets_edges_and_labels_by_its_own_way(method):
     assert params.digest(after.now.state.public) == params.digest(fresh.now.state.public)
 
 
-def test_settings_out_of_range_are_named():
-    with pytest.raises(rs.ConfigError, match=r"GraphGram\.ridge must be above 0; got 0"):
-        GraphGram(ridge=0)
-    with pytest.raises(rs.ConfigError, match=r"Hops\.hops must be from 0 to 20"):
-        Hops(hops=-1)
-    with pytest.raises(rs.ConfigError, match="max_width is 5"):
-        started(max_width=5)
-
-
 def test_measured_values_must_be_of_about_one():
     held = tiny_subgraphs(2)
     graph = replace(held.graph, value=held.graph.value * 1e4)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from rescind.core.executor import InProcess, OneByOne
 from rescind.core.federation import Federation
 from rescind.core.holdings import Holdings
 from rescind.core.records import Erase, Records, Share
-from rescind.errors import ConfigError
 from rescind.methods.baselines.ease import EASE, solve_weights
 from rescind.methods.baselines.item_knn import ItemKNN, nearest
 from rescind.models.item_item import Neighbours, client_pairs, client_pairs_sum
@@ -142,11 +140,3 @@ def test_clients_without_training_items_give_no_nan():
     for method in (EASE(), ItemKNN()):
         fed = Federation.start(empty, method).run(1)
         assert not bool(scores(fed).any())
-
-
-def test_a_catalogue_that_does_not_fit_is_refused_with_its_size():
-    for cls in (EASE, ItemKNN):
-        with pytest.raises(ConfigError, match="14 items"):
-            begin(replace(cls(), max_items=13))
-    with pytest.raises(ConfigError, match="ridge"):
-        EASE(ridge=0.0)

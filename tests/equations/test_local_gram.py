@@ -202,15 +202,6 @@ def test_a_new_block_adds_to_the_sum_and_new_items_have_no_neighbours_yet():
     assert params.digest(alone.now.state.public) == params.digest(after.now.state.public)
 
 
-def test_settings_that_make_no_sense_are_refused():
-    with pytest.raises(ConfigError, match="forgetting must be 1"):
-        LocalGram(forgetting=0.5)
-    with pytest.raises(ConfigError, match="many"):
-        LocalGram(model=LocalWeights(many=0))
-    with pytest.raises(ConfigError, match="14 items"):
-        begin(LocalGram(max_items=13))
-
-
 def test_the_control_counts_what_was_lent_and_asks_nobody():
     control = LocalGram(model=FEW.model, source="shared")
     fed = begin(control, 0, 2)

@@ -14,7 +14,6 @@ from rescind import Federation, InProcess, OneByOne
 from rescind.core.clock import Clock
 from rescind.core.holdings import Holdings
 from rescind.core.records import Records
-from rescind.errors import ConfigError
 from rescind.methods.continual.finetune import FineTune
 from rescind.models.ncf import NCF
 from rescind.models.pfedrec import PFedRec
@@ -140,11 +139,6 @@ def test_first_values_have_the_spread_of_the_spec_and_belong_to_the_id() -> None
         "user": (32,), "weight0": (64, 64), "bias0": (64,), "weight1": (16, 64), "bias1": (16,),
         "weight2": (1, 16), "bias2": (1,),
     }  # fmt: skip
-
-
-def test_a_layer_without_width_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"NCF\.layers"):
-        NCF(layers=(16, 0))
 
 
 @pytest.mark.parametrize("model", [NCF(dim=3), NCF(dim=3, layers=(4,)), PFedRec(dim=3)])

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 
-import pytest
 import torch
 from torch.testing import assert_close
 
 from rescind.core.federation import Federation
 from rescind.core.records import Withdraw
 from rescind.core.tasks.ranking import draw_negatives
-from rescind.errors import ConfigError
 from rescind.methods.unlearning._negative_memory import (
     ITEM,
     MEAN,
@@ -128,17 +126,3 @@ def test_a_run_with_it_keeps_entries_on_devices_learns_and_forgets():
     assert ITEM not in plain.now.vault.private
     after = fed.method.unlearn(fed, Withdraw(1))
     assert bool(after.now.state.public["item"].isfinite().all())
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"memory_size": 0}, "memory_size must be 1 or more"),
-        ({"warm_up": 0}, "warm_up must be 1 or more"),
-        ({"doubt": -1.0}, "doubt is 0 or above"),
-        ({"negatives_from": "memory", "loss": "bce"}, "loss must be 'bpr', not 'bce'"),
-    ],
-)
-def test_bad_settings_are_named(given, said):
-    with pytest.raises(ConfigError, match=said):
-        CFRU(**given)

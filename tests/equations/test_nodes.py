@@ -84,9 +84,9 @@ def test_a_node_of_another_client_cannot_be_queried():
     ("part", "clients", "message"),
     [
         ([0, 1], None, "4 whole numbers"),
-        ([0, 0, 0, -1], None, "parts are -1 to 0"),
+        ([0, 0, 0, -1], None, "are -1 to 0"),
         ([0, 1, 2, 5], 3, "use 0 to 2"),
-        ([0, 1, 2, 3], 5, "fewer than its 5 clients"),
+        ([0, 1, 2, 3], 5, "at most 4 clients"),
         ([0.0, 1.0, 0.0, 1.0], None, "float64"),
     ],
 )
@@ -118,7 +118,7 @@ def test_clients_without_edges_classes_or_training_nodes_are_allowed():
 
 def test_an_unknown_graph_says_how_to_cut_it():
     graph, _ = tiny_graph()
-    with pytest.raises(DataError, match=r"subgraphs\(graph, part\)"):
+    with pytest.raises(DataError, match=r"subgraphs\(graph, louvain"):
         Federation.start(graph, GraphFedAvg())
 
 
@@ -139,14 +139,14 @@ def test_the_parts_in_the_package_match_their_digest(name, monkeypatch):
     changed = {**stored, "part": stored["part"][::-1]}
     monkeypatch.setattr(partition.json, "loads", lambda _: changed)
     partition._read_parts.cache_clear()
-    with pytest.raises(DataError, match="do not match their digest"):
+    with pytest.raises(DataError, match="were changed"):
         partition._read_parts(name)
     partition._read_parts.cache_clear()
 
 
 def test_parts_of_another_version_of_a_graph_are_refused():
     graph, _ = tiny_graph()
-    with pytest.raises(DataError, match="another version"):
+    with pytest.raises(DataError, match="no parts for this graph"):
         published_parts(replace(graph, name="cora"))
 
 

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
-from typer.testing import CliRunner
 
-from rescind.cli import app
 from rescind.core import params
 from rescind.core.federation import Federation
 from rescind.core.records import Share, Withdraw
@@ -24,17 +22,12 @@ from rescind.methods.additive._pairs import mirrored
 from rescind.methods.additive._release import correlated, drawn, noise_ridge
 from rescind.methods.additive._solve import inverse_of, weights_of
 from rescind.methods.additive._solving import Ridge, half
-from rescind.methods.additive.blend import Blend
 from rescind.methods.additive.gram import Gram
-from rescind.methods.additive.kernel_gram import KernelGram
-from rescind.methods.additive.local_gram import LocalGram
-from rescind.methods.additive.seq_gram import SeqGram
 from rescind.methods.unlearning.retrain import Retrain
 from rescind.privacy.gaussian import epsilon_of
 from rescind.privacy.schedules import noise_of, reach, root
 from rescind.receipts.claims import EPSILON, NEXT, PUBLISHED, sum_digest
 from rescind.storage.federations import load_federation, save_federation
-from rescind.storage.run_folder import write_facts
 from worlds import lendable, next_block, tiny_holdings
 
 ITEMS, LEAVERS = 14, (6, 7, 4, 1)
@@ -247,38 +240,7 @@ def test_a_receipt_of_a_spent_schedule_stays_at_the_first_level():
     assert before.claims[NEXT] == "made"
 
 
-def test_the_command_says_that_no_release_is_left(tmp_path):
-    fed = leaves(lending(scheduled(2, release_every=100)).run(1), 6)
-    save_federation(fed, tmp_path / "model")
-    write_facts(tmp_path, {"seed": 0, "configuration": {}})
-    done = CliRunner().invoke(app, ["release", str(tmp_path)])
-    assert done.exit_code == 0, done.output
-    assert f"epsilon of all releases: {epsilon_of(2.0, 1e-5):.4g}" in done.output
-    saved = load_federation(tmp_path / "model")
-    refused = CliRunner().invoke(app, ["release", str(tmp_path)])
-    assert refused.exit_code != 0
-    assert "no release left in the schedule" in str(refused.exception)
-    kept = load_federation(tmp_path / "model")
-    assert params.digest(kept.now.state.own) == params.digest(saved.now.state.own)
-
-
 # -- settings -------------------------------------------------------------------------------------
-
-
-def test_a_schedule_needs_noise_and_an_end():
-    with pytest.raises(ConfigError, match="is a schedule of noise, and noise is 0"):
-        Gram(releases=3)
-    for wrong in (-1, 1001):
-        with pytest.raises(ConfigError, match="releases must be from 0 to 1,000"):
-            replace(scheduled(1), releases=wrong)
-
-
-@pytest.mark.parametrize("cls", [LocalGram, SeqGram, KernelGram, Blend])
-def test_learners_without_noise_refuse_it(cls):
-    with pytest.raises(ConfigError, match="releases"):
-        cls(releases=3)
-    with pytest.raises(ConfigError, match="noise"):
-        cls(releases=3, noise=1.0, longest_history=2)
 
 
 def test_one_release_is_as_noisy_as_fresh_noise():

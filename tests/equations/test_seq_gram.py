@@ -17,7 +17,6 @@ from rescind.core.executor import InProcess, OneByOne
 from rescind.core.federation import Federation
 from rescind.core.holdings import TRAIN, Holdings
 from rescind.core.records import Arrive, Erase, Event, Records, Share, Unshare, Withdraw
-from rescind.errors import ConfigError
 from rescind.methods.additive import _additive as events
 from rescind.methods.additive import _ordered as ordered
 from rescind.methods.additive._notes import ORDER, ranks
@@ -304,19 +303,3 @@ def test_the_compiled_loop_adds_what_the_readable_form_lists():
     total, owners = ordered.ordered_sums(lot, sign, items, near)
     assert torch.equal(total, expected)
     assert torch.equal(owners, torch.bincount(place, minlength=items**2))
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"near": 0.0},
-        {"back": 2.0},
-        {"recent": 0.0},
-        {"again": -2.0},
-        {"noise": 1.0},
-        {"servers": 2},
-    ],
-)
-def test_settings_that_do_not_fit_are_refused(settings):
-    with pytest.raises(ConfigError, match=next(iter(settings))):
-        SeqGram(**settings)

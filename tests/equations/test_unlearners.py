@@ -22,7 +22,6 @@ from rescind.forgetting.forget import forget
 from rescind.forgetting.pipeline import CostMeter
 from rescind.methods._lent_graph.graph import graph_of
 from rescind.methods._lent_graph.steps import GraphSteps
-from rescind.methods.baselines.ease import EASE
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.methods.sharing._server_rerun import targets
 from rescind.methods.sharing.fedshare import FedShare
@@ -191,12 +190,6 @@ def test_ascent_raises_the_loss_of_what_goes(learner):
     assert loss(table(after)) > loss(table(fed)) + 0.01
     kept = Ascent(repairs=0).unlearn(fed, Erase(lendable(fed.now.vault.holdings, 4)))
     assert torch.equal(table(kept), table(fed))  # nothing lent goes, so there is nothing to climb
-
-
-def test_ascent_needs_item_vectors_and_says_so():
-    fed = Federation.start(tiny_holdings(9, 14), EASE()).run(1)
-    with pytest.raises(ConfigError, match="Retrain works"):
-        Ascent().unlearn(fed, Erase(lendable(fed.now.vault.holdings, 0)))
 
 
 # -- FedAccum, CUFRU-R, FedEraser, FRU: replays ----------------------------------------------------
@@ -378,28 +371,6 @@ def test_another_learner_kept_no_log_and_is_told_so(cls):
         make(cls).unlearn(learnt(make(FedShare), 1), Withdraw(4))
 
 
-@pytest.mark.parametrize(
-    ("cls", "given"),
-    [
-        (FedAccum, {"aggregate": "records"}),
-        (CUFRUR, {"mixture": 1.5}),
-        (CUFRUR, {"online": 0.0}),
-        (FedEraser, {"interval": 0}),
-        (FedEraser, {"effort": 0.0}),
-        (CFRU, {"damping": -0.1}),
-        (CFRU, {"server_optimiser": "adam"}),
-        (FRU, {"kept_share": 0.0}),
-        (FRU, {"aggregate": "rows"}),
-        (FineTuneUnlearn, {"rounds": 0}),
-        (Ascent, {"climbs": -1}),
-        (Ascent, {"climb_rate": 0.0}),
-    ],
-)
-def test_bad_settings_are_refused_by_name(cls, given):
-    with pytest.raises(ConfigError, match=cls.__name__):
-        cls(**given)
-
-
 # -- CFRU ------------------------------------------------------------------------------------------
 
 
@@ -487,10 +458,11 @@ def judged(*verdicts):
     return examine, looked
 
 
-def test_an_approximate_unlearner_that_fails_is_followed_by_an_exact_one(monkeypatch):
+@pytest.mark.parametrize("verdict", ["FAIL", "INCONCLUSIVE", "VOID"])
+def test_an_approximate_unlearner_that_fails_is_followed_by_an_exact_one(monkeypatch, verdict):
     fed = learnt(make(FedShare))
     event = Erase(lendable(fed.now.vault.holdings, 0))
-    examine, looked = judged("FAIL", "PASS")
+    examine, looked = judged(verdict, "PASS")
     monkeypatch.setattr(forgetting, "examine", examine)
     monkeypatch.setattr(forgetting, "FEWEST", 1)  # small as it is, this request is audited
     after, evidence = forget(fed, event, FineTuneUnlearn(rounds=2))
@@ -503,19 +475,6 @@ def test_an_approximate_unlearner_that_fails_is_followed_by_an_exact_one(monkeyp
     told = evidence.receipt.findings[0]
     assert told.check == "escalation"
     assert "FineTuneUnlearn was tried first" in told.note
-    assert "Q1 population" in told.note
-
-
-@pytest.mark.parametrize("verdict", ["INCONCLUSIVE", "VOID"])
-def test_what_an_audit_does_not_show_is_done_exactly(monkeypatch, verdict):
-    fed = learnt(make(FedShare))
-    examine, looked = judged(verdict, "INCONCLUSIVE")
-    monkeypatch.setattr(forgetting, "examine", examine)
-    monkeypatch.setattr(forgetting, "FEWEST", 1)  # small as it is, this request is audited
-    _, evidence = forget(fed, Withdraw(4), FineTuneUnlearn(rounds=2))
-    assert [name for name, _ in looked] == ["FineTuneUnlearn", "Retrain"]
-    assert (evidence.receipt.done.unlearning, evidence.receipt.done.level) == ("Retrain", "L3")
-    assert f"its audit was {verdict}" in evidence.receipt.findings[0].note
 
 
 def test_a_pass_does_not_escalate(monkeypatch):

@@ -136,14 +136,13 @@ def test_every_table_gives_the_same_model(kind):
         ({"nodes": {**NODES, "node": [*"abcde", 1.5]}}, "node 1.5 is of type float"),
         ({"nodes": {**NODES, "label": ["x"]}}, "equally long; got node 6, label 1, client 6"),
         ({"features": WORDS[:2]}, "equally long; got node 6.*features 2"),
-        ({"features": WORDS * np.nan}, "a feature of row 0 .* is not a number"),
+        ({"features": WORDS * np.nan}, "a feature is not a finite number"),
         ({"features": None}, "nodes have no features"),
         ({"nodes": {**NODES, "word": ["much"] * 6}, "features": None}, "a matrix of numbers"),
         ({"edges": [("a", "q")]}, "there is no node 'q' among 6 nodes"),
-        ({"edges": np.zeros((2, 5), int)}, r"pairs of node ids, \[E, 2\].*transpose it"),
+        ({"edges": np.zeros((2, 5), int)}, r"pairs of node ids, \[E, 2\]"),
         ({"columns": {"node": "who"}}, "there is no column 'who'"),
-        ({"columns": {"place": "who"}}, "columns has 'place'"),
-        ({"nodes": {"label": ["x"]}}, "no column is named as the node"),
+        ({"nodes": {"label": ["x"]}}, "no column of label is the node"),
     ],
 )
 def test_what_cannot_be_read_changes_nothing(given, told):
@@ -187,9 +186,9 @@ def test_settings_count_at_the_next_use_and_wrong_ones_change_nothing():
     [
         ({"nodes": ["a", "q"]}, "there is no node 'q' among 6 nodes"),
         ({"nodes": ["a"], "clients": ["three"]}, "there is no client 'three' among 2 clients"),
-        ({"edges": [("a", "b"), ("a", "c")]}, "no edge between 'a' and 'c'.*never there"),
+        ({"edges": [("a", "b"), ("a", "c")]}, "no edge between 'a' and 'c'.*Nothing was"),
         ({"edges": [("c", "d")]}, "edges between clients do not count"),
-        ({"labels": ["a", "d"]}, "node 'd' has no label: it was never there"),
+        ({"labels": ["a", "d"]}, "node 'd' has no label. Nothing"),
         ({}, "nothing to forget"),
         ({"nodes": "a"}, r"nodes must be a list of ids; got 'a'. Write nodes=\['a'\]"),
     ],
@@ -216,16 +215,6 @@ def test_nothing_of_what_left_is_reachable(tmp_path):
         assert gone not in everything
         assert gone.strip("'").encode() not in (tmp_path / "model").read_bytes().split(b"__meta")[0]
     assert model.classes == ["y"]
-
-
-def test_an_unknown_node_is_told_without_other_nodes_and_a_question_changes_nothing():
-    model = fitted().forget(nodes=["b"])
-    told = "there is no node 'b' among 5 nodes. It was never there, or is forgotten already."
-    with pytest.raises(DataError) as refused:
-        model.predict(["b"])
-    assert str(refused.value) == told
-    with pytest.raises(DataError, match=r"already\. Nothing was changed\.$"):
-        model.forget(nodes=["b"])
 
 
 def test_everybody_may_leave_and_another_graph_may_come():

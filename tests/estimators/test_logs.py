@@ -150,7 +150,8 @@ class AddsTwice(shuffle.Total):
     """The control: adds whatever comes."""
 
     def add(self, part):
-        self._take(part)
+        self.seen.clear()
+        super().add(part)
 
 
 def test_a_part_that_comes_again_counts_once_in_any_order(tmp_path):
@@ -179,7 +180,7 @@ def test_a_reduce_that_adds_a_part_twice_is_found(tmp_path, monkeypatch):
         less.add(part)
     right.finish(count)
     for broken in (wrong, less):
-        with pytest.raises(DataError, match="missing or counted twice"):
+        with pytest.raises(DataError, match="rows of the log, whose files have"):
             broken.finish(count)
         assert not np.array_equal(broken.total, right.total)
 
@@ -193,7 +194,7 @@ def test_a_reduce_that_adds_a_part_twice_is_found(tmp_path, monkeypatch):
     monkeypatch.setattr(log_ledger, "Total", AddsTwice)
     model = rs.Gram().fit([("ann", "x")])
     before = model.digest()
-    with pytest.raises(DataError, match="missing or counted twice"):
+    with pytest.raises(DataError, match="rows of the log, whose files have"):
         model.fit(folder)
     assert model.digest() == before
 
@@ -267,7 +268,7 @@ def test_a_saved_model_forgets_with_its_log(tmp_path, learner):
     assert again.forget(gone).digest() == known.forget(gone).digest()
     alone = learner.load(path)
     assert alone.recommend(history=[1, 2]) == learner().fit(table).recommend(history=[1, 2])
-    with pytest.raises(DataError, match=r"load\(path, log="):
+    with pytest.raises(DataError, match=r"load\(\.\.\., log="):
         alone.forget([7])
     known.save(path)
     with pytest.raises(ConfigError, match="needs no log"):
@@ -328,7 +329,7 @@ def holes(table: pyarrow.Table) -> pyarrow.Table:
     [
         (floats, "the column of the user is double"),
         (holes, "1 rows of the log have no item"),
-        (lambda table: table.drop_columns(["item"]), "no column is named as the item"),
+        (lambda table: table.drop_columns(["item"]), "is the item: columns="),
         (lambda table: table.slice(0, 0), "has no rows"),
     ],
 )
@@ -362,9 +363,9 @@ def test_wrong_sources_and_engines_are_told(tmp_path):
         with pytest.raises(DataError, match=told):
             rs.Gram().fit(source)
     folder = written(tmp_path / "log", rows())
-    with pytest.raises(ConfigError, match="engine is of type str"):
+    with pytest.raises(ConfigError, match="engine is a str"):
         rs.Gram().fit(folder, engine="dask")
-    with pytest.raises(ConfigError, match="in memory already"):
+    with pytest.raises(ConfigError, match="engine and spill are for logs"):
         rs.Gram().fit(rows(), engine=Unsteady())
     with pytest.raises(ConfigError, match="max_items is 9"):
         rs.Gram(max_items=9).fit(folder)

@@ -96,7 +96,7 @@ def test_a_cell_that_claims_to_be_exact_and_is_not_is_named(tmp_path):
     recipe.results.write_text("".join(json.dumps(line) + "\n" for line in lines))
     (told,) = collect(recipe).not_as_claimed
     assert told.startswith("'no-op' claims to be exact (exact = True) and is not")
-    assert "Distance 0.98" in told
+    assert "distance 0.98" in told
     assert told in remarks(collect(recipe))
     for line in lines:
         line["forget"]["exact"] = False

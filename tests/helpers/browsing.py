@@ -176,3 +176,24 @@ class Visitor:
         file = {"name": "seen.csv", "mimeType": "text/csv", "buffer": text.encode()}
         page.get_by_label("Add from a file").set_input_files(file)
         page.get_by_text("new here").wait_for()
+
+
+def serious(page: Any) -> list[str]:
+    """Return what axe finds that keeps somebody out, each with where it is."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = Axe().run(page).response["violations"]
+    return [
+        f"{one['id']}: {one['nodes'][0]['html'][:120]}"
+        for one in found
+        if one["impact"] in {"serious", "critical"}
+    ]
+
+
+def cut(page: Any) -> list[str]:
+    """Return the tables that one must move sideways to read."""
+    found = page.evaluate(
+        "[...document.querySelectorAll('.scroll')].filter(one => one.scrollWidth > one.clientWidth)"
+        ".map(one => one.getAttribute('aria-label'))"
+    )
+    return list(found)

@@ -17,10 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from rescind.cli import app
-from rescind.errors import RescindError
+from command_line import rescind
 
 FENCE = re.compile(
     r'^```(?P<language>\w+)(?: title="(?P<title>[^"]+)")?\n(?P<text>.*?)^```$', re.M | re.S
@@ -87,7 +85,7 @@ def _typed(block: Block, where: str) -> Iterator[tuple[str, str]]:
         words = shlex.split(line, comments=True)
         ends = ENDS.search(line)
         if words[0] == "rescind":
-            code, said = _rescind(words[1:])
+            code, said = rescind(*words[1:])
         elif words[0] == "python":
             runpy.run_path(words[1], run_name="__main__")
             code, said = 0, ""
@@ -96,13 +94,3 @@ def _typed(block: Block, where: str) -> Iterator[tuple[str, str]]:
             code, said = done.returncode, done.stdout + done.stderr
         assert code == int(ends[1] if ends else 0), f"{where}: {line}\n{said}"
         yield line, said
-
-
-def _rescind(words: list[str]) -> tuple[int, str]:
-    """Run a command as `rescind.cli.main` does, and return its exit code and output."""
-    done = CliRunner().invoke(app, words)
-    if isinstance(done.exception, RescindError):
-        return 2, f"{done.output}error: {done.exception}"
-    if done.exception and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return done.exit_code, done.output

@@ -19,6 +19,7 @@ from rescind.home import Ledger, Request
 from rescind.methods.additive.gram import Gram
 from rescind.requests.adding import add_words
 from rescind.requests.answer import answer, readmit
+from rescind.requests.copies import run_copy
 from rescind.requests.papers import papers_of
 from rescind.requests.words import Words
 from rescind.storage.federations import load_federation
@@ -122,6 +123,23 @@ def unpacked(name: str, into: Path) -> Path:
     with zipfile.ZipFile(papers_of(name)) as packed:
         packed.extractall(into)
     return into
+
+
+def ask(dataset: str, kind: str, *users: str, items: Sequence[str] = (), **more: Any) -> Request:
+    """Ask for something of a dataset, and answer it."""
+    with Ledger.open() as ledger:
+        words = Words(kind, {user: tuple(items) or None for user in users})
+        (request,) = add_words(ledger, dataset, [words], **more)
+        return answer(ledger, request.id)
+
+
+def ask_of(run: Path, kind: str, *users: str, items: Sequence[str] = (), **more: Any) -> Request:
+    """Ask for something of a run, as `rescind forget RUN` does, and answer it."""
+    with Ledger.open() as ledger:
+        copy = run_copy(run)
+        if ledger.copy(copy.id) is None:
+            ledger.register(copy)
+    return ask(copy.dataset, kind, *users, items=items, **more)
 
 
 @contextmanager

@@ -10,14 +10,6 @@ from collections.abc import Iterator
 import pytest
 
 from databases import POSTGRES, schema
-from fresh_tables import written_down
-
-
-@pytest.fixture(scope="package", autouse=True)
-def fast_beginnings() -> Iterator[None]:
-    """Alembic makes the tables of a new ledger once, not in each test."""
-    with written_down():
-        yield
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -23,16 +22,13 @@ from rescind.core.holdings import Holdings
 from rescind.core.records import Records, Share
 from rescind.errors import ConsentError, DataError
 from rescind.ledger import tables
-from rescind.ledger.backup import back_up, plan, restore
 from rescind.ledger.book import Ledger
 from rescind.ledger.contributing import MOST, Contribute, Part
 from rescind.ledger.errors import CannotStart, VersionConflict
-from rescind.ledger.exporting import export_of
 from rescind.ledger.kept_part import name_of
 from rescind.ledger.lending import Lend
-from rescind.ledger.migrate import migrate
+from rescind.ledger.operators import Quarantine
 from rescind.ledger.options import Options
-from rescind.ledger.quarantine import Quarantine
 from rescind.ledger.tables import named_slots
 from rescind.methods.additive._live_release import Form
 from rescind.methods.additive._live_sum import weight_of
@@ -297,41 +293,8 @@ def test_an_export_hands_over_what_helps(tmp_path: Path) -> None:
     ledger = opened(tmp_path)
     person = joined(ledger, 1)
     done(ledger, difference(person, [], [4]))
-    found = export_of(ledger.reading, ledger.catalogue, person)
+    found = ledger.reading.export(person)
     assert found.kept == ({"id": "item-4", "title": "Title 4"},)
     assert found.account["kept"] == 1
     assert ledger.reading.kept_part(person).device == DEVICE
     ledger.close()
-
-
-def test_a_backup_of_the_first_tables_can_be_put_back(tmp_path: Path) -> None:
-    """Made before browsers could help: it is read as it is, and not changed."""
-    state, backup = tmp_path / "state", tmp_path / "backup.db"
-    ledger = opened(state)
-    person = joined(ledger, 1, 2)
-    back_up(state, backup)
-    ledger.writer.close()
-    connection = ledger.store.writer()
-    migrate(connection, "0001")
-    with connection.begin():
-        connection.exec_driver_sql("PRAGMA user_version=1")
-    ledger.close()
-    old = tmp_path / "old.db"
-    _checkpointed(state / "ledger.db", old)
-    before = old.read_bytes()
-    assert plan(state, old, None, None).loans == 2
-    restore(state, old)
-    assert old.read_bytes() == before
-    again = opened(state)
-    assert lent(again, person) == [1, 2]
-    done(again, difference(person, [], [4]))
-    again.close()
-    shutil.rmtree(state)
-
-
-def _checkpointed(source: Path, target: Path) -> None:
-    import sqlite3
-    from contextlib import closing
-
-    with closing(sqlite3.connect(source)) as one, closing(sqlite3.connect(target)) as other:
-        one.backup(other)

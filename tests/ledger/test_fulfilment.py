@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -322,13 +321,9 @@ def test_a_deadline_that_the_law_does_not_allow_is_written_with_a_warning(tmp_pa
     assert careful == [False, False, True], "44, 58 and 118 days"
 
 
-def test_format_1_is_still_read_and_a_prepared_request_needs_no_records(tmp_path: Path) -> None:
+def test_a_prepared_request_needs_no_records(tmp_path: Path) -> None:
     prepared = receipts.Asked("Erase", 3, 1, sealed("said", KEY))
     done_ = receipts.Done({"name": "Gram"}, "Subtract", "L3", "", "", "", "", 0, 0, {}, 0.0)
     issued = receipts.issue(prepared, done_, (), (), key=KEY)
     assert issued.key == KEY
     assert issued.exact.asked == prepared
-    old = replace(issued.receipt, format=1, sealed="")
-    table = json.loads(receipts.canonical(old))
-    assert "sealed" not in table
-    assert receipts.parse(receipts.canonical(old)).format == 1

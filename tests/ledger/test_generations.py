@@ -31,7 +31,7 @@ from rescind.ledger.jobs import (
 )
 from rescind.ledger.keyslots import unseal
 from rescind.ledger.lending import Lend
-from rescind.ledger.quarantine import Quarantine
+from rescind.ledger.operators import Quarantine
 from served import CATALOGUE, ITEMS, likes, opened, rows
 
 LOANS = [np.array(likes(n), np.int32) for n in range(12)]

@@ -14,11 +14,12 @@ import pytest
 
 from ledgers import done, joined, lent
 from rescind.errors import ConfigError, DataError
-from rescind.ledger.backup import back_up, restore
+from rescind.ledger.backup import back_up
 from rescind.ledger.book import Ledger
 from rescind.ledger.catalogue import FILE, Catalogue
 from rescind.ledger.errors import CannotStart
 from rescind.ledger.lending import Lend
+from rescind.ledger.restore import restore
 from rescind.ledger.roster_audit import audit
 from rescind.methods.additive._live_sum import MOST_ITEMS
 from rescind.proof.roster import split

@@ -11,7 +11,7 @@ import pytest
 
 from ledgers import done, joined, take_back
 from rescind.errors import ConfigError, DataError
-from rescind.ledger import backup, noising, tables
+from rescind.ledger import noising, restore, tables
 from rescind.ledger.backup import back_up
 from rescind.ledger.book import Ledger
 from rescind.ledger.lending import Lend
@@ -154,7 +154,7 @@ def test_going_back_never_shows_the_same_noise_on_other_loans(
 ) -> None:
     """Whoever subtracts two releases with one noise reads what changed between them, exactly."""
     if not guarded:  # control: the form of before
-        monkeypatch.setattr(backup, "end_schedule", lambda _: None)
+        monkeypatch.setattr(restore, "end_schedule", lambda _: None)
         monkeypatch.setattr(noising.secrets, "token_hex", lambda _: "")
     state, kept, shown = tmp_path / "state", tmp_path / "kept.db", list[Noise]()
     ledger = noisy(state)
@@ -168,7 +168,7 @@ def test_going_back_never_shows_the_same_noise_on_other_loans(
         joined(ledger, *likes(len(shown)))
         ledger.releases.make()
         ledger.close()
-        backup.restore(state, kept)
+        restore.restore(state, kept)
     assert (shown[1] != shown[2]) == guarded
     ledger = noisy(state)
     if guarded:

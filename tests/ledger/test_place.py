@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,10 +17,10 @@ from ledgers import done, joined, opened, take_back, unmapped_files
 from rescind.cli import app
 from rescind.errors import ConfigError, RescindError
 from rescind.ledger import tables
-from rescind.ledger.backup import back_up, plan, restore
+from rescind.ledger.backup import back_up
 from rescind.ledger.errors import OlderLedger
-from rescind.ledger.migrate import migrate, newest
 from rescind.ledger.place import NOTE, check_may_begin, compared_with_note, remember, shown
+from rescind.ledger.restore import plan, restore
 from rescind.ledger.store import Store, reading
 
 ADDRESS = "postgresql://anna:s3cret@db.example.org/ledger"
@@ -214,7 +212,7 @@ def test_another_database_is_neither_read_nor_noted(tmp_path: Path, postgres: st
         assert (tmp_path / NOTE).read_text() == shown(postgres) + "\n"
         with pytest.raises(RescindError, match=named), reading(tmp_path, other):
             pass
-        with pytest.raises(ConfigError, match="this ledger is empty"):
+        with pytest.raises(ConfigError, match="is not a ledger of these keys"):
             restore(tmp_path, None, None, other)
         assert tables_in(other) == [], "nothing was made in what is not ours"
     with reading(tmp_path, postgres):
@@ -230,30 +228,6 @@ def tables_in(address: str) -> list[str]:
             return inspect(connection).get_table_names()
     finally:
         own.dispose()
-
-
-def test_another_ledger_is_not_brought_to_the_present_tables(tmp_path: Path) -> None:
-    """The same in a folder: what does not fit the keys stays as it is, also its version."""
-    for name in ("mine", "other"):
-        ledger = opened(tmp_path / name)
-        joined(ledger, 1)
-        ledger.close()
-    store = Store(tmp_path / "other")
-    migrate(store.writer(), "0001")
-    store.checkpoint(0)
-    store.close()
-    shutil.copy(tmp_path / "other" / "ledger.db", tmp_path / "mine" / "ledger.db")
-
-    def version() -> str:
-        with closing(sqlite3.connect(tmp_path / "mine" / "ledger.db")) as here:
-            return str(here.execute("SELECT version_num FROM alembic_version").fetchone()[0])
-
-    with pytest.raises(OlderLedger):
-        opened(tmp_path / "mine")
-    assert version() == "0001"
-    shutil.copy(tmp_path / "other" / "keys.bin", tmp_path / "mine" / "keys.bin")
-    opened(tmp_path / "mine").close()
-    assert version() == newest(), "control: beside its own keys it is"
 
 
 @pytest.mark.service

@@ -13,12 +13,13 @@ from sqlalchemy import text
 from databases import CUT, engine
 from ledgers import START, done, joined, lent, opened, repeating, take_back
 from rescind.errors import ConfigError
-from rescind.ledger.backup import back_up, plan, restore
+from rescind.ledger.backup import back_up
 from rescind.ledger.batch import Once
 from rescind.ledger.book import Ledger
 from rescind.ledger.errors import Busy, CannotStart
 from rescind.ledger.lending import Lend, TakeBack
 from rescind.ledger.place import NOTE
+from rescind.ledger.restore import plan, restore
 from rescind.ledger.store import Store
 
 pytestmark = pytest.mark.service

@@ -10,12 +10,12 @@ import pytest
 from sqlalchemy import create_engine, delete
 
 from ledgers import DEVICE, done, joined, take_back
-from rescind.ledger import tables, tally
+from rescind.ledger import release_counts, tables
 from rescind.ledger.book import Ledger
 from rescind.ledger.contributing import Contribute, Part
 from rescind.ledger.lending import Lend
+from rescind.ledger.operators import Quarantine
 from rescind.ledger.options import Options
-from rescind.ledger.quarantine import Quarantine
 from rescind.methods.additive._live_sum import weight_of
 from served import CATALOGUE, OPTIONS, Hand, likes, opened
 
@@ -38,7 +38,7 @@ def released(state: Path, clock: Hand, people: int = 8, **options: Any) -> tuple
 
 def every_account(person: bytes, parts: Any, now: Any) -> int:
     """Count as before: whoever changed something, with whatever end."""
-    return tally.DIFFERENT
+    return release_counts.DIFFERENT
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["", "control: the old count"])
@@ -47,7 +47,7 @@ def test_made_up_accounts_do_not_bring_a_release_of_one_chosen_person(
 ) -> None:
     ledger, people = released(tmp_path / "state", clock)
     if old:
-        monkeypatch.setattr(tally, "_standing", every_account)
+        monkeypatch.setattr(release_counts, "_standing", every_account)
     done(ledger, take_back(people[0], "unshare"))
     for n in range(OPTIONS.people - 1):
         made_up = joined(ledger, *likes(50 + n))

@@ -23,9 +23,9 @@ from ledgers import done, joined, lent, opened
 from rescind.errors import DataError
 from rescind.ledger.canary import story
 from rescind.ledger.errors import DiskFull
-from rescind.ledger.file_worker import read_apart
 from rescind.ledger.lending import Lend
 from rescind.ledger.scanner import Canary, scan
+from rescind.ledger.worker_io import read_apart
 
 PRIVATE = ("ledger.db", "ledger.db-wal", "ledger.db-shm")
 """Files whose locks are SQLite's: no code of ours opens them in the process of a ledger."""

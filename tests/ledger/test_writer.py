@@ -376,8 +376,7 @@ def test_a_database_that_goes_before_the_commit_refuses_at_once(
         assert gone.startswith("the database is away since "), "once, not for each change"
         away.back()
         done(ledger, Lend(person, items), None)
-        back = caplog.messages[1:]
-        assert [("2 were refused" in line, "after 0 s" in line) for line in back] == [(True, True)]
+        assert ["after 0 s" in line for line in caplog.messages[1:]] == [True]
     assert lent(ledger, person) == [1, 2, 3]
     assert ledger.writer.fault is None
 

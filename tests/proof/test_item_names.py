@@ -178,25 +178,15 @@ def test_a_file_from_before_names_were_stated_is_read_and_says_so(
         shop.publishes()
     mine = shop.mine()
     assert "proofs" not in mine[0]
-    old = [{"counted" if n.startswith("sum_has") else n: v for n, v in mine[0].items()}, *mine[1:]]
-    assert "counted" in old[0]
     for again in (False, True):
         if again:
             shop.publishes()
-        for told in (mine, old):
-            code, said = shop.check(told)
-            assert code == 0, said
-            assert "the names beside them (ids) were not checked: they are the operator's" in said
-            for broken in (changed(told, ids=None), changed(told, ids=told[0]["ids"][1:])):
-                assert shop.check(broken)[0] == 1
+        code, said = shop.check(mine)
+        assert code == 0, said
+        assert "the names beside them (ids) were not checked: they are the operator's" in said
+        for broken in (changed(mine, ids=None), changed(mine, ids=mine[0]["ids"][1:])):
+            assert shop.check(broken)[0] == 1
     assert "that the log states as entry" in shop.check(shop.mine())[1]
-
-
-def test_the_file_does_not_read_as_if_the_person_did_not_count(shop: Shop) -> None:
-    shop.publishes()
-    for one in shop.mine():
-        assert "counted" not in one
-        assert one["sum_has_people_per_item"] is False
 
 
 def test_a_person_learns_no_name_of_others(shop: Shop) -> None:

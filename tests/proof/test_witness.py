@@ -101,10 +101,10 @@ def test_a_witness_without_memory_would_sign_a_fork(log: LogFolder, state: Path)
     (state / SEEN).write_text("{}\n")
     assert send(opened(state), forged(9, 8, 7), 0).status == 200
     (state / SEEN).unlink()
-    with pytest.raises(DataError, match="second history"):
+    with pytest.raises(DataError, match="Restore it"):
         opened(state)
     (state / SEEN).write_text("[1")
-    with pytest.raises(DataError, match="Restore it"):
+    with pytest.raises(DataError, match="cannot be read"):
         opened(state)
 
 
@@ -159,7 +159,7 @@ def test_over_http_another_history_is_told_in_words_on_both_sides(
             not_shown = "entries that were not shown to continue the 7 signed here"
             assert told == [f"refused: {NAME} signed 7 {not_shown}"]
             other.append(entries(7), PRIVATE)
-            with pytest.raises(DataError, match="shows a second history"):
+            with pytest.raises(DataError, match="a second history"):
                 ask(url, witness.key, other)
             assert "signed 8 entries" in told[1]
         finally:
@@ -236,7 +236,7 @@ def test_whoever_kept_a_checkpoint_finds_every_other_history(
     kept = log.note
     log.append(entries(7, 8), PRIVATE)
     log.check(LOG, since=kept)
-    fork, cut = "TWO HISTORIES", "older than your checkpoint.*still has fewer, the log was cut"
+    fork, cut = "TWO HISTORIES", "and your checkpoint.*has fewer, the log was cut"
     for number, (tree, told) in enumerate(
         (
             ([0, 1, 2, 3, 4, 5, 9, 7, 8], fork),
@@ -271,7 +271,7 @@ def test_a_changed_entry_is_found_when_the_log_is_opened(log: LogFolder) -> None
     swapped = whole[33:66] + whole[:33] + whole[66:]
     for data in (swapped, whole[:-33], b"\1" + whole[:-1], whole[:40] + b"!" + whole[41:]):
         (log.folder / ENTRIES).write_bytes(data)
-        with pytest.raises(DataError, match="changed, moved or removed"):
+        with pytest.raises(DataError, match="Restore the folder"):
             LogFolder(log.folder)
     (log.folder / ENTRIES).write_bytes(whole)
     assert len(LogFolder(log.folder).entries) == 7
@@ -298,7 +298,7 @@ def test_two_commands_that_append_at_once_wait_for_each_other(
         assert waiting.is_alive()
     waiting.join()
     assert log.append(entries(31), PRIVATE) == [8]
-    monkeypatch.setattr("rescind.proof.log_folder.WAITS", 1)
+    monkeypatch.setattr("rescind.proof.log_folder.PATIENCE", 0.05)
     with locked(log.folder), pytest.raises(DataError, match="in use"):
         log.append(entries(32), PRIVATE)
 

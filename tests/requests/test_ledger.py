@@ -17,8 +17,7 @@ from rescind.core.home import home, ledger_file
 from rescind.data.blocklist import Blocklist
 from rescind.data.importing import import_file, imported_names
 from rescind.errors import DataError, RescindError
-from rescind.home import Copy, Ledger
-from rescind.home.ledger import COPY
+from rescind.home import Copy, Ledger, second_copy
 from rescind.privacy import keys
 from rescind.requests.papers import papers_of
 
@@ -79,7 +78,7 @@ def test_without_the_key_a_guess_cannot_be_tested(shop: Shop) -> None:
 
 def test_only_its_owner_reads_it(shop: Shop) -> None:
     shop.ask("leave", ANNA)
-    for path in (ledger_file(), keys.folder() / COPY):
+    for path in (ledger_file(), second_copy.of(ledger_file())):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
@@ -129,7 +128,7 @@ def in_another_process(code: str) -> subprocess.Popen[str]:
 
 
 HOLDS = """
-from rescind.home import Copy, Ledger
+from rescind.home import Copy, Ledger, second_copy
 with Ledger.open() as ledger, ledger.writing():
     print("holds", flush=True)
     input()
@@ -156,7 +155,7 @@ def test_two_processes_on_one_home_wait_for_each_other(
 
 ANSWERS = """
 import sys
-from rescind.home import Copy, Ledger
+from rescind.home import Copy, Ledger, second_copy
 from rescind.requests.answer import answer
 with Ledger.open() as ledger:
     print("ready", flush=True)
@@ -201,22 +200,31 @@ def test_a_damaged_ledger_is_an_error_and_nothing_is_learnt(shop: Shop, damage: 
 
 
 @pytest.mark.parametrize("lost", ["deleted", "older"])
-def test_a_lost_ledger_is_an_error_and_its_copy_is_complete(shop: Shop, lost: str) -> None:
+def test_who_left_stays_away_though_the_ledger_is_lost(shop: Shop, lost: str) -> None:
     older = ledger_file().read_bytes()
     done = shop.ask("leave", ANNA)
-    shop.arrive(ANNA, ("film-1",))
     ledger_file().unlink()
     if lost == "older":
         ledger_file().write_bytes(older)
-    for doing in (lambda: shop.learn("fresh"), lambda: shop.add("leave", BEN)):
-        with pytest.raises(DataError):
-            doing()
-    shutil.copy(keys.folder() / COPY, ledger_file())
+        for doing in (lambda: shop.learn("fresh"), lambda: shop.add("leave", BEN)):
+            with pytest.raises(DataError):
+                doing()
+        shutil.copy(second_copy.of(ledger_file()), ledger_file())
+    shop.arrive(ANNA, ("film-1",))
     shop.learn("fresh")
     assert shop.learnt(ANNA, "fresh") == ()
     with Ledger.open() as ledger:
         assert ledger.receipt(done.receipt)
         assert {copy.kind for copy in ledger.copies("shop")} == {"run", "table"}
+
+
+def test_control_without_the_copy_a_lost_ledger_loses_who_left(shop: Shop) -> None:
+    shop.ask("leave", ANNA)
+    for path in (ledger_file(), second_copy.of(ledger_file())):
+        path.unlink()
+    shop.arrive(ANNA, ("film-1",))
+    shop.learn("fresh")
+    assert shop.learnt(ANNA, "fresh") == ("film-1",)
 
 
 def test_who_learns_while_somebody_is_answered_does_not_take_them_over(

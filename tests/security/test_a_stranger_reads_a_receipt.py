@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from command_line import rescind
 from rescind.audits.finding import Finding
 from rescind.core import params
 from rescind.core.federation import Federation
@@ -22,12 +23,11 @@ from rescind.models.mf import MF
 from rescind.privacy import keys
 from rescind.privacy.sealing import band, decrypt, encrypt, fits, run_key
 from rescind.receipts.claims import AFTER, sum_digest
-from rescind.receipts.receipt import Receipt, canonical, issue, opened, parse, signed_bytes, write
+from rescind.receipts.receipt import Done, Receipt, canonical, issue, opened, signed_bytes, write
 from rescind.receipts.verify import verify, verify_all
-from rescind.storage.events import read_event
 from worlds import tiny_holdings
 
-OLD = Path(__file__).parent / "receipts_of_format_1"
+DONE = Done({"name": "FedAvg"}, "Retrain", "L3", "", "", "", "", 0, 0, {}, 0.1)
 METHODS = {"trained": FedAvg(model=MF(dim=2)), "summed": Gram()}
 
 
@@ -44,11 +44,6 @@ def mine() -> dict[str, str]:
 def learnt(method: str) -> Federation:
     """A run on public data: everybody knows the data, the method and the seed."""
     return Federation.start(tiny_holdings(clients=9, items=14), METHODS[method], seed=2).run(2)
-
-
-def as_of_old(exact: Receipt) -> Receipt:
-    """The same forgetting in a receipt of format 1."""
-    return parse(canonical(replace(exact, format=1, sealed="")))
 
 
 def expected(fed: Federation, person: int) -> dict[str, Any]:
@@ -92,7 +87,7 @@ def test_a_stranger_with_the_public_data_does_not_find_the_person(method):
     crowd = [p for p, size in sizes.items() if band(size) == band(sizes[4])]
     assert len(crowd) >= 4
     assert names(evidence.receipt, fed) == crowd, "everybody with about as many records"
-    assert names(as_of_old(evidence.exact), fed) == [4], "the attack works on the old form"
+    assert names(evidence.exact, fed) == [4], "the attack works on exact numbers"
     by_count = [p for p, size in sizes.items() if size == evidence.exact.asked.records]
     assert len(by_count) < len(crowd), "the count alone narrowed it down"
 
@@ -101,14 +96,14 @@ def test_a_stranger_with_the_public_data_does_not_find_the_person(method):
 def test_receipts_of_two_people_differ_only_in_what_is_random(method):
     fed = learnt(method)
 
-    def outside(person: int, old: bool = False) -> dict[str, Any]:
+    def outside(person: int, exact: bool = False) -> dict[str, Any]:
         _, evidence = forget(fed, Withdraw(person), audits="none")
-        receipt = as_of_old(evidence.exact) if old else evidence.receipt
+        receipt = evidence.exact if exact else evidence.receipt
         table = json.loads(canonical(receipt))
         random = ("sealed", "signature", "time", "previous")
         table = {name: value for name, value in table.items() if name not in random}
         table["asked"].pop("digest")
-        table["done"].pop("seconds" if old else "digest", None)
+        table["done"].pop("seconds" if exact else "digest", None)
         text = json.dumps(table, sort_keys=True).split('"')
         keyed = ("bound:", "sealed:", "blake2b-tree:", "blake2b-named-tree:")
         return [w.partition(":")[0] if w.startswith(keyed) else w for w in text]
@@ -116,7 +111,7 @@ def test_receipts_of_two_people_differ_only_in_what_is_random(method):
     sizes = {p: expected(fed, p)["records"] for p in range(9)}
     first = next(p for p in range(9) if p != 4 and band(sizes[p]) == band(sizes[4]))
     assert outside(4) == outside(first)
-    assert outside(4, old=True) != outside(first, old=True)
+    assert outside(4, exact=True) != outside(first, exact=True)
 
 
 def test_numbers_of_an_audit_are_sealed_and_the_key_opens_them():
@@ -189,23 +184,8 @@ def test_whoever_has_the_run_can_check_that_it_holds_the_model(tmp_path):
         opened(evidence.receipt, kept)  # the run's key does not give the requester's numbers
 
 
-def test_receipts_of_format_1_still_verify():
-    first, second = ((OLD / name).read_bytes() for name in ("first.json", "second.json"))
-    pinned = {(OLD / "signing.pub").read_text().strip(): "the old issuer"}
-    key = bytes.fromhex((OLD / "first.key.txt").read_text())
-    event = read_event((OLD / "request.json").read_text())
-    assert parse(first).asked.records == 2
-    assert canonical(parse(first)) == first
-    assert verify(first, pinned, request=(event, key)).valid
-    assert verify(second, pinned, [first]).valid
-    assert not verify(first.replace(b'"records": 2', b'"records": 3'), pinned).valid
-    upgraded = first.replace(b'"format": 1', b'"format": 2')
-    assert not verify(upgraded, pinned).valid
-
-
 def chained(previous: bytes | None = None, time: str = "") -> bytes:
-    done = parse((OLD / "first.json").read_bytes()).done
-    receipt = issue(Withdraw(1), done, [], [], records=9, previous=previous).receipt
+    receipt = issue(Withdraw(1), DONE, [], [], records=9, previous=previous).receipt
     if not time:
         return canonical(receipt)
     receipt, signer = replace(receipt, time=time), keys.signing_key()
@@ -240,43 +220,32 @@ def test_two_successors_of_one_receipt_are_a_fork_and_both_are_named():
     assert "" not in verify_all({**history, "forged": forged}, mine())
 
 
-@pytest.fixture
-def verified(monkeypatch, capfd):
-    """`rescind verify` of a folder: exit code and what it prints."""
-    from rescind.cli import main
-
-    def rescind(*words: object) -> tuple[int, str]:
-        monkeypatch.setattr("sys.argv", ["rescind", "verify", *map(str, words)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        out, err = capfd.readouterr()
-        return int(end.value.code or 0), err + out
-
-    return rescind
+def verified(*words: object) -> tuple[int, str]:
+    """Give `rescind verify`; return its exit code and what it says."""
+    return rescind("verify", *words)
 
 
-def test_the_command_compares_a_folder_of_receipts(tmp_path, verified):
-    rescind = verified
+def test_the_command_compares_a_folder_of_receipts(tmp_path):
     first = chained(time="2999-01-01T00:00:00Z")
     for name, data in {"a": first, "a-forgot-1": chained(first)}.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "receipt.json").write_bytes(data)
-    code, out = rescind(tmp_path)
+    code, out = verified(tmp_path)
     assert code == 0, out
     assert "it follows a/receipt.json" in out
     assert "note the clock stepped back" in out
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy" / "receipt.json").write_bytes(chained(first))
-    code, out = rescind(tmp_path)
+    code, out = verified(tmp_path)
     assert code == 1
     both = "a-forgot-1/receipt.json and copy/receipt.json both follow a/receipt.json"
     assert f"FORK: {both}" in out
-    code, out = rescind(tmp_path, "--json")
+    code, out = verified(tmp_path, "--json")
     assert code == 1
     assert both in json.loads(out)[""]["checks"][0]["says"]
 
 
-def test_a_forged_receipt_of_any_name_is_found_in_a_folder(tmp_path, verified):
+def test_a_forged_receipt_of_any_name_is_found_in_a_folder(tmp_path):
     good = chained()
     forged = good.replace(b'"L3"', b'"L2"')
     (tmp_path / "first.json").write_bytes(good)
@@ -297,7 +266,7 @@ def test_a_forged_receipt_of_any_name_is_found_in_a_folder(tmp_path, verified):
         (tmp_path / name).unlink()
 
 
-def test_what_cannot_be_read_in_a_folder_is_counted_and_not_called_a_receipt(tmp_path, verified):
+def test_what_cannot_be_read_in_a_folder_is_counted_and_not_called_a_receipt(tmp_path):
     from rescind.receipts.receipt import LARGEST
 
     (tmp_path / "first.json").write_bytes(chained())
@@ -314,9 +283,7 @@ def test_what_cannot_be_read_in_a_folder_is_counted_and_not_called_a_receipt(tmp
     assert "1 valid, 2 NOT VALID (receipt-half.json, receipt-large.json)" in out
 
 
-def test_only_numbers_in_a_folder_of_receipts_over_silos_are_receipts_by_their_name(
-    tmp_path, verified
-):
+def test_only_numbers_in_a_folder_of_receipts_over_silos_are_receipts_by_their_name(tmp_path):
     place = tmp_path / "receipts"
     place.mkdir()
     (place / "1.json").write_bytes(chained())
@@ -326,7 +293,7 @@ def test_only_numbers_in_a_folder_of_receipts_over_silos_are_receipts_by_their_n
     assert "1 NOT VALID (1-complete.json)" in verified(place)[1]
 
 
-def test_the_last_line_about_a_folder_names_a_gap_in_the_chain(tmp_path, verified):
+def test_the_last_line_about_a_folder_names_a_gap_in_the_chain(tmp_path):
     first = chained()
     second = chained(first)
     files = {"a": first, "b": second, "c": chained(second)}
@@ -346,7 +313,7 @@ def test_the_last_line_about_a_folder_names_a_gap_in_the_chain(tmp_path, verifie
     assert "before c.json" in last
 
 
-def test_a_receipt_that_lies_elsewhere_is_no_gap_for_whoever_logged_it(tmp_path, verified):
+def test_a_receipt_that_lies_elsewhere_is_no_gap_for_whoever_logged_it(tmp_path):
     from rescind.receipts.log import log_receipt, open_log
 
     first = chained()

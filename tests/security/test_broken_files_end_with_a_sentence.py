@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import tomli_w
 
-from rescind.cli import main
+from command_line import rescind
 from rescind.errors import RescindError
 from rescind.experiments import recipe_file
 from rescind.experiments.recipe import read
@@ -124,22 +124,13 @@ def test_1500_mutated_recipes_are_read_or_refused_in_words(tmp_path, seed):
 
 
 @pytest.fixture
-def ask(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: Any) -> Ask:
+def ask(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ask:
     """Run a command as a user does; whatever is no clean end fails here."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RESCIND_KEYS", str(tmp_path / "keys"))
     monkeypatch.setenv("RESCIND_CACHE", str(tmp_path / "cache"))
 
-    def run(*words: object) -> tuple[int, str]:
-        monkeypatch.setattr("sys.argv", ["rescind", *map(str, words)])
-        code = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        return code, "".join(capfd.readouterr())
-
-    return run
+    return rescind
 
 
 def refused(answer: tuple[int, str], *words: str) -> None:

@@ -136,7 +136,7 @@ def test_a_guard_that_cannot_be_saved_is_refused(tmp_path: Path) -> None:
 
     guard: Guard = Mine()
     fed = Federation.start(tiny_holdings(), FedAvg(), executor=InProcess(guards=(guard,)))
-    with pytest.raises(ConfigError, match="would train unprotected"):
+    with pytest.raises(ConfigError, match="Mine cannot be saved"):
         save_federation(fed, tmp_path)
 
 

@@ -3,38 +3,21 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from command_line import rescind
 from killing import TINY
-from rescind.cli import main
-
-Say = Callable[..., tuple[int, str]]
 
 
-@pytest.fixture
-def rescind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Say:
+@pytest.fixture(autouse=True)
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.toml").write_text(TINY)
 
-    def call(*words: str) -> tuple[int, str]:
-        monkeypatch.setattr("sys.argv", ["rescind", *words])
-        code = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        said = capsys.readouterr()
-        return code, said.out + said.err
 
-    return call
-
-
-def test_a_run_that_fits_its_receipt_is_valid(rescind: Say) -> None:
+def test_a_run_that_fits_its_receipt_is_valid() -> None:
     assert rescind("run", "small.toml", "--out", "one")[0] == 0
     assert rescind("forget", "one", "--withdraw", "7", "--audits", "none")[0] == 0
     code, said = rescind("verify", "--run", "one-forgot-1")
@@ -47,9 +30,7 @@ def test_a_run_that_fits_its_receipt_is_valid(rescind: Say) -> None:
 
 
 @pytest.mark.parametrize("part", ["model", "receipt.json"])
-def test_a_model_beside_another_ones_receipt_is_refused(
-    rescind: Say, tmp_path: Path, part: str
-) -> None:
+def test_a_model_beside_another_ones_receipt_is_refused(tmp_path: Path, part: str) -> None:
     for name, user in (("one", "7"), ("two", "9")):
         assert rescind("run", "small.toml", "--out", name)[0] == 0
         assert rescind("forget", name, "--withdraw", user, "--audits", "none")[0] == 0
@@ -70,7 +51,7 @@ def test_a_model_beside_another_ones_receipt_is_refused(
         assert "does not fit" in said
 
 
-def test_a_receipt_of_another_run_is_not_valid_with_this_one(rescind: Say, tmp_path: Path) -> None:
+def test_a_receipt_of_another_run_is_not_valid_with_this_one(tmp_path: Path) -> None:
     for name, user in (("one", "7"), ("two", "9"), ("three", "")):
         assert rescind("run", "small.toml", "--out", name)[0] == 0
         if user:
@@ -88,9 +69,7 @@ def test_a_receipt_of_another_run_is_not_valid_with_this_one(rescind: Say, tmp_p
     assert "the data is what remained" in said, "the control: a copy of its own receipt"
 
 
-def test_a_receipt_from_before_a_later_request_is_not_called_invalid(
-    rescind: Say, tmp_path: Path
-) -> None:
+def test_a_receipt_from_before_a_later_request_is_not_called_invalid(tmp_path: Path) -> None:
     method = '[method]\nname = "Gram"\n'
     head, _, rest = TINY.partition("[method]")
     (tmp_path / "small.toml").write_text(head + method + rest[rest.index("[run]") :])

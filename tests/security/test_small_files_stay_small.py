@@ -64,8 +64,7 @@ def test_a_small_parquet_file_takes_little_memory(tmp_path, make):
 
 def test_rows_are_counted_before_they_are_read_and_the_option_is_named(tmp_path, own_cache):
     path = many_rows(tmp_path / "rows.parquet")
-    size = path.stat().st_size
-    with pytest.raises(DataError, match=f"at most 1,000,000 .* {size:,} bytes.*max_rows=4000000"):
+    with pytest.raises(DataError, match=r"at most 1,000,000 .*--max-rows 4000000"):
         import_file(path, "rows")
     assert not (own_cache / "imported").exists()
 
@@ -85,7 +84,7 @@ def test_whoever_means_it_raises_the_limit(tmp_path, monkeypatch):
 def test_csv_rows_are_limited_too(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("user,item\n" + "".join(f"{n % 7},{n}\n" for n in range(20)))
-    with pytest.raises(DataError, match=r"20 rows or more.*max_rows=20"):
+    with pytest.raises(DataError, match=r"20 rows or more.*--max-rows 20"):
         import_file(path, "rows", max_rows=19)
     assert len(import_file(path, "rows", max_rows=20)) == 20
 
@@ -115,7 +114,7 @@ def test_wide_files_and_long_names_are_refused(tmp_path):
         with pytest.raises(DataError, match="at most 1,000"):
             import_file(tmp_path / name, "wide")
     (tmp_path / "name.csv").write_text(f"user,item,{'n' * 300}\n1,2,3\n")
-    with pytest.raises(DataError, match="300 characters; at most 256"):
+    with pytest.raises(DataError, match="longer than 256"):
         import_file(tmp_path / "name.csv", "name")
 
 

@@ -8,14 +8,6 @@ from pathlib import Path
 import pytest
 
 from doors import House, opened
-from fresh_tables import written_down
-
-
-@pytest.fixture(scope="package", autouse=True)
-def fast_beginnings() -> Iterator[None]:
-    """Alembic makes the tables of a new ledger once, not in each test."""
-    with written_down():
-        yield
 
 
 @pytest.fixture

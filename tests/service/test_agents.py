@@ -10,9 +10,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from doors import Agent, House
-from rescind.ledger import agency, tables
+from rescind.ledger import tables
 from rescind.proof import reaching
-from rescind.service import callbacks, chores
+from rescind.service import chores
 
 REQUESTS = "/drp/v1/data-rights-request"
 
@@ -243,19 +243,6 @@ def test_nobodys_word_for_14_days_is_denied(house: House) -> None:
     assert (told["status"], told["reason"]) == ("denied", "insuf_verification")
 
 
-def test_states_and_reasons_are_the_protocols() -> None:
-    assert agency.STATES == ("open", "in_progress", "fulfilled", "revoked", "denied", "expired")
-    assert set(agency.DENIALS) == {
-        "suspected_fraud",
-        "insuf_verification",
-        "no_match",
-        "claim_not_covered",
-        "outside_jurisdiction",
-        "too_many_requests",
-        "other",
-    }
-
-
 def test_extending_needs_a_reason_and_is_told(house: House) -> None:
     agent, officer = house.agent(), house.operator("officer")
     asked = ask(agent)
@@ -321,7 +308,7 @@ def test_private_addresses_are_not_called(monkeypatch, address) -> None:
         reaching.socket, "getaddrinfo", lambda *_, **__: [(family, 1, 6, "", (address, 443))]
     )
     assert reaching.public_address("agent.example", 443) is None
-    assert callbacks.send("https://agent.example/x", {}) is False
+    assert chores.send_status("https://agent.example/x", {}) is False
 
 
 def test_a_public_address_is_called_and_a_plain_one_is_not(monkeypatch) -> None:
@@ -329,8 +316,8 @@ def test_a_public_address_is_called_and_a_plain_one_is_not(monkeypatch) -> None:
         reaching.socket, "getaddrinfo", lambda *_, **__: [(2, 1, 6, "", ("93.184.215.14", 443))]
     )
     assert reaching.public_address("agent.example", 443) == "93.184.215.14"
-    assert callbacks.send("http://agent.example/x", {}) is False
-    assert callbacks.send("https://agent.example:bad/x", {}) is False
-    pauses = [callbacks.pause_after(n) for n in range(20)]
+    assert chores.send_status("http://agent.example/x", {}) is False
+    assert chores.send_status("https://agent.example:bad/x", {}) is False
+    pauses = [chores.pause_after(n) for n in range(20)]
     assert pauses == sorted(pauses)
     assert pauses[-1] == timedelta(days=1)

@@ -13,7 +13,10 @@ import pytest
 from doors import opened
 from rescind.errors import DataError
 from rescind.ledger.errors import Busy
+from rescind.ledger.outage import Outage
 from rescind.service import chores
+
+WORDS = ("what is due waits", "what is due is done again")
 
 
 def refused() -> None:
@@ -37,7 +40,7 @@ def said_by(
 
         instead = SimpleNamespace(to_thread=asyncio.to_thread, sleep=sleep)
         monkeypatch.setattr(chores, "asyncio", instead)
-        task = asyncio.create_task(chores._every(1.0, call, chores.Waiting()))
+        task = asyncio.create_task(chores._every(1.0, call, Outage(*WORDS)))
         await stop.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -51,7 +54,7 @@ def said_by(
 def test_a_stop_that_interrupts_a_chore_is_no_error(monkeypatch, caplog) -> None:
     assert said_by(refused, 1, monkeypatch, caplog) == []
     told = said_by(refused, 2, monkeypatch, caplog)
-    assert told == ["a chore was refused (DataError); what is due is tried again."], "control"
+    assert told == ["DataError: what is due is tried again."], "control"
 
 
 def test_a_database_that_is_away_is_told_once_and_so_is_its_return(monkeypatch, caplog) -> None:
@@ -68,14 +71,14 @@ def test_a_database_that_is_away_is_told_once_and_so_is_its_return(monkeypatch, 
 
 
 def test_another_chore_that_is_done_does_not_say_that_the_database_is_back(caplog) -> None:
-    waiting = chores.Waiting()
+    waiting = Outage(*WORDS)
     with caplog.at_level(logging.WARNING, "rescind.service"):
-        waiting.hindered("advance", Busy("of somebody"))
-        waiting.hindered("callbacks", Busy("of somebody"))
-        waiting.went("tidy")
-        waiting.went("advance")
+        waiting.hit(Busy("of somebody"), "advance")
+        waiting.hit(Busy("of somebody"), "callbacks")
+        waiting.over("tidy")
+        waiting.over("advance")
         assert len(caplog.records) == 1, "callbacks wait still"
-        waiting.went("callbacks")
+        waiting.over("callbacks")
     assert "is done again" in caplog.records[1].getMessage()
 
 

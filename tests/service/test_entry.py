@@ -12,9 +12,9 @@ import pytest
 from authenticator import Authenticator
 from doors import Browser, House, opened
 from rescind.ledger import accounts, tables
-from rescind.ledger.brought import BringIn
-from rescind.service import entrances, recovery
-from rescind.service.callers import COOKIE, new_secret
+from rescind.service import recovery
+from rescind.service.callers import COOKIE, invite, new_secret
+from rescind.service.import_users import BringIn
 from rescind.service.policy import Role, SignUp
 
 
@@ -274,7 +274,7 @@ def test_where_people_are_invited_an_invitation_makes_one_account(
     with opened(tmp_path / "state", sign_up=sign_up) as house:
         stranger = house.caller().post("/v1/account/begin", {}, None)
         assert stranger.status_code == (200 if sign_up is SignUp.OPEN else 403), "control: open"
-        text = entrances.invite(house.ledger, "a person", Role.PERSON)
+        text = invite(house.ledger, "a person", Role.PERSON)
         begun = [
             house.caller().post("/v1/account/begin", {"invitation": text}, None).json()
             for _ in range(2)

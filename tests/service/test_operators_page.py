@@ -18,12 +18,13 @@ from doors import House, opened
 from rescind.errors import ConfigError, DataError
 from rescind.ledger import tables
 from rescind.ledger.accounts import NewSession
-from rescind.ledger.backup import back_up, restore
+from rescind.ledger.backup import back_up
 from rescind.ledger.batch import Answer, Batch
 from rescind.ledger.errors import Busy, DiskFull
-from rescind.ledger.removal import Remove
-from rescind.ledger.taken_back import NOT_KEPT
-from rescind.service import chores, entrances
+from rescind.ledger.operators import Remove
+from rescind.ledger.release_counts import NOT_KEPT
+from rescind.ledger.restore import restore
+from rescind.service import callers, chores
 from rescind.service.callers import new_secret
 from rescind.service.policy import SCOPES, Role
 from rescind.service.running import release_missing
@@ -115,16 +116,6 @@ def test_the_overview_says_what_its_reader_may_do(house: House) -> None:
     assert script["may"] == ["read"]
 
 
-def test_the_last_scan_is_remembered(house: House) -> None:
-    house.person((2, 3, 7, 11, 18, 19, 24, 31, 32, 38))
-    operator = house.operator()
-    assert operator.get("/v1/operator/storage").json()["scan"] is None
-    found = operator.post("/v1/operator/scan", {}).json()
-    assert found["found"] == 0
-    assert found["planted"] > 0
-    assert operator.get("/v1/operator/storage").json()["scan"] == found
-
-
 def test_the_last_scan_outlives_a_restart(tmp_path: Path) -> None:
     with opened(tmp_path / "state") as house:
         house.person((2, 3, 7, 11, 18, 19, 24, 31, 32, 38))
@@ -210,7 +201,7 @@ def test_a_database_that_is_away_is_told_before_anybody_writes(
         assert "rescind_refusing_changes 1.0" in told.text
         assert "rescind_lenders" not in told.text, "what it was before is not what it is"
         assert person.get("/v1/me/loans").status_code == 503, "control"
-    house.ledger.writer._outage.refused(Busy("the last batch was refused"), 1)
+    house.ledger.writer._outage.hit(Busy("the last batch was refused"))
     assert ask.get("/readyz").status_code == 200, "it is back, though nobody wrote since"
     assert "rescind_lenders 1.0" in ask.get("/metrics").text
 
@@ -254,18 +245,12 @@ def test_a_damaged_file_of_the_release_is_named_until_another_is_made(
             told = release_missing(house.ledger) or ""
             assert f"no release is served ({file} {why})" in told
             assert "Make one now" in told
-            assert "restore" not in told
     with opened(tmp_path / "state") as house:
         house.release(house.operator())
         assert release_missing(house.ledger) is None
     with opened(tmp_path / "state") as house:
         assert release_missing(house.ledger) is None
         assert not file.exists()
-
-
-def test_a_chore_that_waits_says_why_and_names_nobody() -> None:
-    assert chores.waits_for(Busy("of somebody")) == "the database is away"
-    assert chores.waits_for(DataError("of somebody")) == "a chore was refused (DataError)"
 
 
 def test_old_logs_are_deleted_and_new_ones_stay(tmp_path: Path) -> None:
@@ -296,11 +281,8 @@ def test_a_removed_operator_is_signed_out_and_cannot_come_back(house: House) -> 
         assert tx.scalar(select(func.count()).select_from(tables.session)) == sessions - 1
     with pytest.raises(ConfigError, match=r"no operator 'Bea'\. There are: Anna"):
         house.ledger.submit(Remove("operator", "Bea")).result()
-    with pytest.raises(ConfigError) as told:
-        house.ledger.submit(Remove("operator", "Bea")).result()
-    assert str(told.value).endswith("There are: Anna."), "control: nobody is invited"
-    entrances.invite(house.ledger, "Cleo", Role.OFFICER)
-    with pytest.raises(ConfigError, match=r"Invited, and not here yet: Cleo\. --remove token=Cleo"):
+    callers.invite(house.ledger, "Cleo", Role.OFFICER)
+    with pytest.raises(ConfigError, match="rescind tokens list"):
         house.ledger.submit(Remove("operator", "Cleo")).result()
     assert house.ledger.submit(Remove("token", "Cleo")).result().body == {"removed": 1}
     with pytest.raises(ConfigError, match="'operater' cannot be removed"):

@@ -139,7 +139,7 @@ def test_a_refusal_is_a_page_for_browsers_and_json_for_programs(house: House, mo
 
 def test_a_refusal_shows_what_was_given_as_text(house: House, monkeypatch) -> None:
     told = Problem(404, "<script>alert(1)</script>", "{said}&")
-    monkeypatch.setattr(problems, "used_link", lambda: told)
+    monkeypatch.setattr(problems, "named", lambda _: told)
     shown = house.caller().get("/v1/enter/used", headers={"accept": "text/html"}).text
     assert "&lt;script&gt;alert(1)" in shown
     assert "<script" not in shown

@@ -41,9 +41,8 @@ def test_another_address_needs_a_reason(host: str) -> None:
 
 
 def test_a_demonstration_is_not_put_behind_a_proxy() -> None:
-    with pytest.raises(ConfigError, match="this machine only") as told:
+    with pytest.raises(ConfigError, match="this machine only"):
         Doorway(behind_proxy=("lend.example.org",), demo=True)
-    assert "not on 127.0.0.1" not in str(told.value), "it is where a demonstration listens"
 
 
 def test_a_log_of_another_name_is_told() -> None:
@@ -55,14 +54,6 @@ def test_a_log_of_another_name_is_told() -> None:
     assert told is not None
     assert "localhost:8105/log" in told
     assert "https://lend.example.org" in told
-
-
-def test_a_demonstration_has_no_certificate(tmp_path: Path) -> None:
-    file = tmp_path / "cert.pem"
-    file.touch()
-    with pytest.raises(ConfigError, match="needs no TLS"):
-        Doorway(tls_cert=file, tls_key=file, demo=True)
-    assert Doorway(tls_cert=file, tls_key=file).local, "control"
 
 
 def test_tls_needs_both_files(tmp_path: Path) -> None:
@@ -96,7 +87,7 @@ def test_a_new_folder_needs_items(tmp_path: Path) -> None:
         (Wanted(make_token="read,writ"), "'writ' is no scope"),
         (Wanted(users="nobody", codes=Path("codes.csv")), "not an imported dataset"),
         (Wanted(codes=Path("codes.csv")), "give --import NAME"),
-        (Wanted(users="mine", demo="synthetic"), "leave --demo out"),
+        (Wanted(users="mine", demo="synthetic"), "leave --import and --items out"),
     ],
 )
 def test_what_is_wrong_is_told_before_anything_is_made(
@@ -164,12 +155,6 @@ def test_a_command_without_a_token_names_the_scope_that_it_needs(
     told = CliRunner().invoke(app, [*words, "--url", "http://localhost:1"])
     assert isinstance(told.exception, ConfigError)
     assert f"rescind tokens make {scope}." in str(told.exception)
-
-
-def test_a_mistyped_id_is_named_with_the_command_that_lists_them() -> None:
-    told = CliRunner().invoke(app, ["tokens", "revoke", "nosuch", "--url", "http://localhost:1"])
-    assert "'nosuch' is not an id" in str(told.exception)
-    assert "rescind tokens list" in str(told.exception)
 
 
 def test_what_it_says_is_in_a_pipe_at_once(tmp_path: Path) -> None:
@@ -258,7 +243,7 @@ import sys
 from pathlib import Path
 from numba.core.dispatcher import Dispatcher
 from doors import opened
-from rescind.ledger.warming import warm_up
+from rescind.ledger.release_worker import warm_up
 
 def signatures():
     found = {}
@@ -271,7 +256,8 @@ def signatures():
 
 with opened(Path(sys.argv[1])) as house:
     if sys.argv[2] == "warm":
-        warm_up(house.ledger)
+        ledger = house.ledger
+        warm_up(type(ledger.live), ledger.options, ledger.releases.form)
     before = signatures()
     people = [house.person() for _ in range(8)]
     for n, person in enumerate(people):

@@ -70,7 +70,7 @@ def test_a_request_survives_its_text(event: Event) -> None:
     assert read_event(event_text(event)) != Erase(SOME[:1])
 
 
-def test_the_text_of_a_request_is_that_of_version_0_1() -> None:
+def test_the_text_of_a_request_without_names() -> None:
     assert event_text(Erase(SOME)) == (
         '{"kind": "Erase", "client": [1, 2], "item": [3, 4], "time": [5, 6]}\n'
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -22,10 +21,8 @@ from rescind.core.records import Erase, Event, Records, Share, Unshare, Withdraw
 from rescind.core.table import PIECE
 from rescind.errors import DataError
 from rescind.forgetting.forget import forget
-from rescind.storage import content, packing
-from rescind.storage.events import pack_event
+from rescind.storage import content
 from rescind.storage.federations import load_federation, save_federation
-from rescind.storage.packing import as_notes, columns, under
 
 PEOPLE, ITEMS, WHO = 5 * PIECE + 100, 40, 7
 CANARY_TIME = 0x5A17_C0DE_CAFE_F00D
@@ -231,50 +228,6 @@ def test_a_folder_that_cannot_be_written_is_named(
 
 
 def test_two_saves_at_once_are_refused(trained: Federation, tmp_path: Path) -> None:
-    said = rf"in use .*\(process {os.getpid()}\)\. If that is a service, .* end it first"
+    said = rf"in use .*\(process {os.getpid()}\)\. End it"
     with files.locked(tmp_path), pytest.raises(DataError, match=said):
         save_federation(trained, tmp_path)
-
-
-def test_a_federation_that_was_saved_whole_is_read_and_replaced(
-    trained: Federation, tmp_path: Path
-) -> None:
-    save_whole(trained, tmp_path)
-    fed = load_federation(tmp_path)
-    assert everything(fed) == everything(trained)
-    assert {"devices.safetensors", "labels.json"} <= set(found(tmp_path)), "the control"
-    after, _ = forget(fed, Withdraw(WHO), audits="none")
-    save_federation(after, tmp_path)
-    assert found(tmp_path) == []
-    assert everything(load_federation(tmp_path)) == everything(after)
-
-
-def save_whole(fed: Federation, folder: Path) -> None:
-    """Write a federation as format 2 had it: four files with the same stamp."""
-    server, facts = packing.pack_state(fed.now.state)
-    seen = fed.world.announced
-    flags = {"members": fed.world.members, "available": seen.available, "keeps": seen.keeps}
-    server |= under("shared", columns(fed.world.shared)) | under("flags", flags)
-    facts |= {
-        "format": 2, "stamp": "one", "method": {"name": type(fed.method).__name__}, "hosts": {},
-        "seed": fed.clock.seed, "task": fed.world.task, "sizes": vars(fed.world.sizes),
-        "block": 0, "events": [list(e) for e in fed.events], "keep_every": None, "past": True,
-        "guards": [],
-    }  # fmt: skip
-    held, held_facts = packing.pack_holdings(fed.now.vault.holdings)
-    vault, vault_facts = packing.pack_vault(fed.now.vault)
-    devices = {**held_facts, **vault_facts, "format": 2, "stamp": "one"}
-    params.save(folder / "server.safetensors", server, as_notes(facts))
-    params.save(folder / "devices.safetensors", held | vault, as_notes(devices))
-    assert fed.past is not None
-    origin, origin_facts = packing.pack_holdings(fed.past.origin)
-    past = {"first": fed.past.first} | under("origin", origin)
-    told: packing.Facts = {"format": 2, "stamp": "one", "same": False, "origin": origin_facts}
-    told |= {"story": [], "points": [], "base": False}
-    for number, (at, event) in enumerate(fed.past.story):
-        packed, event_facts = pack_event(event)
-        past |= under(f"event{number}", packed)
-        told["story"].append({**event_facts, "round": at})
-    params.save(folder / "past.safetensors", past, as_notes(told))
-    names = {n: list(c) for n, c in fed.labels.in_chunks.items()}
-    (folder / "labels.json").write_bytes(json.dumps({**names, "stamp": "one"}).encode())

@@ -13,13 +13,12 @@ import torch
 from torch import Tensor
 
 from rescind.audits.canary import Pipeline, trained_with
-from rescind.audits.case import Case, draw_ids
+from rescind.audits.case import Case, draw_ids, draw_seed, scores_without_private
 from rescind.audits.finding import Finding
 from rescind.core import jagged
 from rescind.core.cohort import Lot
 from rescind.core.federation import Federation
 from rescind.core.records import Erase, Records
-from rescind.core.state import Private
 from rescind.core.tasks.metrics import top_k
 
 SETS, TRIGGERS = 3, 3
@@ -67,10 +66,7 @@ def planted_loans(case: Case, sets: Sequence[tuple[Tensor, int]]) -> Records:
 
 
 def hit_rate(case: Case, fed: Federation, triggers: Tensor, target: int) -> Tensor:
-    """Return for each probed user (one validation item plus triggers) if the target is listed.
-
-    -> [n] bool
-    """
+    """Return whether the target is listed for users with a validation item and the triggers. [n]"""
     held = case.before.now.vault.holdings
     device = held.members.device
     special = torch.cat([triggers, torch.tensor([target])])
@@ -84,20 +80,16 @@ def hit_rate(case: Case, fed: Federation, triggers: Tensor, target: int) -> Tens
     order = torch.argsort(owner * held.items + item)
     lot = Lot(owner[order], item[order], len(ids))
     cohort = replace(held.cohort(ids), own=lot, train=lot)
-    private = fed.now.vault.private
-    blank = Private({n: torch.zeros_like(v[ids]) for n, v in private.items()})
-    scores = fed.method.checked_scores(fed.now.state.public, blank, cohort).clone()
+    scores = scores_without_private(fed, cohort).clone()
     return (top_k(scores, lot, LIST) == target).any(1).cpu()
 
 
 def backdoor(case: Case, unlearn: Pipeline) -> Finding:
-    """Plant the loans, train, unlearn, and measure how often the targets are recommended."""
     from scipy.stats import t as student
 
     sets = trigger_sets(case)
     loans = planted_loans(case, sets)
-    seed = int(case.clock.at(0).bits("audit trigger run", torch.tensor(0))) & (2**31 - 1)
-    fed = trained_with(case.before, loans, seed)
+    fed = trained_with(case.before, loans, draw_seed(case.clock, "audit trigger run"))
     after = unlearn(fed, Erase(loans))
 
     def rate(model: Federation) -> float:

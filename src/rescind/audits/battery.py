@@ -69,11 +69,9 @@ class Check:
     """Asks about records that the auditor planted, so it says nothing about the request itself."""
 
     def applies(self, case: Case) -> bool:
-        """Return whether the check can be asked of models of this task."""
         return case.ranks or not self.ranking
 
     def sample(self, case: Case, fed: Federation) -> Sample | None:
-        """Return the check's values on a model."""
         return case.cached(f"sample {self.name}", fed, lambda: self.take(case, fed))
 
     def measure(self, case: Case, fed: Federation) -> Measure | None:
@@ -88,7 +86,6 @@ class Check:
         return case.cached(f"measure {self.name}", fed, lambda: sample.measure(counts))
 
     def judge(self, case: Case, fed: Federation) -> Outcome | None:
-        """Judge a model. Return None if the check does not apply."""
         if not self.applies(case):
             return None
         subject = self.measure(case, fed)
@@ -128,12 +125,12 @@ class Quality(Check):
         """Judge the mean over all users by its interval; fail on a significant loss in a tenth."""
         if not self.applies(case):
             return None
-        subject = self.measure(case, fed)
-        retrains = [self.measure(case, r) for r in case.other_refs(fed)]
-        sample = self.sample(case, fed)
+        subject, sample = self.measure(case, fed), self.sample(case, fed)
+        retrains = [m for r in case.other_refs(fed) if (m := self.measure(case, r)) is not None]
+        assert subject is not None
         assert sample is not None
         calibrated = margin_of(self.name)
-        result = compare(*_present(subject, retrains), calibrated.chance(sample.size))
+        result = compare(subject, retrains, calibrated.chance(sample.size))
         margin = max(LOSS * result.reference, calibrated.at(sample.size, SPREAD * result.usual))
         bottom = result.reference - margin
         lost = [] if result.high >= bottom else ["all users"]
@@ -194,11 +191,6 @@ def _numbers(found: Difference) -> tuple[float, float, float, float]:
     return found.value, found.reference, found.low, found.high
 
 
-def _present(one: Measure | None, more: Sequence[Measure | None]) -> tuple[Measure, list[Measure]]:
-    assert one is not None
-    return one, [m for m in more if m is not None]
-
-
 def _sample_size(sample: Sample) -> int:
     """Return how many were judged: users who count, or records."""
     return sample.counted if isinstance(sample, PerPerson) else len(sample.targets)
@@ -247,7 +239,6 @@ STANDARD: tuple[Check, ...] = (
 
 
 def drawn(attack: HoldOut) -> Check:
-    """Return the check of a hold-out attack."""
     return Check("hold-out", attack.attack, ranking=True, note=attack.opened())
 
 
@@ -273,7 +264,6 @@ class Judged:
 
     @property
     def powered(self) -> bool:
-        """Return whether the no-op fails this forgetting check (else it has no power)."""
         return self.check.kind == "forgetting" and self.outcomes[NO_OP].verdict == "FAIL"
 
     @property

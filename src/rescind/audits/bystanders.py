@@ -21,7 +21,6 @@ LIST = 20
 
 
 def exposed(case: Case, fed: Federation) -> PerPerson:
-    """Compute the AUC of trained against held-out records of users who did not make the request."""
     at = case.cached("bystanders", case.before, lambda: _bystander_targets(case))
     return auc_by_person(evidence(fed, at.records), at)
 
@@ -34,7 +33,6 @@ def _bystander_targets(case: Case) -> Targets:
 
 
 def quality(case: Case, fed: Federation) -> PerPerson:
-    """Compute NDCG@20 of the users who did not make the request."""
     value, counted = case.cached("quality", fed, partial(_quality, case, fed))
     return PerPerson(value, counted)
 

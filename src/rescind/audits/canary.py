@@ -2,10 +2,8 @@
 
 The auditor adds artificial records (canaries). A coin decides for each canary if it is never
 trained on, or trained on and then forgotten by the unlearner under audit. The better an attacker
-can guess the coins, the more was left (Steinke, Nasr and Jagielski, NeurIPS 2023). The score of a
-canary is compared with its score under the retrained models, which never had it. The coins are
-known and fair, so chance is known exactly, and the same model without unlearning and with deletion
-alone are controls at no cost. It judges the unlearner, not the request.
+can guess the coins, the more was left (Steinke, Nasr and Jagielski, NeurIPS 2023). Scores are
+compared with those under the retrained models. It judges the unlearner, not the request.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rescind.audits.battery import NO_OP, PURGE, SHIFT, SUBJECT, Check, Judged, Outcome
-from rescind.audits.case import Case, draw_ids, mean_of
+from rescind.audits.case import Case, draw_ids, draw_seed, mean_of
 from rescind.audits.controls import purged, shifted
 from rescind.audits.ulira import negatives, phi
 from rescind.audits.verdict import Difference, equal, margin_of
@@ -59,21 +57,18 @@ def draw(case: Case, count: int = CANARIES) -> Records:
 
 
 def plant(fed: Federation, records: Records, seed: int) -> Federation:
-    """Start a federation in which users also lend these records."""
     held = fed.now.vault.holdings
     fresh = with_records(held, records.to(held.members.device))
     return Federation.start(fresh, fed.method, seed, fed.executor, fed.labels)
 
 
 def trained_with(fed: Federation, records: Records, seed: int) -> Federation:
-    """Train a model for the same rounds, with users who also lend these records."""
     rounds = fed.now.state.round
     with step("training a model with planted records", rounds, "rounds") as shown:
         return plant(fed, records, seed).run(rounds, watch=(shown.count,))
 
 
 def with_records(held: Holdings, records: Records) -> Holdings:
-    """Return the holdings with more training records, all of them lent."""
     one = torch.ones(len(records), dtype=torch.bool, device=held.members.device)
     every = held.records + records
     order = torch.argsort(every.client, stable=True)
@@ -86,21 +81,16 @@ def with_records(held: Holdings, records: Records) -> Holdings:
     )
 
 
-def coins(case: Case, canaries: Records) -> Tensor:
-    """Toss for each canary: True if it is trained on and then forgotten. [n] bool"""
-    return (case.clock.at(0).bits("audit canaries", canaries.pairs()) >> 40 & 1).bool()
-
-
 def judged(case: Case, unlearn: Pipeline) -> Judged | None:
-    """Plant canaries, train once, forget those that were trained, and judge how well they show.
+    """Plant canaries, train once, forget those whose coin fell so, and judge how well they show.
 
     None if so few canaries fit into the data that all coins fell alike.
     """
     canaries = draw(case)
-    coin = coins(case, canaries)
+    coin = (case.clock.at(0).bits("audit canaries", canaries.pairs()) >> 40 & 1).bool()
     if not bool(coin.any()) or bool(coin.all()):
         return None
-    seed = int(case.clock.at(0).bits("audit canary run", torch.tensor(0))) & (2**31 - 1)
+    seed = draw_seed(case.clock, "audit canary run")
     event = Erase(canaries[coin])
     fed = case.cached(
         "planted", case.before, lambda: trained_with(case.before, event.records, seed)

@@ -61,7 +61,6 @@ class Targets:
 
     @property
     def people(self) -> int:
-        """Number of users."""
         return len(self.ids)
 
     def __getitem__(self, chosen: Tensor) -> Targets:
@@ -87,17 +86,15 @@ class Case:
         seed: int = 0,
         references: Sequence[Federation] = (),
     ) -> Case:
-        """Create a case. Raises if the request has no trained records."""
         if not isinstance(event, Unshare | Erase | Withdraw):
             raise ConfigError(
-                f"{type(event).__name__} does not ask to forget anything, so it cannot be audited. "
-                f"Use an Unshare, Erase or Withdraw event."
+                f"{type(event).__name__} does not ask to forget anything. Use Unshare, Erase or "
+                f"Withdraw."
             )
         case = cls(before, event, Clock(AUDITOR + seed), tuple(references))
         if not len(case.forgotten):
             raise DataError(
-                f"this {type(event).__name__} names no record that the model was trained on, so "
-                f"there is nothing to audit. Name records of the training split."
+                f"this {type(event).__name__} names no record that the model was trained on."
             )
         return case
 
@@ -109,7 +106,6 @@ class Case:
 
     @cached_property
     def trained(self) -> Records:
-        """All training records before the request."""
         return self._of_split("train")
 
     @cached_property
@@ -122,12 +118,10 @@ class Case:
 
     @cached_property
     def valid(self) -> Records:
-        """Validation records, never trained on."""
         return self._of_split("valid")
 
     @cached_property
     def test(self) -> Records:
-        """Test records, never trained on."""
         return self._of_split("test")
 
     @cached_property
@@ -136,7 +130,6 @@ class Case:
         return torch.unique(self.forgotten.client)
 
     def other_refs(self, fed: Federation) -> list[Federation]:
-        """Return the retrained models without the given one."""
         return [other for other in self.references if other is not fed]
 
     @cached_property
@@ -173,9 +166,6 @@ class Case:
         return self.before.now.vault.holdings.task != "nodes"
 
 
-# -- samples of one model -------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class PerPerson:
     """One number per user; the measure is the weighted mean."""
@@ -187,7 +177,6 @@ class PerPerson:
 
     @property
     def people(self) -> int:
-        """Number of users that a bootstrap resamples."""
         return len(self.value)
 
     @property
@@ -218,12 +207,10 @@ class Tail:
 
     @property
     def people(self) -> int:
-        """Number of users that a bootstrap resamples."""
         return self.targets.people
 
     @property
     def size(self) -> float:
-        """Number of balanced pairs."""
         return float(balanced(self.targets)[self.targets.member].sum())
 
     def measure(self, counts: Tensor) -> Measure:
@@ -301,9 +288,6 @@ def ranks_within(values: Tensor, person: Tensor, people: int) -> Tensor:
     return torch.empty_like(shared).index_copy_(0, order, shared)
 
 
-# -- querying a model ----------------------------------------------------------------------------
-
-
 def evidence(fed: Federation, records: Records) -> Tensor:
     """Return minus the loss of each record (item or node). [n]"""
     return -fed.query(records, "loss").cpu()
@@ -329,7 +313,6 @@ class TopLists:
         return {"list": empty.index_copy(0, cohort.ids, top)}, len(cohort)
 
     def finish(self, totals: Params, weight: float) -> dict[str, float]:
-        """Return nothing: lists have no mean."""
         return {}
 
 
@@ -349,8 +332,7 @@ def lists(
 
 def listed(fed: Federation, ids: Tensor, metric: TopLists) -> Tensor:
     """Compute lists of users as a metric makes them; -1 where one is shorter. [len(ids), k]"""
-    here = ids.to(fed.world.members.device)
-    now = fed.now
+    here, now = ids.to(fed.world.members.device), fed.now
     total = fed.executor.measure(fed.method, now.state.public, now.vault, here, metric)
     return total.totals["list"].long()[here].cpu() - 1
 
@@ -361,25 +343,40 @@ def in_list(top: Tensor, ids: Tensor, records: Records) -> Tensor:
     return torch.isin(records.pairs(), pairs[top >= 0])
 
 
+def scores_without_private(fed: Federation, cohort: Cohort) -> Tensor:
+    """Score a cohort with the public parameters alone: private values are zero. [C, I]"""
+    private = fed.now.vault.private
+    blank = Private({n: torch.zeros_like(v[cohort.ids]) for n, v in private.items()})
+    return fed.method.checked_scores(fed.now.state.public, blank, cohort)
+
+
 def scores_from_split(fed: Federation, split: str, targets: Targets, holder: Federation) -> Tensor:
     """Score records with users represented only by the items of one split. [n]
 
     This attacks the public parameters alone: private values are zero, and the user vector is
     computed from items that no model was trained on.
     """
-    held, method, public = holder.now.vault.holdings, fed.method, fed.now.state.public
+    held = holder.now.vault.holdings
     device = held.members.device
     out = torch.zeros(len(targets), dtype=torch.float64)
     for start in range(0, targets.people, max(1, CELLS // held.items)):
         chunk = targets.ids[start : start + max(1, CELLS // held.items)].to(device)
         seen = held.of_clients(split, chunk)
         cohort = replace(held.cohort(chunk), own=seen, train=seen)
-        private = fed.now.vault.private
-        blank = Private({n: torch.zeros_like(v[chunk]) for n, v in private.items()})
-        scores = method.checked_scores(public, blank, cohort).double().cpu()
+        scores = scores_without_private(fed, cohort).double().cpu()
         here = (targets.person >= start) & (targets.person < start + len(chunk))
         out[here] = scores[targets.person[here] - start, targets.records.item[here]]
     return out
+
+
+def first_table(fed: Federation) -> Tensor | None:
+    """Return the first public table of vectors, None if there is none. [I, d]"""
+    tables = (fed.now.state.public[name] for name in fed.method.model.tables)
+    return next((table for table in tables if table.dim() == 2), None)
+
+
+def draw_seed(clock: Clock, purpose: str, number: int = 0) -> int:
+    return int(clock.at(0).bits(purpose, torch.tensor(number))) & (2**31 - 1)
 
 
 def draw_ids(ids: Tensor, n: int, clock: Clock, purpose: str) -> Tensor:
@@ -389,5 +386,4 @@ def draw_ids(ids: Tensor, n: int, clock: Clock, purpose: str) -> Tensor:
 
 
 def mean_of(values: Sequence[Tensor]) -> Tensor:
-    """Return the mean of tensors of the same shape."""
     return torch.stack(list(values)).mean(0)

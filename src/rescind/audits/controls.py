@@ -23,7 +23,6 @@ SHIFT = 2.0  # logits; defeats a fixed threshold (reliability.md 1.5) and keeps 
 
 
 def shifted(fed: Federation, by: float = SHIFT) -> Federation:
-    """Subtract a constant from all scores; nothing is forgotten."""
     kind: type[Method] = type(fed.method)
 
     class Shifted(kind):  # type: ignore[valid-type, misc]

@@ -42,7 +42,6 @@ class Defence:
 
     @property
     def noise(self) -> Guard | None:
-        """The guard that adds noise, or None."""
         return next((g for g in self.guards if isinstance(g, NOISE)), None)
 
     @property
@@ -66,7 +65,6 @@ def noise_for(epsilon: float, delta: float, times: int) -> float:
 def defences(
     rounds: int, epsilons: Sequence[float], clip: float, delta: float
 ) -> tuple[Defence, ...]:
-    """Return the defences to compare, the undefended control first."""
     laplace = [Defence(f"Laplace {s:g}", (Laplace(s),), shadowed=s == SCALES[0]) for s in SCALES]
     gaussian = [
         Defence(
@@ -83,9 +81,6 @@ def defences(
         Defence("1 pseudo-item per record, kept", dummies=1.0, kept=True),
         Defence(f"sum of {TOGETHER} people", summed=TOGETHER),
     )
-
-
-# -- streams ---------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -114,7 +109,6 @@ def add(streams: dict[Key, Stream], key: Key, value: Tensor, sent: Tensor, votes
 
 
 def view_through(defence: Defence, stream: Stream, rounds: int) -> View:
-    """Return what the server sees of a stream after some rounds."""
     total, sent = stream.total, stream.sent
     if defence.noise is not None:
         total = noisy_total(total, defence.noise, rounds)

@@ -26,7 +26,6 @@ def by_lists(case: Case, fed: Federation) -> PerPerson:
 
 
 def by_scores(case: Case, fed: Federation) -> PerPerson:
-    """Compute the AUC of the drop in score."""
     at = case.targets
     before, after = (
         case.cached("scores", f, partial(f.query, at.records)).cpu() for f in (case.before, fed)

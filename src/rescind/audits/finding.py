@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rescind.errors import DataError, suggest
+from rescind.errors import DataError
 from rescind.reporting.html import word_of
 
 VERDICTS = {
@@ -60,6 +60,7 @@ QUESTIONS = {
     "audit": "was anything measured?",
     "scan": "are rows of the request left in the stored files?",
     "other models": "did every other model of this data forget, too?",
+    "deleted models": "which models could not forget?",
 }
 """The question of each check, by the first words of its name."""
 
@@ -73,6 +74,7 @@ UNITS = {
     "taken back": ("record", "records"),
     "scan": ("row", "rows"),
     "other models": ("model", "models"),
+    "deleted models": ("model", "models"),
 }
 """What `n` counts, one and many, by check. Others have one number per user: they count people."""
 
@@ -120,27 +122,17 @@ class Finding:
 
     @property
     def question(self) -> str:
-        """Return what the check asks, in words."""
         return question(self.check)
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
-            raise DataError(
-                f"finding '{self.check}' has the verdict '{self.verdict}': "
-                f"{suggest(self.verdict, VERDICTS)}"
-            )
+            raise DataError(f"finding '{self.check}' has the unknown verdict '{self.verdict}'.")
         ends = self.interval or ()
         for number in (self.value, *ends, self.reference, self.margin, *self.controls.values()):
             if number is not None and not math.isfinite(number):
-                raise DataError(
-                    f"finding '{self.check}' has the value {number}, which receipts cannot hold. "
-                    f"Use None (or leave the control out) and explain it in the note."
-                )
+                raise DataError(f"finding '{self.check}' has the value {number}. Use None.")
         if ends and (len(ends) != 2 or ends[0] > ends[1]):
-            raise DataError(
-                f"finding '{self.check}' has the interval {self.interval}. "
-                f"Give two numbers, the lower one first."
-            )
+            raise DataError(f"finding '{self.check}' has the interval {self.interval}.")
         if self.n < 0:
             raise DataError(f"finding '{self.check}' judged {self.n} records. Give 0 or more.")
 

@@ -1,13 +1,13 @@
 """The hold-out attack: drawn by lot for each audit, and committed to before the model is seen.
 
 Whoever knows all attacks of an audit can hide from each of them. This one is drawn from a family
-with a secret of 32 random bytes. Its digest is written down before the unlearner starts; the report
-opens it, so that everybody can check that the attack was not chosen afterwards.
+with a secret of 32 random bytes; its digest is written down before the unlearner starts, and the
+report opens it.
 
 A part of each requester's records is given to the attacker, who ranks the others against held-out
 records of the same user: score = <row, mean row of the known records> in the public item table.
-Drawn are the part, how many records are known, and the geometry: how many leading directions of
-the table are used, and with which power of their strength.
+Drawn are the part, and the geometry: how many leading directions of the table are used, and with
+which power of their strength.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rescind.audits.case import Case, PerPerson, Targets, auc_by_person, mean_of
+from rescind.audits.case import Case, PerPerson, Targets, auc_by_person, first_table, mean_of
 from rescind.core import jagged
 from rescind.core.clock import Clock
 from rescind.core.federation import Federation
@@ -47,7 +47,6 @@ class HoldOut:
         return Clock(int.from_bytes(sha256(self.secret).digest()[:7]))
 
     def between(self, purpose: str, low: float, high: float) -> float:
-        """Draw a number of the attack."""
         return low + (high - low) * float(self.clock.at(0).uniform(purpose, torch.tensor(0)))
 
     @property
@@ -66,7 +65,6 @@ class HoldOut:
         return self.between("power", 0.0, 1.0)
 
     def opened(self) -> str:
-        """Return the attack, its secret and its digest in words."""
         return (
             f"By lot: {self.known:.2f} of the records known, {self.directions:.2f} of the "
             f"directions, power {self.power:.2f}; secret {self.secret.hex()}, committed to as "
@@ -100,9 +98,7 @@ class HoldOut:
         return case.cached(f"hold-out {self.digest}", fed, lambda: self._score(fed, known, targets))
 
     def _score(self, fed: Federation, known: Records, targets: Targets) -> Tensor | None:
-        table = next(
-            (v for n in fed.method.model.tables if (v := fed.now.state.public[n]).dim() == 2), None
-        )
+        table = first_table(fed)
         if table is None:
             return None
         rows = self.geometry(table.double().cpu())

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rescind.audits.case import Case, PerPerson, draw_ids
+from rescind.audits.case import Case, PerPerson, draw_ids, first_table
 from rescind.core import jagged
 from rescind.core.federation import Federation
 from rescind.core.records import Records, Unshare
@@ -46,9 +46,7 @@ def together(case: Case, fed: Federation) -> PerPerson | None:
 
     Weighted by the number of items: the n (n - 1) / 2 pairs of n items are not independent.
     """
-    item = next(
-        (v for n in fed.method.model.tables if (v := fed.now.state.public[n]).dim() == 2), None
-    )
+    item = first_table(fed)
     if item is None:
         return None
     at = case.cached("pairs", case.before, lambda: pairs_of(case))
@@ -65,7 +63,6 @@ def together(case: Case, fed: Federation) -> PerPerson | None:
 
 
 def pairs_of(case: Case) -> Pairs:
-    """Return the pairs of a request, and pairs that no user has."""
     sizes = case.before.world.sizes
     counts = jagged.counts(case.trained.item, sizes.items)
     rare = ((counts >= FEWEST) & (counts <= MOST)).nonzero().squeeze(1)

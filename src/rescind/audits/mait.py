@@ -2,12 +2,12 @@
 
 A threshold on the loss is fitted on the model *before* a client leaves; the rate is the fraction of
 the leaving client's training nodes below it afterwards. The rate also falls when the model is
-damaged on these nodes, so it must be compared with the rate of a retrained model: `Rate.gap`.
+damaged on these nodes, so compare it with a retrained model: `Rate.gap`.
 
 DEPARTS A.2 (Ma et al., arXiv 2605.02297): members are the training nodes of the remaining clients,
-and the threshold has the best *balanced* accuracy. As written (the leaver's few nodes against many
-others, plain accuracy), the best threshold calls no node a member, and the rate is 0 even before
-unlearning. Section 4.1 also mentions a gradient attack; A.2 defines only the loss attack.
+and the threshold has the best *balanced* accuracy. As written, the best threshold calls no node a
+member, and the rate is 0 even before unlearning. Section 4.1 also mentions a gradient attack; A.2
+defines only the loss attack.
 """
 
 from __future__ import annotations
@@ -60,7 +60,6 @@ class Rate:
 
 
 def rate(before: Federation, after: Federation, retrained: Federation, client: int) -> Rate:
-    """Attack a client that left. Return the rate with its reference."""
     cut = float(threshold(before, client))
     return Rate(*(fraction_below(before, model, client, cut) for model in (after, retrained)))
 
@@ -89,7 +88,6 @@ def loss_auc(before: Federation, model: Federation, client: int) -> float:
 
 
 def threshold(fed: Federation, without: int) -> Tensor:
-    """Fit the threshold on the remaining clients. []"""
     return losses(fed).threshold(without)
 
 
@@ -128,7 +126,6 @@ def _losses(fed: Federation, clock: Clock) -> Losses:
 
 
 def training_nodes(fed: Federation, client: int) -> Records:
-    """Return the training nodes of a client."""
     held = fed.now.vault.holdings
     return held.records[(held.split == TRAIN) & (held.records.client == client)]
 

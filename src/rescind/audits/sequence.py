@@ -28,8 +28,8 @@ def draw(fed: Federation, clock: Clock, count: int = REQUESTS) -> list[Erase]:
     able = people[order[lent[order] >= 2]]
     if len(able) < count - 1:
         raise DataError(
-            f"a sequence of {count} requests needs {count - 1} users who lend two records or "
-            f"more, but there are only {len(able)}. Ask for fewer requests."
+            f"{count} requests need {count - 1} users who lend two records or more; there are "
+            f"{len(able)}. Ask for fewer requests."
         )
     out = []
     for number, client in enumerate(able[: count - 1].tolist()):
@@ -59,5 +59,4 @@ def answer_all(
 
 
 def sequence_case(case: Case, unlearn: Pipeline, count: int) -> tuple[Federation, Erase]:
-    """Draw requests for a case and answer them."""
     return answer_all(case.before, draw(case.before, case.clock, count), unlearn)

@@ -66,7 +66,6 @@ def kept(case: Case, fed: Federation) -> PerPerson | None:
 
 
 def kept_rows(case: Case, fed: Federation) -> PerPerson | None:
-    """Attack the server's user rows alone."""
     return _rows_auc(case, fed, fed, spread=False)
 
 

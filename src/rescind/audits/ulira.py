@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rescind.audits.case import Case
+from rescind.audits.case import Case, draw_seed
 from rescind.audits.finding import Finding
 from rescind.audits.state_attacks import item_table, person_rows, spread_once
 from rescind.audits.verdict import resample
@@ -77,8 +77,7 @@ def train_shadow(case: Case, number: int, pairs: int) -> tuple[Federation, Event
     inside = halves(len(records), pairs, case.clock)[number]
     if not bool(inside.any()) or bool(inside.all()):
         raise ConfigError(
-            f"U-LiRA splits {len(records)} records between two shadows, and one got none. "
-            f"Audit a request with more records."
+            f"{len(records)} records are too few to share out: one got none. Name more records."
         )
     before, held = case.before, case.before.now.vault.holdings
     event: Event = case.event
@@ -98,8 +97,7 @@ def train_shadow(case: Case, number: int, pairs: int) -> tuple[Federation, Event
 
 
 def shadow_seed(case: Case, number: int) -> int:
-    """Return the seed of a shadow."""
-    return int(case.clock.at(0).bits("audit shadow", torch.tensor(number))) & (2**31 - 1)
+    return draw_seed(case.clock, "audit shadow", number)
 
 
 def record_scores(case: Case, fed: Federation) -> dict[str, Tensor]:
@@ -152,9 +150,6 @@ def negatives(fed: Federation, ids: Tensor, clock: Clock, n: int = NEGATIVES) ->
     user = torch.arange(len(ids)).repeat_interleave(n)
     item = draw_negatives(clock, cohort, user, torch.arange(n).repeat(len(ids)))
     return Records.of(ids[user][item >= 0], item[item >= 0])
-
-
-# -- the attack -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

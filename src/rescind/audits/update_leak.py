@@ -65,9 +65,6 @@ def dense_rows(update: Update, tables: Sequence[str], items: int) -> tuple[Tenso
     return torch.cat(wide, 2), sent
 
 
-# -- sign-split -----------------------------------------------------------------------------------
-
-
 def split(view: View, loss: str = "bpr", negatives: int = 1) -> Tensor:
     """Score how much each row moved like a positive: above 0 on the positive side. [C, I]
 
@@ -102,17 +99,13 @@ def _first_direction(rows: Tensor) -> Tensor:
 def _orientation(along: Tensor, view: View, heavy_negatives: bool) -> Tensor:
     """Decide for each user which side is positive: +1 or -1. along: [C, I] -> [C]
 
-    One exact update: the side with clearly fewer rows, because each positive has several
-    negatives. If both sides have similar size: the side whose rows were sent in earlier rounds, or
-    by more users, because negatives are drawn uniformly in each round and positives are not.
-    Otherwise: "bce" with n > 1 moves negatives further in total (n per positive, each by about
-    1 / 2), so the sum of all rows points to their side. In "bpr" and "softmax" both sides have the
-    same sum with fewer positive rows, and over rounds only positives recur: the third moment
-    points to the positives.
-
-    Not used: the side whose summed initial embeddings agree with its summed delta. On ML-100K that
-    is right for 4 of 10 users with MF, whose initial vector does not depend on their items, and for
-    between none and all users with other models later in training.
+    One exact update: the side with clearly fewer rows, because each positive has several negatives.
+    If both sides have similar size: the side whose rows were sent in earlier rounds, or by more
+    users, because negatives are drawn uniformly in each round and positives are not. Otherwise:
+    "bce" with n > 1 moves negatives further in total (n per positive, each by about 1 / 2), so the
+    sum of all rows points to their side. In "bpr" and "softmax" both sides have the same sum with
+    fewer positive rows, and over rounds only positives recur: the third moment points to the
+    positives.
     """
     if not _single(view):
         leans = -along.sum(1) if heavy_negatives else along.pow(3).sum(1)
@@ -144,9 +137,6 @@ def rank_by_smallest_move(score: Tensor) -> Tensor:
     """Rank claimed items by how little they moved, since pseudo-items, which a trained model does
     not expect, move more. score: [C, I], from `split`    -> [C, I]"""
     return torch.where(score > 0, 1 / score.clamp(min=1e-300), score.clamp(max=0))
-
-
-# -- IMIA -----------------------------------------------------------------------------------------
 
 
 def imia(
@@ -219,9 +209,6 @@ def _draw(among: Tensor, n: Tensor, clock: Clock) -> Tensor:
 def _ranks(score: Tensor) -> Tensor:
     """Rank each user's scores: 0 for the highest, 1 for the next, ... [C, I]"""
     return score.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
-
-
-# -- accuracy of an attack ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

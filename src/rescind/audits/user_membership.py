@@ -63,7 +63,6 @@ def _features(case: Case) -> Tensor:
 
 
 def popular(case: Case) -> Tensor:
-    """Return the most popular items: the list of an unknown user."""
     counts = jagged.counts(case.trained.item, case.before.world.sizes.items)
     return torch.topk(counts, min(LIST, len(counts))).indices
 
@@ -73,9 +72,6 @@ def _mean_of(feature: Tensor, records: Records, ids: Tensor) -> Tensor:
     mine = torch.isin(records.client, ids)
     place = torch.searchsorted(ids, records.client[mine])
     return jagged.segment_mean(feature[records.item[mine]], place, len(ids))
-
-
-# -- the trained form -----------------------------------------------------------------------------
 
 
 def trained(case: Case, fed: Federation) -> PerPerson:

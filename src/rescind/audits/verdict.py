@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rescind.core.clock import Clock
-from rescind.errors import ConfigError, suggest
+from rescind.errors import ConfigError
 
 DRAWS = 400  # bootstrap resamples; the standard error then varies by about 4 %
 FEWEST = 5
@@ -80,10 +80,7 @@ def compare(mine: Measure, others: Sequence[Measure], chance: float = 0.0) -> Di
 
     n = len(others)
     if n < FEWEST - 1:  # a retrain under test is compared with one fewer
-        raise ConfigError(
-            f"a verdict needs {FEWEST} retrains or more; got {n}. With fewer, the variation by "
-            f"chance is unknown. Train more retrains."
-        )
+        raise ConfigError(f"a verdict needs {FEWEST} retrains or more; got {n}.")
     reference, people, explained, beyond = _variances(mine, others)
     of_seeds = float(student.ppf(0.975, n - 1)) ** 2 * max(0.0, beyond) * (1 + 1 / n)
     half_width = max((1.96**2 * people + of_seeds) ** 0.5, 1.96 * chance)
@@ -190,15 +187,13 @@ class Margin:
 
 @lru_cache(maxsize=1)
 def margins() -> Mapping[str, Margin]:
-    """Read the calibrated margins by check."""
     with open(MARGINS, "rb") as file:
         tables = tomllib.load(file)["check"]
     return {n: Margin(t["noise"], t["least"], t["most"]) for n, t in tables.items()}
 
 
 def margin_of(check: str) -> Margin:
-    """Return the calibrated margin of one check."""
     known = margins()
     if check not in known:
-        raise ConfigError(f"no margin was calibrated for '{check}': {suggest(check, known)}")
+        raise ConfigError(f"no margin was calibrated for '{check}'.")
     return known[check]

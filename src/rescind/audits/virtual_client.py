@@ -47,9 +47,6 @@ def auc(high: Tensor, low: Tensor) -> float:
     return float((below + tied / 2).mean() / max(len(low), 1))
 
 
-# -- presence of a client -------------------------------------------------------------------------
-
-
 def client_trained(case: Case, number: int) -> Federation:
     """Train a shadow: even numbers with the client, odd numbers without."""
     world = case.before if number % 2 == 0 else case.before.apply(case.event)
@@ -70,7 +67,6 @@ def client_forgotten(
 
 
 def client_score(case: Case, fed: Federation) -> float:
-    """Compute the mean log-odds of the true class over the leaving client's training nodes."""
     return float(case.before.with_(state=fed.now.state).query(case.forgotten).mean())
 
 

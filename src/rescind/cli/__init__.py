@@ -50,7 +50,7 @@ from rescind.cli.help_text import (
     flow,
     keep_argument_help,
 )
-from rescind.cli.other_words import Commands, Run, Verify
+from rescind.cli.other_words import Commands, Verify
 from rescind.cli.stopping import INTERRUPTED, code_of, heeding_sigterm
 from rescind.errors import RescindError, how_to_install
 
@@ -70,7 +70,7 @@ app = typer.Typer(
 app.command("demo", rich_help_panel=TRY)(demo.command)
 app.command("doctor", rich_help_panel=TRY)(doctor.command)
 app.add_typer(data.app, name="data", rich_help_panel=LEARN)
-app.command("run", cls=Run, rich_help_panel=LEARN)(run.command)
+app.command("run", rich_help_panel=LEARN)(run.command)
 app.command("tune", rich_help_panel=LEARN)(tune.command)
 app.command("recommend", rich_help_panel=LEARN)(recommend.command)
 app.command("table", rich_help_panel=LEARN)(table.command)

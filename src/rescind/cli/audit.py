@@ -34,10 +34,7 @@ def command(
     labels: NodeLabels = None,
     method: Annotated[
         str | None,
-        Option(
-            help="The unlearner to audit, or 'nothing'. Default: as the run's method forgets by "
-            "itself: Gram subtracts, most train again without the records."
-        ),
+        Option(help="The unlearner to audit, or 'nothing'. Default: the run's own."),
     ] = None,
     change: ChangeUnlearner = None,
     full: Annotated[bool, Option("--full", help="Also run the slow checks.")] = False,
@@ -49,8 +46,7 @@ def command(
 ) -> None:
     """Forget in memory and audit the result. The run itself is not changed.
 
-    Writes audit.json. Retrained and shadow models are kept in RUN/audits and used again by the next
-    audit of the same request, or by the same command after an interrupt.
+    Writes audit.json. Trained models are kept in RUN/audits and used again for the same request.
 
     Exit code 0: PASS or INCONCLUSIVE, 1: FAIL or VOID.
 

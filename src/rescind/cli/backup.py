@@ -65,10 +65,11 @@ def restore(
 
     Example: rescind restore runs/service-demo --from ledger-monday.db
     """
-    from rescind.ledger import backup as copies
+    from rescind.ledger.restore import plan
+    from rescind.ledger.restore import restore as put_in_place
 
-    typer.echo(str(copies.plan(state, source, keys_mirror, database)))
+    typer.echo(str(plan(state, source, keys_mirror, database)))
     if not yes:
         ask_to_go_on("Nothing was changed.")
-    copies.restore(state, source, keys_mirror, database)
+    put_in_place(state, source, keys_mirror, database)
     typer.echo(f"Done. Start the service: rescind serve --state {state}{_more(database)}")

@@ -1,39 +1,50 @@
 from __future__ import annotations
 
-import json as json_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
 
-from rescind.cli.data_show import show_rows
-from rescind.cli.data_told import (
-    misses_told,
-    rated,
+from rescind.cli.data_describe import (
+    Json,
+    Name,
+    describe_dataset,
+    in_words,
+    print_json,
+    problems,
     repeated,
     rows_of_split,
-    split_told,
+    size,
     titled,
 )
+from rescind.cli.data_show import show_rows
+from rescind.core.words import count_of
 
 app = typer.Typer(
-    help="Datasets: list, describe, get, import, append, show, erase, admit.",
+    help="Datasets: list, describe, get, import, append, show.",
     no_args_is_help=True,
     add_completion=False,
     suggest_commands=False,
 )
 
-Json = Annotated[bool, Option("--json", help="Print one JSON object and nothing else.")]
 ColumnName = Annotated[str | None, Option(help="Name of this column, if unusual.")]
-COUNTED = ("times", "ratings", "per user", "titles", "split")
-"""What is said of imported data."""
+Separator = Annotated[str | None, Option(help="The character between cells.")]
+NoHeader = Annotated[
+    bool, Option("--no-header", help="The first line is data; columns are named 1, 2, 3.")
+]
+TextIds = Annotated[
+    bool, Option("--text-ids", help="Keep ids as text, also if they look like numbers.")
+]
+Ignore = Annotated[
+    list[str] | None, Option(metavar="COLUMN", help="Leave this column out; repeatable.")
+]
+DropBadRows = Annotated[
+    bool, Option("--drop-bad-rows", help="Leave out rows with an invalid cell, and say which.")
+]
 _AGAIN = "To begin again, give the same command."
-_NO_HEADER = "The first line is data; columns are named 1, 2, 3."
 _MAX_ROWS = "Most rows to read. Default: 50 million, and of Parquet 20 a byte."
 _TIME_UNIT = "Of whole numbers: s, ms, us or ns. Of dates: how they are written, such as %d/%m/%Y."
-_TEXT_IDS = "Keep ids as text, also if they look like numbers."
-Name = Annotated[str, Argument(help="A name from `rescind data list`.")]
 
 
 @app.command("list")
@@ -46,114 +57,16 @@ def list_datasets(json: Json = False) -> None:
 
     rows = sorted((describe(name) for name in names()), key=lambda row: row["kind"] != "imported")
     if json:
-        _print_json({"datasets": rows})
+        print_json({"datasets": rows})
         return
     from rich.console import Console
     from rich.table import Column, Table
 
     table = Table(Column("name", no_wrap=True), "what", "size", box=None, pad_edge=False)
     for row in rows:
-        table.add_row(row["name"], row["title"], _size(row))
+        table.add_row(row["name"], row["title"], size(row))
     Console().print(table)
     typer.echo("\nNext: rescind data describe NAME, or rescind data get NAME")
-
-
-@app.command("describe")
-def describe_dataset(name: Name, json: Json = False) -> None:
-    """Describe a dataset: size, terms of use, source, and what methods need on it.
-
-    Of imported data also its times, ratings, rows per user, and the method that `rescind run`
-    would choose.
-
-    Example: rescind data describe ml-1m
-    """
-    from rescind.data import describe
-
-    about = describe(name)
-    if own := about["kind"] == "imported":  # it is here, so it can be counted
-        about |= _counted(name)
-    else:
-        about["memory"] = _memory(about)
-    if json:
-        _print_json(about)
-        return
-    lines = [("size", _size(about))]
-    lines += [("terms", about["terms"] or "not stated")]
-    lines += [("publisher", url) for url in about["publisher"]]
-    lines += [("wheel", about["wheel"])] if about["wheel"] else []
-    lines += [("variant", f"{variant}: {what}") for variant, what in about["variants"].items()]
-    lines += [(what, about[what]) for what in (*COUNTED, "method") if what in about]
-    lines += [("repeats", repeated(about["repeats"]))] if about.get("repeats") else []
-    lines += [("misses", told)] if (told := misses_told(about)) else []
-    lines += [("digest", about["digest"] or "not known")]
-    lines += [("note", about["notes"])] if about["notes"] else []
-    typer.echo(f"{about['title']} ({about['name']})")
-    for what, text in lines:
-        typer.echo(f"  {what:9}  {text}")
-    for method, need in (about["memory"] or {}).items():
-        time = f", about {about['seconds']:,.0f} CPU s to solve" if method == "Gram" else ""
-        typer.echo(f"  {'memory':9}  {method:<12} up to {need / 1e9:.1f} GB{time}")
-    get = "" if own else f"rescind data get {name}; "
-    typer.echo(f"\nNext: {get}rescind run --data {name}")
-
-
-def _counted(name: str) -> dict[str, Any]:
-    """Return what imported data is like, and the method to begin with."""
-    import numpy as np
-
-    from rescind.core.memory import free_memory
-    from rescind.data import load
-    from rescind.data.known_pairs import known_pairs
-    from rescind.experiments.advice import advise, memory_of_methods
-    from rescind.experiments.needs import Sizes
-    from rescind.experiments.own_data import ties_of
-    from rescind.methods.additive._solve import seconds_to_solve
-
-    data: Any = load(name)
-    sizes, each = Sizes.of(data), np.bincount(data.user, minlength=1)
-    ties = ties_of(data)
-    advice = advise(sizes, ties, free_memory())
-    low, middle, high = (int(np.quantile(each[each > 0], part)) for part in (0, 0.5, 1))
-    times = "none"
-    if ties is not None:
-        times = f"{_day(data.time.min())} to {_day(data.time.max())}"
-        times += f", {100 * ties:.0f} % of the rows have the time of another item of their user"
-    return {
-        **data.size,
-        "digest": data.digest,  # without rows that were erased, as the size
-        "times": times,
-        "ratings": rated(data),
-        "per user": f"{low:,} to {high:,} rows, half of the users have {middle:,} or more",
-        "titles": titled(data),
-        **({"split": split_told(parts)} if (parts := rows_of_split(data)) else {}),
-        "repeats": data.repeats,
-        "held_out_pairs": known_pairs(data),
-        "method": f"{advice.method}, because: {'; '.join(advice.why[1:])}",
-        "memory": memory_of_methods(sizes, ties is not None),
-        "seconds": max(seconds_to_solve(sizes.items), 1),
-    }
-
-
-def _day(seconds: Any) -> str:
-    from datetime import UTC, datetime
-
-    try:
-        return datetime.fromtimestamp(int(seconds), UTC).date().isoformat()
-    except (OverflowError, OSError, ValueError):  # places of a sequence, or no time of our era
-        return f"{int(seconds):,}"
-
-
-def _memory(about: dict[str, Any]) -> dict[str, int] | None:
-    """Return the bytes that each method needs that can learn from it; None for graphs."""
-    if not {"users", "items", "rows"} <= about.keys():
-        return None
-    from rescind.experiments.advice import memory_of_methods
-    from rescind.experiments.needs import Sizes
-    from rescind.methods.additive._solve import seconds_to_solve
-
-    about["seconds"] = max(seconds_to_solve(about["items"]), 1)
-    sizes = Sizes(about["users"], about["items"], about["rows"])
-    return memory_of_methods(sizes, about.get("times") != "none")
 
 
 @app.command("get")
@@ -181,7 +94,7 @@ def get_dataset(
         "terms": data.terms,
     }
     if json:
-        _print_json(result)
+        print_json(result)
         return
     what = "nodes" if hasattr(data, "edge_index") else "rows"
     typer.echo(f"{name}: {len(data):,} {what}, found in: {data.source}")
@@ -202,11 +115,11 @@ def import_dataset(
     rating: ColumnName = None,
     time: ColumnName = None,
     split: ColumnName = None,
-    separator: Annotated[str | None, Option(help="The character between cells.")] = None,
-    no_header: Annotated[bool, Option("--no-header", help=_NO_HEADER)] = False,
+    separator: Separator = None,
+    no_header: NoHeader = False,
     encoding: Annotated[str, Option(help="Encoding of a text file.")] = "utf-8",
     time_unit: Annotated[str, Option(help=_TIME_UNIT)] = "s",
-    text_ids: Annotated[bool, Option("--text-ids", help=_TEXT_IDS)] = False,
+    text_ids: TextIds = False,
     terms: Annotated[str, Option(help="Terms of use, shown with the data.")] = "",
     replace: Annotated[bool, Option("--replace", help="Overwrite an earlier import.")] = False,
     max_rows: Annotated[int | None, Option(min=1, help=_MAX_ROWS)] = None,
@@ -217,12 +130,8 @@ def import_dataset(
     items: Annotated[
         Path | None, Option(metavar="FILE", help="A table about items: item, title, genres, ...")
     ] = None,
-    ignore: Annotated[
-        list[str] | None, Option(metavar="COLUMN", help="Leave this column out; repeatable.")
-    ] = None,
-    drop_bad_rows: Annotated[
-        bool, Option("--drop-bad-rows", help="Leave out rows with an invalid cell, and say which.")
-    ] = False,
+    ignore: Ignore = None,
+    drop_bad_rows: DropBadRows = False,
     json: Json = False,
 ) -> None:
     """Import interactions from your own file. Nothing is stored if a cell is invalid.
@@ -262,16 +171,12 @@ def append_rows(
     item: ColumnName = None,
     rating: ColumnName = None,
     time: ColumnName = None,
-    separator: Annotated[str | None, Option(help="The character between cells.")] = None,
-    no_header: Annotated[bool, Option("--no-header", help=_NO_HEADER)] = False,
+    separator: Separator = None,
+    no_header: NoHeader = False,
     time_unit: Annotated[str | None, Option(help=_TIME_UNIT)] = None,
-    text_ids: Annotated[bool, Option("--text-ids", help=_TEXT_IDS)] = False,
-    ignore: Annotated[
-        list[str] | None, Option(metavar="COLUMN", help="Leave this column out; repeatable.")
-    ] = None,
-    drop_bad_rows: Annotated[
-        bool, Option("--drop-bad-rows", help="Leave out rows with an invalid cell, and say which.")
-    ] = False,
+    text_ids: TextIds = False,
+    ignore: Ignore = None,
+    drop_bad_rows: DropBadRows = False,
     json: Json = False,
 ) -> None:
     """Add new interactions to imported data. The same file given again adds nothing.
@@ -302,31 +207,28 @@ def append_rows(
     if json:
         counts = {"added": done.rows, "withheld": done.withheld, "repeated": done.repeated}
         counts["deleted"] = done.deleted
-        _print_json({"name": name, **counts, **done.dataset.size})
+        print_json({"name": name, **counts, **done.dataset.size})
         return
-    told = f"{done.rows:,} row{'' if done.rows == 1 else 's'} added"
+    told = f"{count_of(done.rows, 'row')} added"
     if done.withheld:
         told += f", {done.withheld:,} withheld (users who withdrew, or erased rows)"
     elif not done.rows:
-        told = "0 rows: the file has only a header" if done.empty else "this file was added before"
-    typer.echo(f"{name}: {told}; now {_size(done.dataset.size)}")
+        told = "0 rows: the file has none, or was added before"
+    typer.echo(f"{name}: {told}; now {size(done.dataset.size)}")
     if done.repeated:
         typer.echo(f"  of these, {repeated(done.repeated)}")
     if done.deleted:
-        rows = f"{done.deleted:,} stored row{'' if done.deleted == 1 else 's'}"
-        typer.echo(
-            f"  {rows} that earlier requests had left out were deleted with this, without a "
-            f"receipt (rescind data erase before it gives one)"
-        )
+        typer.echo(f"  {done.deleted:,} stored rows, left out after requests, were deleted with it")
     typer.echo(f"\nNext: rescind run --data {name}, with the --method and --out as before")
 
 
+app.command("describe")(describe_dataset)
 app.command("show")(show_rows)
 
 
 def _report_import(data: Any, file: Path, json: bool) -> None:
-    from rescind.data.known_pairs import known_pairs
     from rescind.data.obtain import where
+    from rescind.data.split import known_pairs
 
     result = {
         "name": data.name,
@@ -342,18 +244,14 @@ def _report_import(data: Any, file: Path, json: bool) -> None:
     }
     parts = rows_of_split(data)
     if json:
-        _print_json(result | ({"split_rows": parts} if parts else {}))
+        print_json(result | ({"split_rows": parts} if parts else {}))
         return
-    typer.echo(f"{data.name}: {_size(result)}, from {file}")
-    if data.repeats:
-        typer.echo(f"  repeats {repeated(data.repeats)}")
-    if told := misses_told(result):
-        typer.echo(f"  misses  {told}")
-    if data.titles is not None:
-        typer.echo(f"  titles  {titled(data)}")
-    if parts:
-        typer.echo(f"  split   {split_told(parts)}")
-    typer.echo(f"  place   {result['place']}\n  digest  {data.digest}")
+    typer.echo(f"{data.name}: {size(result)}, from {file}")
+    lines = problems(result)
+    lines += [("titles", titled(data))] if data.titles is not None else []
+    lines += [("split", in_words(parts))] if parts else []
+    for what, text in (*lines, ("place", result["place"]), ("digest", data.digest)):
+        typer.echo(f"  {what:7} {text}")
     typer.echo(f"\nNext: rescind data describe {data.name}; in Python: rs.load({data.name!r})")
 
 
@@ -361,16 +259,6 @@ def _with_status(text: str, work: Any) -> Any:
     """Run `work(say)` while stderr shows that it goes on; stdout stays clean."""
     from rescind.cli.progress import working
     from rescind.cli.stopping import interruptible
-    from rescind.data.import_words import as_options
 
-    with interruptible("Nothing was stored.", _AGAIN), working(text) as say, as_options():
+    with interruptible("Nothing was stored.", _AGAIN), working(text) as say:
         return work(say)
-
-
-def _size(about: dict[str, Any]) -> str:
-    words = ("users", "items", "rows", "nodes", "edges", "features", "classes")
-    return ", ".join(f"{about[word]:,} {word}" for word in words if word in about)
-
-
-def _print_json(value: Any) -> None:
-    typer.echo(json_module.dumps(value, ensure_ascii=False))

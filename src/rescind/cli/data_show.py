@@ -29,8 +29,8 @@ def show_rows(
 ) -> None:
     """List what a dataset or a run has of one user: item, title, rating, time; of a run, if lent.
 
-    Of imported data every stored row is listed. A run keeps ratings to the nearest half. Ids that differ from the given one only in capitals,
-    blanks, leading zeros or the form of accents are named here, and by no other command.
+    Of imported data every stored row is listed. A run keeps ratings to the nearest half. Ids that
+    look like the given one are named here, and by no other command.
 
     Examples: rescind data show mine --user c7; rescind data show runs/mine --user c7 --json
     """
@@ -96,14 +96,10 @@ def _of_run(run: Path, user: str) -> tuple[Rows, Sequence[str]]:
     from rescind.storage.run_folder import HEAD, model_in
 
     if not run.is_dir():
-        raise ConfigError(
-            f"there is no dataset and no run '{run}'. rescind data list lists the datasets; of a "
-            f"run, give its folder."
-        )
+        raise ConfigError(f"there is no dataset and no run '{run}'. See rescind data list.")
     if (run / "model" / "public.safetensors").is_file() and not (run / "model" / HEAD).is_file():
         raise ConfigError(
-            f"{run} was learnt with Flower: the data of its users is at the silos, not here. Give "
-            f"the command there, with the name of the silo's data."
+            f"{run} was learnt with Flower: its data is at the silos. Give the command there."
         )
     from rescind.requests.members import AskedBefore
     from rescind.storage.federations import load_federation

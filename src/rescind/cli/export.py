@@ -19,9 +19,8 @@ def command(
 ) -> None:
     """Write top-k.parquet (user, rank, item) and neighbours.parquet (item, rank, neighbour).
 
-    Original ids; items that a user has are left out, also those held out to measure the run. A user
-    without data gets the most popular items. Files are replaced at once. After forgetting, export
-    again: the old files still hold what was forgotten.
+    Items that a user has are left out. A user without data gets the most popular items. After
+    forgetting, export again: the old files still hold what was forgotten.
 
     Example: rescind export runs/demo --out serving -k 50
     """

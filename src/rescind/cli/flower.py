@@ -17,11 +17,11 @@ from rescind.cli.flower_given import (
     check_own_folder,
     deployment,
     place_of,
-    requests_named,
 )
-from rescind.cli.flower_told import answers_before, answers_told, refused_told, silos_told
+from rescind.cli.flower_told import answers_told, exit_code, silos_told
 from rescind.cli.options import Recipe
 from rescind.cli.progress import Followed, working
+from rescind.cli.request import Case, File, Item, Kind, Received, User, said
 from rescind.cli.stopping import interruptible
 from rescind.core.words import count_of
 
@@ -222,20 +222,12 @@ def run(
         float, Option(min=0.0, max=1.0, help="Fraction of silos a round needs.")
     ] = 0.5,
     resume: Annotated[bool, Option("--resume", help="Resume the run in --out.")] = False,
-    unshare: Annotated[
-        list[str] | None,
-        Option(metavar="USER", help="This user unshares everything they lend. Repeatable."),
-    ] = None,
-    take_back: Annotated[
-        list[str] | None, Option(metavar="USER", hidden=True, help="Older name of --unshare.")
-    ] = None,
-    erase: Annotated[
-        list[str] | None,
-        Option(metavar="USER:ITEM,ITEM", help="This user erases these items. Repeatable."),
-    ] = None,
-    withdraw: Annotated[
-        list[str] | None, Option(metavar="USER", help="This user withdraws. Repeatable.")
-    ] = None,
+    user: User = None,
+    item: Item = None,
+    kind: Kind = None,
+    file: File = None,
+    received: Received = None,
+    case: Case = "",
     at: Annotated[
         int | None,
         Option(metavar="SILO", help="Users of this silo are meant, if several have the same ids."),
@@ -266,14 +258,12 @@ def run(
 ) -> None:
     """Run one cell of a recipe over the silos and wait for it, on the server's machine.
 
-    Requests to forget name users and items by original id. They are answered after training, one
-    after another, each with its receipt. If the run in --out is finished, it is not trained again.
-    Rows of an imported table stay on the silo's machine until you delete them there: rescind data
-    erase NAME --user USER. Ends with 1 while a silo has not confirmed a request, and with 2 if one
-    was refused.
+    People who ask are answered after training, one after another, each with a receipt. If the run
+    in --out is finished, it is not trained again. A silo that is away is waited for: --resume.
+    Exit code 0: all answered; 10: something waits; 20: something is refused or late.
 
     Examples: rescind flower run silos.toml --silos 2 --kit kit/operator;
-    rescind flower run silos.toml --silos 2 --kit kit/operator --withdraw 7 --erase 17:3,8
+    rescind flower run silos.toml --silos 2 --kit kit/operator --user 17 --item 3 --kind erase
     """
     deploy, link = deployment(server, kit, insecure, "operator")
     from rescind.errors import DataError
@@ -289,16 +279,16 @@ def run(
         check_possible(chosen, secure)
     out.mkdir(parents=True, exist_ok=True)
     done, failed = out / "run.json", out / "error.txt"
-    requests = requests_named([*(unshare or ()), *(take_back or ())], erase, withdraw, at)
+    named = user or file
+    requests = tuple(said(user, item, kind, file, received, case)) if named else ()
     asked = RunRequest(
         str(path.resolve()), silos, str(out.resolve()), cell, tuple(change or ()), deadline, wait,
-        least, resume, requests, unlearner,
+        least, resume, requests, at, unlearner,
         secure_range if secure else None, limit, trim,
         str(roster.resolve()) if roster else None, str(log.resolve()) if log else None,
     )  # fmt: skip
     follow = Followed(out / LOG, chosen.run.rounds)
     answered, ended_badly = newer(done), newer(failed)
-    before = answers_before(done)
     number = operator.submit(asked)
     typer.echo(f"run {number}: {chosen.name} seed {chosen.run.seed} over {silos} silos")
     typer.echo(f"log: {out / LOG}")
@@ -315,10 +305,8 @@ def run(
         raise DataError(failed.read_text(encoding="utf-8").strip())
     facts = json.loads(done.read_text(encoding="utf-8"))
     shown = ", ".join(f"{n} {v:.4f}" for n, v in facts["metrics"]["test"].items())
-    for line in answers_told(facts.get("forgot", ()), before, out):
+    for line in answers_told(facts["requests"]):
         typer.echo(line)
-    for line in refused_told(facts):
-        typer.echo(line, err=True)
     typer.echo(f"{shown} (round {facts['round']}, {facts['silos']['messages']} messages)")
     if without := facts.get("measured_without"):
         typer.echo(
@@ -333,10 +321,10 @@ def run(
     typer.echo(f"Written: {done} and {out}/model/")
     if published := facts.get("roster"):
         _tell_roster(published)
-    if facts.get("refused_requests") or "why" in (published or {}):
+    if "why" in (published or {}):
         raise typer.Exit(2)
-    if any(one["waiting"] for one in facts.get("forgot", ())):
-        raise typer.Exit(1)
+    waits = 10 * bool(facts["silos"]["waiting"])
+    raise typer.Exit(max(exit_code(facts["requests"]), waits))
 
 
 @app.command()

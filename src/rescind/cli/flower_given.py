@@ -1,4 +1,4 @@
-"""Read what was given to `rescind flower`: requests, the place of a silo, address and kit."""
+"""Read what was given to `rescind flower`: the place of a silo, address and kit."""
 
 from __future__ import annotations
 
@@ -11,37 +11,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from rescind.flower.deploy import Link
-    from rescind.flower.run_request import NamedRequest
 
 LOOPBACK = "127.0.0.1:7800"
-
-
-def requests_named(
-    unshare: list[str] | None,
-    erase: list[str] | None,
-    withdraw: list[str] | None,
-    at: int | None = None,
-) -> tuple[NamedRequest, ...]:
-    """Return the requests that the options name, those who withdraw last. at: the users' silo"""
-    from rescind.flower.run_request import NamedRequest
-
-    found = [NamedRequest("unshare", user, silo=at) for user in unshare or ()]
-    found += [NamedRequest("erase", *erased(text), at) for text in erase or ()]
-    return (*found, *(NamedRequest("withdraw", user, silo=at) for user in withdraw or ()))
-
-
-def erased(text: str) -> tuple[str, tuple[str, ...]]:
-    """Return the user and the items of one --erase, such as 17:3,8."""
-    from rescind.errors import ConfigError
-
-    user, _, items = text.rpartition(":")
-    names = tuple(item.strip() for item in items.split(","))
-    if not user or not all(names):
-        raise ConfigError(
-            f"--erase names a user and items by original id: 17:3,8 (user 17, items 3 and 8); got "
-            f"'{text}'."
-        )
-    return user, names
 
 
 def place_of(text: str) -> tuple[int, int]:

@@ -86,7 +86,7 @@ def command(
                 ledger.register(copy)
             name = copy.dataset
         else:
-            name = dataset_named(data)
+            name = dataset_named(ledger, data)
         if draw is not None:
             words = _drawn(run, draw)
         elif nodes or edges or labels:

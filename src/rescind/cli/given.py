@@ -65,19 +65,15 @@ def key_given(text: str, kind: int) -> Key:
 
     looks_like_key = text.count("+") >= 2 or text.startswith(PREFIX)
     found = (text if looks_like_key else read_text(Path(text))).strip()
-    if not found:
-        raise ConfigError(f"'{text[:80]}' is empty. Expected the key, NAME+ID+KEY on one line.")
     if found.startswith((PREFIX, "-----BEGIN PUBLIC KEY")):
         raise ConfigError(
-            f"'{found.splitlines()[0][:80]}' is not the key of a log or of a witness: expected "
-            f"NAME+ID+KEY on one line. This is a signing key: give it to rescind verify with --key."
+            f"'{found.splitlines()[0][:80]}' is a signing key: give it to rescind verify --key. "
+            f"Expected the key of a log or witness, NAME+ID+KEY on one line."
         )
     return Key.parse(found, kind)
 
 
 CHECKPOINT = "Give a checkpoint that you kept, such as a copy of public/log/checkpoint"
-LOOKS = {"<": "a web page", "{": "JSON, such as a receipt", "c2sp.org/tlog-proof@": "a proof"}
-"""What a file with another beginning than a checkpoint's may be."""
 
 
 def checkpoint_given(path: Path | None) -> str | None:
@@ -94,11 +90,7 @@ def checkpoint_given(path: Path | None) -> str | None:
     try:
         opened(text, ())
     except DataError as error:
-        begins = text.lstrip()
-        looks = [
-            f"it looks like {what}" for start, what in LOOKS.items() if begins.startswith(start)
-        ]
-        why = [*looks, str(error).rstrip(".")][0] if begins else "it is empty"
+        why = str(error).rstrip(".")
         raise ConfigError(
             f"{path} is no checkpoint of a log: {why}. Nothing was checked. {CHECKPOINT}."
         ) from None

@@ -29,8 +29,7 @@ def show() -> None:
     typer.echo(f"folder: {keys.folder()} (back it up; never publish it)")
     told = keys.about_signer()
     typer.echo(f"operator: {told.get(OPERATOR, 'not named (rescind keys operator)')}")
-    nowhere = "not said where requesters get it (rescind keys operator --software)"
-    typer.echo(f"software: {told.get(SOFTWARE, nowhere)}")
+    typer.echo(f"software: {told.get(SOFTWARE, 'not named (rescind keys operator --software)')}")
 
 
 @app.command()
@@ -42,15 +41,11 @@ def operator(
         str | None,
         Option(
             metavar="TEXT",
-            help="Where requesters get this program, in one line: an address of yours with a copy, "
-            "or a repository. The page of a receipt prints it.",
+            help="Where requesters get this program, in one line.",
         ),
     ] = None,
 ) -> None:
     """Say who you are and where your copy of rescind is: receipts state it from now on.
-
-    Those of runs and data, and of a service that this user runs. Without --software, the page of a
-    receipt tells the requester to ask you for a copy.
 
     Example: rescind keys operator "Example Ltd, privacy@example.org"
     --software https://example.org/privacy
@@ -74,9 +69,8 @@ def rotate(
 ) -> None:
     """Make a new signing key and destroy the old one; both sign a statement to publish.
 
-    Receipts that were signed before stay valid with the old public key, which the statement names:
-    here `rescind verify` reads it from the folder of keys. By cron, give --yes.
-    The erasure key is never replaced: lists of erased records depend on it.
+    Earlier receipts stay valid with the old public key, which the statement names. The erasure key
+    is never replaced: lists of erased records depend on it. By cron, give --yes.
 
     Example: rescind keys rotate
     """
@@ -90,9 +84,7 @@ def rotate(
     statement = keys.rotate_signing_key(f"{datetime.now(UTC):%Y-%m-%d}")
     typer.echo(f"new key: {keys.own_public_key()}")
     typer.echo(f"Written: {statement}")
-    typer.echo(
-        "Next: publish it beside the old key, and pin the new one where receipts are checked"
-    )
+    typer.echo("Next: publish it beside the old key, and pin the new one")
 
 
 @app.command()

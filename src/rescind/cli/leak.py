@@ -45,14 +45,8 @@ def command(
 ) -> None:
     """Attack what devices send, and what an additive learner publishes, with and without defences.
 
-    Single updates: users take part in every round of a small run; the attacker names as many items
-    as a user has. Sums and releases of Gram: complete histories are read out of the sum, of sums
-    over a few users, of the published weights in every form, and of the difference of two releases,
-    without and with each of its privacy settings.
-
-    Writes leak.json, leak.png, leak.svg and peeling.json; finished methods are kept in leak.jsonl,
-    so the same command resumes after an interrupt. Noise, shares and pseudo-items come from the
-    operating system's entropy, so lines with them differ a little between two runs.
+    Writes leak.json, leak.png, leak.svg and peeling.json; the same command resumes after an
+    interrupt. Lines with noise, shares or pseudo-items differ a little between two runs.
 
     Examples: rescind leak runs/mine;
     rescind leak --method FedAvg --model MF --rounds 1,10 --users 50
@@ -154,61 +148,52 @@ def _of_run(run: Path) -> tuple[Federation, str, int]:
     return load_federation(run / "model"), str(facts["data"]["name"]), int(facts["seed"])
 
 
+def _written(out: Path, file: str, question: str, **about: Any) -> dict[str, Any]:
+    """Write and return the facts of an attack on sums."""
+    from rescind.core.files import write_atomically
+    from rescind.storage.provenance import versions
+
+    facts: dict[str, Any] = {"question": question, **about, "versions": versions()}
+    write_atomically(out / file, _text(facts).encode())
+    return facts
+
+
 def _peeled(
     run: Federation | None, dataset: Dataset, name: str, seed: int, out: Path
 ) -> dict[str, Any]:
-    """Read histories out of the sums of a run, or of new learners. Write and return the facts."""
-    from rescind.core.files import write_atomically
+    """Read histories out of the sums of a run, or of new learners."""
     from rescind.experiments.peeling import peeled_lines, peeled_run
-    from rescind.storage.provenance import versions
 
     def progress(setting: str, done: int, total: int) -> None:
         typer.echo(f"  {done} of {total}: Gram, {setting}", err=True)
 
-    facts: dict[str, Any] = {
-        "question": "how many complete histories peeling reads out of the additive learner",
-        "data": name,
-        "digest": dataset.digest,
-        "seed": seed,
-        "lines": peeled_lines(dataset, seed, progress) if run is None else peeled_run(run),
-        "versions": versions(),
-    }
-    write_atomically(out / "peeling.json", _text(facts).encode())
-    return facts
+    lines = peeled_lines(dataset, seed, progress) if run is None else peeled_run(run)
+    question = "how many complete histories peeling reads out of the additive learner"
+    about = {"data": name, "digest": dataset.digest, "seed": seed, "lines": lines}
+    return _written(out, "peeling.json", question, **about)
 
 
 def _ordered(run: Federation | None, name: str, seed: int, out: Path) -> dict[str, Any]:
-    """Read sequences out of the sums of SeqGram. Write and return the facts."""
-    from rescind.core.files import write_atomically
+    """Read sequences out of the sums of SeqGram."""
     from rescind.errors import ConfigError
     from rescind.experiments.ordered_leaks import ordered_leaks
     from rescind.experiments.prepared_data import prepare
     from rescind.experiments.recipe import DataSettings
     from rescind.methods.additive.seq_gram import SeqGram
-    from rescind.storage.provenance import versions
 
     method = run.method if run else SeqGram.sequences()
     if not isinstance(method, SeqGram):
-        raise ConfigError(
-            f"{type(method).__name__} has no sums of ordered pairs. `rescind leak` needs those "
-            f"of SeqGram."
-        )
+        raise ConfigError(f"{type(method).__name__} has no sums of ordered pairs, as SeqGram has.")
     dataset = prepare(DataSettings(name=name, split="last"))
     holdings = run.now.vault.holdings if run else dataset.on_devices(seed)
 
     def progress(people: int) -> None:
         typer.echo(f"  the sum of {people:,} users: attacked", err=True)
 
-    facts: dict[str, Any] = {
-        "question": "how many whole sequences peeling reads out of the sums of SeqGram",
-        "data": name,
-        "digest": dataset.digest,
-        "seed": seed,
-        "lines": ordered_leaks(holdings, method.nearness, progress),
-        "versions": versions(),
-    }
-    write_atomically(out / f"ordered-{name}.json", _text(facts).encode())
-    return facts
+    question = "how many whole sequences peeling reads out of the sums of SeqGram"
+    lines = ordered_leaks(holdings, method.nearness, progress)
+    about = {"data": name, "digest": dataset.digest, "seed": seed, "lines": lines}
+    return _written(out, f"ordered-{name}.json", question, **about)
 
 
 def _print_ordered(facts: Mapping[str, Any], out: Path, as_json: bool) -> None:
@@ -227,27 +212,18 @@ def _print_ordered(facts: Mapping[str, Any], out: Path, as_json: bool) -> None:
 
 
 def _graph(run: Federation | None, name: str, seed: int, out: Path) -> dict[str, Any]:
-    """Attack the sums of GraphGram on a graph. Write and return the facts."""
+    """Attack the sums of GraphGram on a graph."""
     from rescind.core.federation import Federation
-    from rescind.core.files import write_atomically
     from rescind.experiments.graph_leaks import graph_leaks
     from rescind.experiments.prepared_data import prepare_graph
     from rescind.experiments.recipe import DataSettings
     from rescind.methods.additive.graph_gram import GraphGram
-    from rescind.storage.provenance import versions
 
     graph = prepare_graph(DataSettings(name=name))
     fed = run or Federation.start(graph, GraphGram(), seed).run(1)
-    facts: dict[str, Any] = {
-        "question": "what the sums of GraphGram say of single nodes, their words, edges and labels",
-        "data": name,
-        "digest": graph.digest,
-        "seed": seed,
-        "lines": graph_leaks(fed),
-        "versions": versions(),
-    }
-    write_atomically(out / f"graph-{name}.json", _text(facts).encode())
-    return facts
+    question = "what the sums of GraphGram say of single nodes, their words, edges and labels"
+    about = {"data": name, "digest": graph.digest, "seed": seed, "lines": graph_leaks(fed)}
+    return _written(out, f"graph-{name}.json", question, **about)
 
 
 def _print_graph(facts: Mapping[str, Any], out: Path, as_json: bool) -> None:

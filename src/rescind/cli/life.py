@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 from typer import Argument, Option
-from typer.core import TyperGroup
 
 from rescind.cli.progress import Bar, working
 from rescind.cli.stopping import interruptible
@@ -19,18 +18,7 @@ if TYPE_CHECKING:
     from rescind.life.cells import Job
 
 
-class _Commands(TyperGroup):
-    """Tells who names a dataset as an argument, as of `rescind tune`, how it is named here."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        from rescind.data.loading import names
-
-        if args[0] not in self.commands and args[0] in names():
-            ctx.fail(f"'{args[0]}' is a dataset. Play on it: rescind life --data {args[0]}")
-        return super().resolve_command(ctx, args)
-
-
-app = typer.Typer(cls=_Commands, invoke_without_command=True)
+app = typer.Typer(invoke_without_command=True)
 
 
 @app.callback()
@@ -63,8 +51,7 @@ def command(
     """Play the lifecycle benchmark: users join, lend, unshare, erase, withdraw and come back.
 
     Plays the story with one method or with all rows, and prints the table. Each cell (a row with
-    one seed) writes one line when it is finished. The same command goes on after an interrupt:
-    cells that have a line are not played again, unless the file of their method has changed.
+    one seed) writes one line when it is finished; the same command goes on after an interrupt.
 
     Examples: rescind life --method Gram --seeds 1; rescind life --data ml-1m --method mine.py
     --set method.rate=0.1

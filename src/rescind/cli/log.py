@@ -80,8 +80,7 @@ def prove(
     if names := _lost(target, proof, entry):
         typer.echo(
             f"entry {at + 1:,} of {size:,} (index {at:,}). Kept: {target}, which has the signature "
-            f"of {', '.join(names)}. The newest checkpoint does not have it yet: give rescind log "
-            f"cosign URL, then this again."
+            f"of {', '.join(names)}. For the newest checkpoint: rescind log cosign URL"
         )
         return
     write_atomically(target, str(proof).encode())
@@ -146,11 +145,7 @@ def check(
         raise typer.Exit(1) from None
     names = saw(seen)
     typer.echo(f"VALID: {place.checkpoint.size:,} entries in {place.checkpoint.origin}")
-    typer.echo(
-        f"  cosigned by {names}"
-        if names
-        else "  no witness was named, so none was checked: give its key with --witness"
-    )
+    typer.echo(f"  cosigned by {names}" if names else "  no witness was named: --witness KEY")
     if before is not None:
         typer.echo(f"  begins with what {since} signed")
 

@@ -49,9 +49,7 @@ def command(
     from rescind_papers.index import MAP, Shelf, chosen
 
     if committed and (quick or seeds is not None):
-        raise ConfigError(
-            "--committed runs nothing, so --quick and --seeds mean nothing with it. Leave them out."
-        )
+        raise ConfigError("--committed runs nothing. Leave --quick and --seeds out.")
     if quick and seeds is not None:
         raise ConfigError("--quick takes one seed. Leave --seeds out, or --quick.")
     shelf = Shelf(folder_with(MAP))
@@ -89,10 +87,7 @@ def check_installed() -> None:
     from rescind.errors import ConfigError
 
     if find_spec("rescind_papers") is None:
-        raise ConfigError(
-            "this command needs the package rescind_papers, which is missing. It comes with "
-            "rescind: install its wheel, or a checkout, again."
-        )
+        raise ConfigError("the package rescind_papers is missing. Install rescind again.")
 
 
 def _list(wanted: tuple[Exhibit, ...], shelf, home: Path) -> None:

@@ -65,7 +65,7 @@ def add(
     from rescind.requests.adding import add_folder, add_words, dataset_named
 
     with Ledger.open() as ledger:
-        name = dataset_named(data)
+        name = dataset_named(ledger, data)
         if folder is not None:
             added, wrong = add_folder(ledger, name, folder, audit)
             for reason in wrong:
@@ -175,10 +175,20 @@ def _there() -> Ledger:
 
 
 @app.command("show")
-def show(name: Id, as_json: Json = False) -> None:
+def show(
+    name: Id,
+    out: Annotated[
+        Path | None, Option(metavar="FOLDER", help="Write its receipt and proof there, again.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """Show a request: its days, its steps, its outcome, its receipt."""
     ledger = _there()
     request = ledger.request(name)
+    if out is not None:
+        from rescind.requests.papers import write_again
+
+        write_again(out, *ledger.receipt(request.receipt))
     facts = {**request.facts(), "steps": sorted(ledger.steps(request))}
     if as_json:
         typer.echo(json.dumps(facts, indent=1))
@@ -219,13 +229,23 @@ def withdraw(name: Id) -> None:
 
 @app.command("readmit")
 def readmit(
-    user: Annotated[str, Option(help="Who left and returns, by your id.")], data: Data = None
+    user: Annotated[str, Option(help="Who left and returns, by your id.")],
+    data: Data = None,
+    silo: Annotated[
+        Path | None, Option(metavar="FOLDER", help="They left this silo (rescind flower join).")
+    ] = None,
 ) -> None:
     """Let somebody in again who left. Rows that were erased stay out; new rows count."""
+    if silo is not None:
+        from rescind.flower.silo.departures import readmit as readmit_to_silo
+
+        readmit_to_silo(silo, user)
+        typer.echo(f"'{user}' is in again in the next training.")
+        return
     from rescind.home import Ledger
     from rescind.requests.adding import dataset_named
     from rescind.requests.answer import readmit as readmit_one
 
     with Ledger.open() as ledger:
-        readmit_one(ledger, dataset_named(data), user)
+        readmit_one(ledger, dataset_named(ledger, data), user)
     typer.echo(f"'{user}' is in again: rows that come later count.")

@@ -44,16 +44,14 @@ def command(
         str | None,
         Option(
             metavar="NAME",
-            help="Run on this dataset without a recipe. Without --method, one is chosen by size, "
-            "density and times, and the reasons are told.",
+            help="Run on this dataset without a recipe; without --method, one is chosen.",
         ),
     ] = None,
     method: Annotated[
         str | None,
         Option(
             metavar="NAME|FILE.py",
-            help="Run this method instead of the recipe's: a name, or a file of your own "
-            "(FILE.py:CLASS if it has several).",
+            help="Run this method: a name, or a file of your own (FILE.py:CLASS).",
         ),
     ] = None,
     change: Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE", help=_SET)] = None,
@@ -61,10 +59,7 @@ def command(
     seeds: Annotated[int | None, Option(min=1, help="Run seeds 0 to N-1.")] = None,
     out: Annotated[
         Path | None,
-        Option(
-            help="Output folder. Default: runs/PAPER/TABLE, or runs/data/DATA-METHOD; changed "
-            "settings are added to the name."
-        ),
+        Option(help="Output folder. Default: runs/PAPER/TABLE, or runs/data/DATA-METHOD."),
     ] = None,
     resume: Annotated[bool, Option("--resume", help="Resume an interrupted run.")] = False,
     workers: Annotated[
@@ -78,9 +73,8 @@ def command(
     Examples: rescind run basics/floor --cell ml-100k/FedAvg --seeds 1; rescind run --data mine;
     rescind run mine.toml --method anchored.py
 
-    With --record, each run also adds one line to the .jsonl file next to the recipe. `rescind
-    table` prints these lines with the paper's numbers. Runs with other settings than the recipe's
-    (--set, except for the seed) and recipes of an installed package cannot be recorded.
+    With --record, each run adds one line to the .jsonl file next to the recipe, which `rescind
+    table` prints. Runs with changed settings (but the seed) cannot be recorded.
     """
     from rescind.errors import ConfigError, RescindError
 
@@ -170,11 +164,8 @@ def _tell_more_rounds(cells: Sequence[Cell]) -> None:
     """Say so, once for each method, if it is trained longer than its class says is enough."""
     for cls, rounds in dict.fromkeys((type(cell.method), cell.run.rounds) for cell in cells):
         if (enough := cls.rounds_or(rounds)) < rounds:
-            one = "1 round is" if enough == 1 else f"{enough} rounds are"
             typer.echo(
-                f"{cls.__name__}: {one} enough, as its class says, and run.rounds = {rounds} asks "
-                f"for more. In a recipe, leave rounds out, or write it beside the method: "
-                f'{{ name = "{cls.__name__}", run = {{ rounds = {enough} }} }}',
+                f"{cls.__name__}: run.rounds = {rounds}, and {enough} is enough, as its class says",
                 err=True,
             )
 
@@ -331,19 +322,13 @@ def _log_to_stderr() -> Iterator[None]:
 def _how_to_record(recipe: Recipe) -> str:
     from rescind.experiments.recipe_file import copy_command, in_package
 
-    if recipe.changed:
-        return "The recipe's results take runs of its own settings only; --set changed them."
-    if not recipe.path.is_file():
-        return "Results are recorded for recipes (docs/recipes.md)."
-    again = "give the same command with --resume --record"
-    if in_package(recipe.path):
-        return f"To add it to results of your own, {again}, after:\n  {copy_command(recipe.path)}"
-    return f"To add it to {recipe.results}, {again}."
+    if recipe.changed or not recipe.path.is_file():
+        return "Results are recorded for recipes with their own settings (docs/recipes.md)."
+    again = "To add it to the recipe's results, give the same command with --resume --record"
+    return f"{again}, after:\n  {copy_command(recipe.path)}" if in_package(recipe.path) else again
 
 
 def _next(recipe: Recipe, finished: list[dict[str, Any]], recorded: bool) -> None:
-    from rescind.experiments.recipe_file import packaged
-
     _tell_means(finished)
     where = finished[-1]["out"]
     trial = recipe.cells[-1].forget is not None
@@ -352,11 +337,6 @@ def _next(recipe: Recipe, finished: list[dict[str, Any]], recorded: bool) -> Non
         typer.echo(f"Drawn: {where}/matrix.svg, each block measured after every later block")
     if recorded:
         typer.echo(f"Recorded: one line per run in {recipe.results}.")
-        if recipe.results.resolve().is_relative_to(packaged().resolve()):  # ours, not somebody's
-            typer.echo(
-                f"Commit it with the pages that show it (python -m rescind_papers.pages --all), "
-                f"or undo it (git restore {recipe.results})."
-            )
         typer.echo(f"Next: rescind table {recipe.path}")
     else:
         typer.echo(f"Not recorded. {_how_to_record(recipe)}")

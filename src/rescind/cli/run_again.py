@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 _RESUME = "To resume, give the same command with --resume."
 _CHECKPOINT = ("The last checkpoint is kept.", _RESUME)
 _MODELS = ("Models that are trained are kept.", _RESUME)
-_NOTHING = (
-    "No checkpoint was written yet:",
-    "the same command with --resume begins this run again at round 1.",
-)
+_NOTHING = ("No checkpoint was written yet:", "the same command begins again at round 1.")
 _ROUNDS = "checkpoints/round-*.safetensors"
 _IN_A_STREAM = ("checkpoints/block-*/rounds/round-*.safetensors", "checkpoints/block-*[1-9]*/*")
 """Rounds inside a block, and starts of blocks; that of block 0 is written before any round."""
@@ -51,10 +48,7 @@ def data_changed(done: dict[str, Any], cell: Cell) -> str:
     last = max((path.stat().st_mtime for path in files if path.is_file()), default=0.0)
     if last <= datetime.fromisoformat(done["date"]).timestamp() + 1:  # its seconds are whole
         return ""
-    return (
-        f", and rows of '{name}' were erased or added since: to learn from what is there now, give "
-        f"the command without --resume"
-    )
+    return f", and rows of '{name}' were erased or added since: run without --resume to learn them"
 
 
 def tell_replaced(folder: Path, cell: Cell, title: str) -> None:
@@ -65,16 +59,10 @@ def tell_replaced(folder: Path, cell: Cell, title: str) -> None:
     with suppress(DataError):  # a damaged one is no run that could be kept
         done = read_facts(folder)
         if done and not same(done, cell):
-            made = done.get("versions", {})
-            other = ", ".join(
-                f"{made.get(name, 'a text that it does not state')}, now {code}"
-                for name, code in cell.code.items()
-                if not _same_text(made.get(name, ""), code)
-            )
-            what = "settings" if not _same_settings(done, cell) else f"code ({other})"
+            what = "settings" if not _same_settings(done, cell) else "code"
             typer.echo(
-                f"{title}: when it ends, this replaces a finished run of other {what} in {folder}. "
-                f"To keep both, stop it before and name another folder with --out.",
+                f"{title}: this replaces a finished run of other {what} in {folder}. "
+                f"To keep both, stop it and give --out.",
                 err=True,
             )
 

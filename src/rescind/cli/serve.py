@@ -133,33 +133,12 @@ def command(
     from rescind.ledger.options import Options
     from rescind.service.running import Doorway, Wanted, run
 
-    door = Doorway(
-        host,
-        port,
-        name,
-        tls_cert,
-        tls_key,
-        tuple(behind_proxy or ()),
-        insecure,
-        demo is not None,
-        accounts_per_hour,
-        changes_per_day,
-        connections,
-        sign_up,
-    )
-    wanted = Wanted(
-        demo,
-        items,
-        invite_operator,
-        invite_officer,
-        invite_people,
-        make_token,
-        business,
-        tuple(witness or ()),
-        users,
-        codes,
-        tuple(remove or ()),
-    )
+    where = (host, port, name, tls_cert, tls_key, tuple(behind_proxy or ()), insecure)
+    bounds = (accounts_per_hour, changes_per_day, connections)
+    door = Doorway(*where, demo is not None, *bounds, sign_up)
+    invited = (invite_operator, invite_officer, invite_people, make_token)
+    more = (tuple(witness or ()), users, codes, tuple(remove or ()))
+    wanted = Wanted(demo, items, *invited, business, *more)
     options = Options(
         people=people,
         least_hours=least_hours,

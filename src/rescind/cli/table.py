@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,26 +18,21 @@ if TYPE_CHECKING:
     from rescind.experiments.significance import Difference
     from rescind.experiments.tables import ResultTable
 
-_PAPER = " paper"
-"""What the heading of a column ends with that belongs to the one before."""
-
 
 def command(
     recipe: Recipe,
     metric: Annotated[
         list[str] | None,
         Option(
-            help="A metric, verdict, or a path such as seconds.cpu; several: repeat it. Default: "
-            "those of the recipe, or HR and NDCG at its lengths of lists (run.k), "
-            "and the verdict of cells that forget."
+            help="A metric, verdict, or a path such as seconds.cpu; repeatable. Default: those of "
+            "the recipe."
         ),
     ] = None,
     against: Annotated[
         str | None,
         Option(
             metavar="CELL",
-            help="Also print the difference of each cell to this one. "
-            "--csv and --latex then have the differences alone.",
+            help="Also print the difference of each cell to this one.",
         ),
     ] = None,
     plot: Annotated[
@@ -86,12 +79,11 @@ def command(
         for remark in (*remarks(table), *filter(None, [without_values(table)])):
             typer.echo(remark, err=True)
         return
-    shown = (lambda text, _: text) if as_markdown else _aligned
+    shown = str if as_markdown else _aligned
     typer.echo(found.title + (f" ({found.source})" if found.source else ""))
-    typer.echo(shown(table_forms.markdown(table), 1))
+    typer.echo(shown(table_forms.markdown(table)))
     for remark in remarks(table):
         typer.echo(remark)
-    remarked = table.other_code or table.other_settings
     nothing = without_values(table)
     if against is not None and not nothing:
         _compare(paired, against, shown)
@@ -99,7 +91,7 @@ def command(
         typer.echo(f"Written: {plot}")
     if nothing:
         typer.echo(nothing)
-    elif not any(e.ran for e in table.entries) and not remarked:
+    elif not any(e.ran for e in table.entries) and not table.stale:
         typer.echo(f"No results are recorded yet. Next: rescind run {recipe} --record")
 
 
@@ -158,9 +150,7 @@ def _not_paired(against: str) -> str:
     return f"No cell shares a seed with '{against}' on the same rows yet."
 
 
-def _compare(
-    paired: tuple[Difference, ...], against: str, shown: Callable[[str, int], str]
-) -> None:
+def _compare(paired: tuple[Difference, ...], against: str, shown: Callable[[str], str]) -> None:
     """Print paired differences and their number: some of many are significant by chance."""
     from rescind.experiments.significance import markdown_differences
 
@@ -168,16 +158,16 @@ def _compare(
         typer.echo(f"\n{_not_paired(against)}")
         return
     typer.echo(f"\nDifferences to '{against}', paired by seed (the same seed is the same split)")
-    typer.echo(shown(markdown_differences(paired, against), 2))
+    typer.echo(shown(markdown_differences(paired, against)))
     for said in _about(paired):
         typer.echo(said)
 
 
 def _about(paired: tuple[Difference, ...]) -> list[str]:
     """Return what to know about differences, a line each."""
-    from rescind.experiments.significance import on_few_seeds, on_metrics, remark
+    from rescind.experiments.significance import on_few_seeds, remark
 
-    return [said for about in (remark, on_metrics, on_few_seeds) if (said := about(paired))]
+    return [said for about in (remark, on_few_seeds) if (said := about(paired))]
 
 
 def _plain(table: ResultTable, paired: tuple[Difference, ...]) -> dict[str, Any]:
@@ -206,52 +196,21 @@ def _plain(table: ResultTable, paired: tuple[Difference, ...]) -> dict[str, Any]
         "used": dict(table.used),
         "failed_checks": {cell: dict(one.checks) for cell, one in table.failed.items()},
         "differences": compared,
-        "stale": table.stale,
+        "stale": list(table.stale),
         "mixed_data": list(table.mixed),
-        "other_code": list(table.other_code),
-        "other_settings": list(table.other_settings),
     }
 
 
-def _aligned(text: str, names: int) -> str:
-    """Return a Markdown table as plain columns. On a terminal, one that is too wide is folded.
-
-    names: columns that name a row; each part has them
-    """
+def _aligned(text: str) -> str:
+    """Return a Markdown table as plain columns: the first one to the left, the others right."""
     plain = text.replace("**", "").splitlines()
     rows = [[c.strip() for c in line.strip("|").split("|")] for line in plain]
     rows.pop(1)
-    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
-    room = get_terminal_size().columns if sys.stdout.isatty() else sum(widths) + 2 * len(widths)
-    parts = _folded(rows[0], widths, names, room)
-    return "\n\n".join(_part(rows, widths, (*range(names), *part)) for part in parts)
-
-
-def _folded(heads: Sequence[str], widths: Sequence[int], names: int, room: int) -> list[list[int]]:
-    """Return the columns of each part, so many as fit beside the names; at least one.
-
-    The paper's number stays with ours.
-    """
-    parts: list[list[int]] = []
-    left = 0
-    for column in range(names, len(heads)):
-        needed = widths[column] + 2
-        if column + 1 < len(heads) and heads[column + 1].endswith(_PAPER):
-            needed += widths[column + 1] + 2
-        if not parts or (left < needed and not heads[column].endswith(_PAPER)):
-            parts.append([])
-            left = room - sum(widths[:names]) - 2 * (names - 1)
-        parts[-1].append(column)
-        left -= widths[column] + 2
-    return parts
-
-
-def _part(rows: Sequence[Sequence[str]], widths: Sequence[int], columns: Sequence[int]) -> str:
-    """Return some columns of a table: the first one to the left, the others to the right."""
-    first, *others = columns
-    out = [
-        "  ".join([row[first].ljust(widths[first]), *(row[n].rjust(widths[n]) for n in others)])
+    first, *others = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
+    head, *below = [
+        "  ".join(
+            [row[0].ljust(first), *(c.rjust(w) for c, w in zip(row[1:], others, strict=True))]
+        ).rstrip()
         for row in rows
     ]
-    head, *below = [line.rstrip() for line in out]
     return "\n".join([head, "-" * len(head), *below])

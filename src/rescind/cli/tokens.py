@@ -39,7 +39,7 @@ def make(
     Example: rescind tokens make read,extend --name cron --state runs/service-demo
     """
     from rescind.ledger.requests import opened_alone
-    from rescind.service.entrances import make_token, scopes_of
+    from rescind.service.callers import make_token, scopes_of
 
     scopes_of(scopes)  # before a served folder leads to advice that repeats a wrong one
     # No token makes tokens, so there is no --url.

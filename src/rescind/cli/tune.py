@@ -35,9 +35,8 @@ def command(
 ) -> None:
     """Choose learning rate and clients per round on validation data, and write a recipe.
 
-    Twelve settings begin, scaled to the number of users; after a tenth of the rounds four go on,
-    and two of them to the end. Each counts by its best round, as in a run of the recipe. The test
-    part of the data is not read.
+    Twelve settings begin; after a tenth of the rounds four go on, and two of them to the end. The
+    test part of the data is not read.
 
     Example: rescind tune ml-100k --rounds 60
     """

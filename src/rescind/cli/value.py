@@ -66,17 +66,13 @@ def _print(found: Value, users: int) -> None:
     _rows({**rows, "others (noise)": found.others}, signed=True)
     moved = " and ".join(f"{v:.4f} in {m}" for m, v in found.noise.items())
     typer.echo(
-        '"others": drawn users who did not change their decision, in the same models (a mean for '
-        f"each model).\nTheir own values also change, by a standard deviation of {moved}: a gain "
-        f"of that size\nin one user means nothing."
+        f'"others": drawn users whose decision did not change. Their values move by a standard\n'
+        f"deviation of {moved}: a gain of that size in one user means nothing."
     )
     if all(p.gain(m) == 0 for p in found.people for m in found.metrics):
         typer.echo("No gain is different from 0: this method does not use lent data.")
     if not found.reproduced:
-        typer.echo(
-            "Note: retrained, the run gave a different model (other code, machine or threads).\n"
-            "Gains are relative to that retraining; quality is that of the run."
-        )
+        typer.echo("Note: retrained, the run gave another model; gains are relative to that one.")
 
 
 def _rows(rows: dict[str, Any], signed: bool) -> None:

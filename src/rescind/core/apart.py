@@ -68,10 +68,8 @@ def check_training(
             name = next((n for n in WRITTEN if _is_theirs(method, n)), "client_train")
             raise BoundaryError(
                 f"{type(method).__name__}.{name} gives something else for {len(ids)} clients "
-                f"together than for two halves of them, so clients mix: a device could not compute "
-                f"it without the data of the others. Change that function: a mean or sum over "
-                f"clients is not allowed; jagged.segment_sum(values, owner, len(cohort)) adds what "
-                f"belongs to each, and random numbers are drawn by cohort.ids, not by place."
+                f"together than for two halves of them, so clients mix. Sum by client "
+                f"(jagged.segment_sum), and draw by cohort.ids."
             )
 
 
@@ -80,8 +78,7 @@ def check_scores(method: object, together: Tensor, alone: Tensor) -> None:
     if not _near(together, alone, SHARE * _length(alone)):
         raise BoundaryError(
             f"{type(method).__name__}.client_scores gives a client other scores alone than among "
-            f"others, so clients mix: a device could not compute it without the data of the "
-            f"others. Change that function: each row of scores comes from that client's own values."
+            f"others, so clients mix. Make each row from that client's own values."
         )
 
 

@@ -88,8 +88,7 @@ class Mail:
         for name, value in self.values.items():
             if len(value) != len(self.ids):
                 raise BoundaryError(
-                    f"mail '{name}' has {len(value)} rows for {len(self.ids)} recipients. "
-                    f"Give one row per recipient."
+                    f"mail '{name}' has {len(value)} rows for {len(self.ids)} recipients."
                 )
 
 
@@ -150,7 +149,6 @@ class Graph:
         return (forth | back) & (owner == client[:, None])
 
     def to(self, device: str | torch.device) -> Graph:
-        """Copy the graph to another device."""
         tensors = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
         return replace(self, **cast(dict[str, Any], tensors))
 

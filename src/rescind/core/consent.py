@@ -9,37 +9,17 @@ from rescind.core.lots import TEST, TRAIN
 from rescind.core.records import EraseEdges, Records
 from rescind.errors import ConsentError, DataError
 
-_NOT_HELD = "client {client} does not hold {items}, so {it} cannot be {verb}. Nothing was changed."
-_HELD_OUT = (
-    "{items} of client {client} {is_} held out for evaluation, so {it} cannot be shared. Share "
-    "training records only. Nothing was changed."
-)
-_NOT_SHARED = (
-    "client {client} does not share {items}, so {it} cannot be unshared: {it} {was} never shared, "
-    "or {is_} unshared already. Nothing was changed."
-)
+NOT_HELD = "client {client} does not hold {items}, so {they} cannot be "
+HELD_OUT = "client {client} holds out {items} for evaluation, so {they} cannot be shared"
+NOT_SHARED = "client {client} does not share {items}, so {they} cannot be unshared"
 _MOST_NAMED = 20
-_ONE = {"it": "it", "is_": "is", "was": "was"}
-_SEVERAL = {"it": "they", "is_": "are", "was": "were"}
 
 
-def check_held(wanted: Records, held: Records, verb: str) -> None:
-    """Raise `ConsentError` if a client does not hold a record. verb: what is asked, for words"""
-    _check_among(wanted, held, _NOT_HELD, verb)
+def check_among(wanted: Records, known: Records, message: str) -> None:
+    """Raise `ConsentError` if the (client, item) of a wanted record is not among the known.
 
-
-def check_trained(wanted: Records, trained: Records) -> None:
-    """Raise `ConsentError` if a record to share is held out: the server would get test data."""
-    _check_among(wanted, trained, _HELD_OUT)
-
-
-def check_shared(wanted: Records, shared: Records) -> None:
-    """Raise `ConsentError` if a record to unshare is not shared."""
-    _check_among(wanted, shared, _NOT_SHARED)
-
-
-def _check_among(wanted: Records, known: Records, message: str, verb: str = "") -> None:
-    """Raise `ConsentError` if the (client, item) of a wanted record is not among the known."""
+    message: what is said of the first client with such records, and of these
+    """
     missing = ~wanted.to(known.client.device).among(known)
     if bool(missing.any()):
         clients, items = (c.to(missing.device)[missing] for c in (wanted.client, wanted.item))
@@ -47,11 +27,9 @@ def _check_among(wanted: Records, known: Records, message: str, verb: str = "") 
         named = list(dict.fromkeys(items[clients == client].tolist()))
         # What else they have, and how much, is not told: the error may go to a server.
         told = ", ".join(f"item {item}" for item in named[:_MOST_NAMED])
-        if len(named) > _MOST_NAMED:
-            told += f" and {len(named) - _MOST_NAMED:,} more of those named"
-        words = _ONE if len(named) == 1 else _SEVERAL
-        text = message.format(client=client, items=told, verb=verb, **words)
-        raise ConsentError(text, client=client, item=named[0])
+        told += ", ..." if len(named) > _MOST_NAMED else ""
+        text = message.format(client=client, items=told, they="they" if len(named) > 1 else "it")
+        raise ConsentError(f"{text}. Nothing was changed.", client=client, item=named[0])
 
 
 def check_edges(event: EraseEdges, graph: Graph | None) -> None:
@@ -64,27 +42,28 @@ def check_edges(event: EraseEdges, graph: Graph | None) -> None:
         columns = (named.client, named.item, named.time)
         client, one, other = (int(column[missing][0]) for column in columns)
         raise ConsentError(
-            f"client {client} has no edge between nodes {one} and {other}, so it cannot be "
-            f"erased. Name edges of its own subgraph. Nothing was changed.",
+            f"client {client} has no edge between nodes {one} and {other}. Nothing was changed.",
             client=client,
         )
 
 
 def check_fits(records: Records, split: Tensor, clients: int, items: int) -> None:
     """Raise `DataError` if labels or indices do not fit the given sizes."""
-    if len(split) != len(records):
+    if len(split) != len(records) or not bool(((split >= TRAIN) & (split <= TEST)).all()):
         raise DataError(
-            f"there are {len(records)} records but {len(split)} split labels. "
-            f"Give one label per record: 0 train, 1 valid, 2 test."
+            f"{len(records)} records need as many split labels (0 train, 1 valid, 2 test); got "
+            f"{len(split)}: {split.unique().tolist()[:9]}."
         )
-    if len(records) == 0:
+    check_sizes(records, clients, items)
+
+
+def check_sizes(records: Records, clients: int, items: int) -> None:
+    """Raise `DataError` if a client or an item is too large an index."""
+    if not len(records):
         return
-    low, high = int(split.min()), int(split.max())
-    if low < TRAIN or high > TEST:
-        raise DataError(f"split labels must be 0, 1 or 2, got values from {low} to {high}.")
-    if int(records.client.max()) >= clients or int(records.item.max()) >= items:
+    client, item = int(records.client.max()), int(records.item.max())
+    if client >= clients or item >= items:
         raise DataError(
-            f"the largest client and item are {int(records.client.max())} and "
-            f"{int(records.item.max())}, but there are {clients} clients and {items} items. "
-            f"Indices start at 0."
+            f"the largest client is {client} and the largest item {item}; there are {clients} "
+            f"clients and {items} items, counted from 0."
         )

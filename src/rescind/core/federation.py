@@ -14,6 +14,7 @@ from rescind.core import params
 from rescind.core.about import about_items
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort, Lot
+from rescind.core.consent import check_sizes
 from rescind.core.executor import Executor, InProcess, Vault
 from rescind.core.history import History
 from rescind.core.holdings import Holdings
@@ -36,7 +37,7 @@ from rescind.core.run_state import EarlyStop, RoundResult, RunState
 from rescind.core.settings import whole
 from rescind.core.state import Private, ServerState
 from rescind.core.tasks import Metric, Question
-from rescind.core.tasks.metrics import Measured, Owners, top_k, without_items
+from rescind.core.tasks.metrics import Owners, top_k, without_items
 from rescind.core.update import Sum
 from rescind.core.world import Host, Sizes, World
 from rescind.errors import ConfigError, ConsentError, DataError
@@ -138,8 +139,8 @@ class Federation:
         m, now, root = self.method, self.now, self.clock
         if isinstance(event, Unshare | Erase) and not len(event.records):
             raise ConsentError(
-                f"{type(event).__name__} names no records, so there is nothing to forget. Take "
-                f"them from `lent(user)` (shared records) or `records(user, items)`."
+                f"{type(event).__name__} names no records. Take them from lent(user) or "
+                f"records(user, items)."
             )
         vault = now.vault
         if not self.world.concerns_hosted_only(event):
@@ -177,8 +178,8 @@ class Federation:
         event = self.event_of(event)
         if not isinstance(event, Unshare | Erase | Withdraw):
             raise ConfigError(
-                f"{type(event).__name__} is not a request to forget. "
-                f"Give an Unshare, an Erase or a Withdraw."
+                f"{type(event).__name__} is not a request to forget. Give an Unshare, an Erase or "
+                f"a Withdraw."
             )
         people = concerned(event)
         held, lent = self.now.vault.holdings.records, self.world.shared
@@ -308,8 +309,8 @@ class Federation:
         after, round_ = self.apply(event), self.now.state.round
         if self.past is None:
             raise ConfigError(
-                "this federation has no history, so it cannot be retrained without the records. "
-                "Start it with Federation.start, or load a completely saved run."
+                "this federation has no history to retrain from. Start it with Federation.start, "
+                "or load a saved run."
             )
         first = self.past.influence(event, round_)
         past = self.past.without(event)
@@ -364,7 +365,7 @@ class Federation:
         """
         lengths = (k,) if isinstance(k, int) else tuple(k)
         metric = metric or self.method.metric(split, lengths)
-        return Measured(self._measure(self.method, self.now, metric, clients))
+        return self._measure(self.method, self.now, metric, clients)
 
     def _measure(
         self, m: Method, now: RunState, metric: Metric, clients: Tensor | None
@@ -372,8 +373,8 @@ class Federation:
         ids = self.world.members.nonzero().squeeze(1) if clients is None else clients
         if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < self.world.sizes.clients:
             raise DataError(
-                f"clients are numbered 0 to {self.world.sizes.clients - 1}; "
-                f"got {int(ids.min())} to {int(ids.max())}."
+                f"clients are numbered 0 to {self.world.sizes.clients - 1}; got {int(ids.min())} "
+                f"to {int(ids.max())}."
             )
         total = self.executor.measure(m, now.state.public, now.vault, ids, metric)
         return metric.finish(total.totals, total.weight)
@@ -387,13 +388,7 @@ class Federation:
     def query(self, records: Records, ask: Question = "score") -> Tensor:
         """Compute the score or loss of single records on the devices. [n]"""
         now, sizes = self.now, self.world.sizes
-        columns = (records.client, records.item)
-        client, item = (int(c.max()) if len(c) else -1 for c in columns)
-        if client >= sizes.clients or item >= sizes.items:
-            raise DataError(
-                f"the largest client is {client} and the largest item {item}; there are "
-                f"{sizes.clients} clients and {sizes.items} items, counted from 0."
-            )
+        check_sizes(records, sizes.clients, sizes.items)
         return self.executor.query(self.method, now.state.public, now.vault, records, ask)
 
     def recommend(
@@ -421,10 +416,7 @@ class Federation:
         assert user is not None
         client = self.labels.client(user, self.world.sizes.clients)
         if not bool(self.world.members[client]):
-            raise ConsentError(
-                f"user {user} has withdrawn, so there is nothing to recommend from. "
-                f"They can join again."
-            )
+            raise ConsentError(f"user {user} has withdrawn. They can join again.")
         items = torch.arange(self.world.sizes.items)
         everything = Records.of(torch.full_like(items, client), items)
         known = bool(self.world.available[client])
@@ -439,8 +431,8 @@ class Federation:
         one = torch.zeros(1, dtype=torch.int64, device=device)
         if m.model.task != "ranking" or m.client_init(one, self.clock).values:
             raise ConfigError(
-                f"{type(m).__name__} needs values that only a client's device has, so it cannot "
-                f"recommend from a history alone. Give a user, or use Gram or SeqGram."
+                f"{type(m).__name__} cannot recommend from a history alone. Give a user, or use "
+                f"Gram or SeqGram."
             )
         first = {self.labels.item(i, items): at for at, i in reversed(list(enumerate(history)))}
         item = one.new_tensor(sorted(first))
@@ -474,11 +466,9 @@ class Federation:
 def _check_data(data: object) -> None:
     """Raise an error that says how to make a dataset, if something else was given."""
     if not isinstance(data, Holdings) and not hasattr(data, "on_devices"):
-        given = f"the text '{data}'" if isinstance(data, str) else f"a {type(data).__name__}"
-        load = f"rs.load({data!r})" if isinstance(data, str) else "rs.load('ml-100k')"
         raise ConfigError(
-            f"Federation.start wants a dataset first, got {given}. Make one: {load} loads data by "
-            f"its name, rs.from_frame(frame) takes a frame."
+            f"Federation.start wants a dataset, such as rs.load('ml-100k') or "
+            f"rs.from_frame(frame); got {data!r:.60}."
         )
 
 

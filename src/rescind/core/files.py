@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,8 +32,7 @@ def write_atomically(path: Path, data: bytes, private: bool = False, durable: bo
         if not isinstance(error, OSError):
             raise
         raise DataError(
-            f"cannot write {path}: {error.strerror or error}. "
-            f"Free some space or choose another folder; the old file is unchanged."
+            f"cannot write {path}: {error.strerror or error}. The old file is unchanged."
         ) from None
     if not durable:
         return
@@ -40,8 +40,7 @@ def write_atomically(path: Path, data: bytes, private: bool = False, durable: bo
         sync_folder(path.parent)
     except OSError as error:
         raise DataError(
-            f"{path} is written, but its folder cannot be synced: {error.strerror or error}. "
-            f"Free some space or check the disk, then write it again."
+            f"{path} is written, but its folder cannot be synced: {error.strerror or error}."
         ) from None
 
 
@@ -50,24 +49,33 @@ def _private(path: str, flags: int) -> int:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, patience: float = 0) -> Iterator[None]:
     """Hold the lock of a folder; raise `DataError` if another process holds it.
 
     The system releases it when the process ends, however it ends.
+    patience: seconds to wait for it
     """
-    handle = os.open(folder, os.O_RDONLY)
+    handle, end = os.open(folder, os.O_RDONLY), time.monotonic() + patience
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        while not _taken(handle):
+            if time.monotonic() < end:
+                time.sleep(0.05)
+                continue
             raise DataError(
-                f"{folder} is in use by another rescind command{_holder(handle)}. If that is a "
-                f"service, a silo or a witness, end it first; else wait until it has ended. Then "
-                f"repeat this one; nothing was changed."
-            ) from None
+                f"{folder} is in use by another rescind command{_holder(handle)}. End it, or wait "
+                f"until it has ended. Nothing was changed."
+            )
         yield
     finally:
         os.close(handle)
+
+
+def _taken(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _holder(handle: int) -> str:

@@ -147,7 +147,6 @@ def _sum_flaw(total: Sum, public: Params, limit: float, also: Collection[str]) -
 
 
 def value_of(entry: Rows | Tensor) -> Tensor:
-    """Return the values of an entry."""
     return entry.value if isinstance(entry, Rows) else entry
 
 

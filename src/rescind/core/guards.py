@@ -146,8 +146,7 @@ def check_guards(guards: Sequence[Guard]) -> None:
             found = f"Clip({clips[-1].norm:g})" if clips else "no Clip"
             raise ConfigError(
                 f"Gaussian(noise={guard.noise:g}, clip={guard.clip:g}) needs Clip({guard.clip:g}) "
-                f"before it, found {found}. Without it one client can change the sum by any "
-                f"amount, and the noise gives no privacy."
+                f"before it, found {found}: the noise alone gives no privacy."
             )
 
 
@@ -160,8 +159,8 @@ def check_weights(guards: Sequence[Guard], weight: Tensor) -> None:
     noisy = [type(guard).__name__ for guard in guards if isinstance(guard, NOISE)]
     if noisy and not bool(((weight == 1) | (weight == 0)).all()):
         raise ConfigError(
-            f"{noisy[0]} noise needs clients with equal weights, but weights go up to "
-            f"{float(weight.max()):g}. Use aggregate = 'clients', or remove the noise."
+            f"{noisy[0]} noise needs equal weights, but they go up to {float(weight.max()):g}. Use "
+            f"aggregate = 'clients'."
         )
 
 
@@ -208,7 +207,4 @@ def _noisy_sum(total: Sum, draw: Draw) -> Sum:
 
 def _check_float(name: str, value: Tensor) -> None:
     if not value.is_floating_point():
-        raise ConfigError(
-            f"guards need floating-point numbers, but '{name}' is {value.dtype}. "
-            f"Remove the guards for a method that sends integers."
-        )
+        raise ConfigError(f"guards need floating-point numbers, but '{name}' is {value.dtype}.")

@@ -22,7 +22,7 @@ def as_one(notes: Mapping[str, str]) -> dict[str, str]:
 
 
 def apart(metadata: Mapping[str, str]) -> dict[str, str]:
-    """Return the notes of a header, also of earlier versions, which had each by itself."""
+    """Return the notes of a header."""
     whole: dict[str, str] = json.loads(metadata[WHOLE]) if {*metadata} == {WHOLE} else {}
     notes = whole or dict(metadata)
     if not all(isinstance(each, str) for each in notes.values()):

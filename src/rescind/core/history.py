@@ -91,7 +91,6 @@ class History:
         return replace(self, first=self.first.index_fill(0, new, round_)) if len(new) else self
 
     def with_point(self, point: RestorePoint) -> History:
-        """Add a restore point."""
         return replace(self, points=(*self.points, point))
 
     def until(self, round_: int) -> History:
@@ -150,7 +149,6 @@ class History:
 
 
 def _named(records: Records, request: Withdraw | Unshare | Erase) -> Records:
-    """Return the records that a request names."""
     if isinstance(request, Withdraw):
         return records.of_clients(concerned(request))
     if isinstance(request, EraseEdges):  # the nodes at its ends stay
@@ -159,7 +157,6 @@ def _named(records: Records, request: Withdraw | Unshare | Erase) -> Records:
 
 
 def _left(records: Records, request: Withdraw | Unshare | Erase) -> Records:
-    """Return the records that a request does not name."""
     if isinstance(request, Withdraw):
         return records.without_client(request.client)
     return records if isinstance(request, EraseEdges) else records.without(request.records)

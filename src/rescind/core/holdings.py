@@ -15,7 +15,14 @@ from torch import Tensor
 
 from rescind.core import jagged, lots
 from rescind.core.cohort import Cohort, Graph, Lot
-from rescind.core.consent import check_edges, check_fits, check_held, check_shared, check_trained
+from rescind.core.consent import (
+    HELD_OUT,
+    NOT_HELD,
+    NOT_SHARED,
+    check_among,
+    check_edges,
+    check_fits,
+)
 from rescind.core.lots import Lots
 from rescind.core.records import (
     Arrive,
@@ -96,7 +103,6 @@ class Holdings:
         return len(self.members)
 
     def to(self, device: str | torch.device) -> Holdings:
-        """Copy the holdings to another device."""
         if self.members.device == torch.device(device):
             return self
         return replace(
@@ -218,7 +224,6 @@ class Holdings:
     def of_clients(
         self, name: str, ids: Tensor, block: int | None = None, ordered: bool = False
     ) -> Lot:
-        """Return the lot of these clients."""
         return self._lots.of(self._lots.kind(name, block, ordered), ids)
 
     @property
@@ -244,12 +249,12 @@ class Holdings:
             case Share(records):
                 clients, mine = self._find(records, "shared")
                 trained = mine.split == TRAIN
-                check_trained(records, mine.records[trained])
+                check_among(records, mine.records[trained], HELD_OUT)
                 lent = mine.lent | (trained & mine.records.among(records))
                 return self._with(clients, replace(mine, lent=lent), loans_only=True)
             case Unshare(records):
                 clients, mine = self._find(records, "unshared")
-                check_shared(records, mine.records[mine.lent])
+                check_among(records, mine.records[mine.lent], NOT_SHARED)
                 after = replace(mine, lent=mine.lent & ~mine.records.among(records))
                 # Of earlier blocks a device keeps only the list of shared records.
                 stays = (mine.split != TRAIN) | (mine.block == self.now) | after.lent
@@ -265,15 +270,14 @@ class Holdings:
             case Withdraw(client):
                 if not 0 <= client < self.clients or not bool(self.members[client]):
                     raise ConsentError(
-                        f"client {client} is not a member and cannot withdraw. There are "
-                        f"{int(self.members.sum())} members among {self.clients} clients.",
-                        client=client,
+                        f"client {client} is not a member and cannot withdraw.", client=client
                     )
                 return self._without(client, members=with_member(self.members, client, False))
             case Join(client):
                 if not 0 <= client <= self.clients:
-                    free = f"the next free index is {self.clients}"
-                    raise ConsentError(f"client {client} cannot join: {free}.")
+                    raise ConsentError(
+                        f"client {client} cannot join: the next free index is {self.clients}."
+                    )
                 members = with_member(self.members, client, True)
                 none = torch.zeros(0, dtype=torch.int64)
                 return self._with(none, self.part(none), loans_only=True, members=members)
@@ -286,7 +290,7 @@ class Holdings:
         """Return the clients of a request, and their part; raise if a pair is not held."""
         clients = records.clients
         mine = self.part(clients)
-        check_held(records, mine.records, verb)
+        check_among(records, mine.records, NOT_HELD + verb)
         return clients, mine
 
     def erased(self, event: Erase) -> Holdings:
@@ -317,7 +321,6 @@ class Holdings:
         return self._with(clients, replace(mine, lent=lent), loans_only=True)
 
     def without_client(self, client: int) -> Holdings:
-        """Return the holdings without the data of one client."""
         return self._without(client)
 
     def _without(self, client: int, **changes: Any) -> Holdings:
@@ -350,9 +353,8 @@ class Holdings:
         check_fits(event.records, event.split, event.clients, event.items)
         if event.clients < self.clients or event.items < self.items:
             raise DataError(
-                f"a block cannot shrink the federation: it has {self.clients} clients and "
-                f"{self.items} items, the block has {event.clients} and {event.items}. "
-                f"Use Erase or Withdraw to remove data."
+                f"a block of {event.clients} clients and {event.items} items cannot shrink the "
+                f"federation: it has {self.clients} and {self.items}."
             )
         device, now, new = self.members.device, self.now + 1, len(event.records)
         kept = self.keep((self.split != TRAIN) | self.lent)

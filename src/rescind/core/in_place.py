@@ -37,10 +37,8 @@ class Unchanged:
             changed = values is not None and not _same(tensor, values)
             if changed or changes_of(tensor) != version:
                 raise BoundaryError(
-                    f"{name} changed its argument {place} in place: restore points and models that "
-                    f"are trained again share it, and would change, too. Change that function: "
-                    f"write new = old + step, not old += step or old.add_(step), or work on "
-                    f"old.clone()."
+                    f"{name} changed its argument {place} in place, which restore points share. "
+                    f"Write new = old + step, not old += step, or work on old.clone()."
                 )
 
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import chain
 from shlex import quote
 from typing import Any, Protocol, overload
-from unicodedata import category, normalize
+from unicodedata import normalize
 
 from rescind.errors import ConfigError, ConsentError, DataError, did_you_mean
 
@@ -142,11 +142,9 @@ class Labels:
         return _find(str(item), self._items, items, "item", told_alike)
 
     def user_id(self, client: int) -> str:
-        """Return the original id of a user."""
         return _name(self.users, client)
 
     def item_id(self, item: int) -> str:
-        """Return the original id of an item."""
         return _name(self.items, item)
 
     def without_user(self, client: int) -> Labels:
@@ -214,10 +212,7 @@ def check_one_user(user: object) -> None:
     """Raise `ConfigError` if several users were given where one is wanted."""
     single = isinstance(user, str) or getattr(user, "ndim", None) == 0
     if isinstance(user, Sized) and not single:
-        raise ConfigError(
-            f"recommend takes one user at a time; got {type(user).__name__} of {len(user)}. Call "
-            f"it for each: [m.recommend(user) for user in users]."
-        )
+        raise ConfigError(f"recommend takes one user at a time; got {len(user)}. Call it for each.")
 
 
 def _name(known: Sequence[str], index: int) -> str:
@@ -238,29 +233,21 @@ def _find(name: str, known: dict[str, int], size: int, kind: str, alike: Alike) 
     if not known:
         raise DataError(f"there is no {kind} '{name}': {kind}s are numbered 0 to {size - 1} here.")
     if "," in name and any(one.strip() in known for one in name.split(",")):
-        how = {
-            "item": "with an --item for each (--item A --item B), in Python as a list",
-            "user": "each with its option (rescind forget RUN --withdraw A --withdraw B)",
-        }[kind]
+        option = {"item": "--item", "user": "--withdraw"}[kind]
         raise DataError(
-            f"there is no {kind} '{name}': these are several {kind}s. Give them one by one, on the "
-            f"command line {how}."
+            f"'{name}' names several {kind}s. Give them one by one: {option} A {option} B."
         )
-    if kind == "item":  # what stands for an item that is gone is no id to give
-        known = {item: index for item, index in known.items() if item != removed(index)}
-    left = sum(k.startswith(GONE) for k in known)
-    # Places, not people: who came back and left again has left two.
-    gone = "1 place is empty" if left == 1 else f"{left:,} places are empty"
-    more = f" {gone}: of users who left this run since, or had everything erased." if left else ""
     if kind == "user":  # who else is here is nobody's business, so no near id is named
+        left = sum(k.startswith(GONE) for k in known)
+        # Places, not people: who came back and left again has left two.
+        gone = "1 place is empty" if left == 1 else f"{left:,} places are empty"
+        more = f" {gone}: of users who left this run since, or had everything erased."
         raise DataError(
-            f"there is no user '{name}' among {len(known) - left} users.{more} "
-            f"{alike(name, known)}Original ids are used. Users whom a filter left out, or who "
-            f"withdrew, are not here; whether the dataset still has rows of theirs: rescind data "
-            f"show NAME --user USER."
+            f"there is no user '{name}' among {len(known) - left} users.{more if left else ''} "
+            f"{alike(name, known)}Original ids are used: rescind data show NAME --user USER."
         )
-    if left:  # a similar id must not be suggested for one that was deleted
-        raise DataError(f"there is no {kind} '{name}' among {len(known) - left} {kind}s.{more}")
+    # What stands for an item that is gone is no id to give.
+    known = {item: index for item, index in known.items() if item != removed(index)}
     hint = did_you_mean(name, known) if len(known) < 50_000 else ""
     hint += alike(name, known)
     raise DataError(
@@ -269,31 +256,15 @@ def _find(name: str, known: dict[str, int], size: int, kind: str, alike: Alike) 
     )
 
 
-WORN = "capitals, blanks or leading zeros"
-"""What ids lose on their way through spreadsheets and letters."""
-LOOKALIKE = (
-    "other characters that look the same (an accent, a digit or a blank can be stored in "
-    "several ways: copy the id from the data)"
-)
-"""What ids get on another machine: two forms of "é" are one on the screen."""
-
-
-WRITTEN = "hyphens, blanks or zeros inside it"
-"""What people write otherwise: K9 for K-09."""
-
-
+WORN = "capitals, blanks, zeros or signs"
+"""What ids lose on their way through spreadsheets, letters and other machines."""
 Alike = Callable[[str, Iterable[str]], str]
 """Says of an id that is not there, and of those that are, whether one of these may be meant."""
 
 
 def told_alike(name: str, known: Iterable[str]) -> str:
     """Say if an id that is here may be meant; '' if none. It is not named: whose is it?"""
-    alike = ids_alike(name, known)
-    if any(_worn(one) == _worn(name) for one in alike):
-        return f"One whose id differs in {WORN} only is here. "
-    if any(_worn(_looks(one)) == _worn(_looks(name)) for one in alike):
-        return f"One whose id is written with {LOOKALIKE} is here. "
-    return f"One whose id differs in {WRITTEN} only is here. " if alike else ""
+    return f"One whose id differs in {WORN} only is here. " if ids_alike(name, known) else ""
 
 
 def told_to_look_up(name: str, known: Iterable[str], where: str = "NAME") -> str:
@@ -317,39 +288,18 @@ def ids_alike(name: str, known: Iterable[str]) -> list[str]:
 def taken_for_new(some: Iterable[str], known: Collection[str]) -> list[str]:
     """Return the ids that are not known, but would be if no id had lost anything on its way."""
     new = [one for one in some if one not in known]
-    here = {_worn(_looks(one)) for one in known} if new else set()
-    return [one for one in new if _worn(_looks(one)) in here]
-
-
-def _worn(name: str) -> str:
-    return " ".join(name.casefold().split()).lstrip("0")
-
-
-def _written(name: str) -> str:
-    """Return the words and numbers of a name; all of it if it has none."""
-    worn = _worn(_looks(name))
-    return " ".join(one.lstrip("0") for one in _PARTS.findall(worn)) or worn
+    here = {_written(one) for one in known} if new else set()
+    return [one for one in new if _written(one) in here]
 
 
 _PARTS = re.compile(r"\d+|[^\W\d_]+")
-_SAME = str.maketrans(
-    "\u2212\u2019\u2018\u02bc\u2032"
-    "\u0430\u0432\u0435\u043a\u043c\u043d\u043e\u0440\u0441\u0442\u0443\u0445\u0456\u0458\u0455"
-    "\u03b1\u03b2\u03b5\u03b6\u03b7\u03b9\u03ba\u03bc\u03bd\u03bf\u03c1\u03c4\u03c5\u03c7",
-    "-''''abekmhopctyxijsabezhikmnoptyx",
-)
-"""A minus, apostrophes, and Cyrillic and Greek letters whose capitals look like Latin ones."""
 
 
-def _looks(name: str) -> str:
-    """Return a name in one Unicode form, without characters that nobody sees."""
-    if name.isascii():
-        return name
-    seen = "".join(letter for letter in name if category(letter) != "Cf")
+def _written(name: str) -> str:
+    """Return the words and numbers of a name in one Unicode form; all of it if it has none."""
     # Folded between: capitals of some letters fall apart into characters of another form.
-    folded = normalize("NFKC", normalize("NFKC", seen).casefold())
-    dashed = "".join("-" if category(letter) == "Pd" else letter for letter in folded)
-    return dashed.translate(_SAME)
+    folded = normalize("NFKC", normalize("NFKC", name).casefold())
+    return " ".join(one.lstrip("0") for one in _PARTS.findall(folded)) or folded
 
 
 @dataclass(frozen=True)

@@ -135,5 +135,4 @@ def _chosen(rows: Columns, kind: Kind, now: int) -> Tensor:
             return torch.ones_like(came, dtype=torch.bool)
         case "valid" | "test":
             return (came == kind.block) & (split == SPLITS[kind.name])
-    names = "own, unshared, known, valid, test or had"
-    raise ConfigError(f"there is no lot '{kind.name}'. Use {names}.")
+    raise ConfigError(f"there is no lot '{kind.name}'. See lots.Kind.")

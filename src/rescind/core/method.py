@@ -82,9 +82,8 @@ class Unlearner(ABC):
         request = fed.request(request)
         if request.away and not self.works_without_devices:
             raise ConfigError(
-                f"{type(self).__name__} forgets by training rounds, in which devices may be "
-                f"missing anyway. Only additive methods (Gram) take a list of devices that are "
-                f"away. Leave it out."
+                f"{type(self).__name__} takes no list of devices that are away. Only additive "
+                f"methods (Gram) do."
             )
         return replace(self.forget(fed, request), forgot_by=self)
 
@@ -169,9 +168,8 @@ class Method(Unlearner):
         if self.in_order and not known:
             raise ConfigError(
                 f"{type(self).__name__} learns from the order of each user's rows, but '{name}' "
-                f"has no times. Name its column of times (--time COLUMN; in Python columns="
-                f"{{'time': 'COLUMN'}}), set data.order = true if its rows are in order, or use "
-                f"Gram or LocalGram, which need no times."
+                f"has no times. Name their column (--time COLUMN), set data.order = true, or use "
+                f"Gram, which needs no times."
             )
 
     def check_task(self, asked: str) -> None:
@@ -180,8 +178,7 @@ class Method(Unlearner):
         if task not in self.tasks or task != self.model.task:
             raise BoundaryError(
                 f"{type(self).__name__} with {type(self.model).__name__} works on "
-                f"{self.model.task}, but this data is for {asked}. "
-                f"Choose another method, model or dataset."
+                f"{self.model.task}, but this data is for {asked}. Choose another."
             )
 
     def check_above_zero(self, *fields: str) -> None:
@@ -248,8 +245,7 @@ class Method(Unlearner):
                     raise BoundaryError(
                         f"{type(self).__name__}.server_turn: '{name}' is {list(old.shape)}, and "
                         f"its model makes new rows of {list(new.shape[1:])}. Write server_turn in "
-                        f"your class: return ServerState(public, state.own, state.memory, "
-                        f"state.round) with rows for the new items in public."
+                        f"your class."
                     )
                 public[name] = torch.cat([old, new.to(old)])
         return ServerState(public, state.own, state.memory, state.round)
@@ -329,15 +325,12 @@ class Method(Unlearner):
         if cohort.graph is None and scores.shape != (len(cohort), cohort.items):
             raise BoundaryError(
                 f"{type(self).__name__}.client_scores returned {list(scores.shape)}; expected "
-                f"{[len(cohort), cohort.items]}, a row per client and a column per item. "
-                f"Change that function."
+                f"{[len(cohort), cohort.items]}, a row per client and a column per item."
             )
         if scores.numel() and not float(scores.amax()) < torch.inf:  # of NaN the largest is NaN
-            wrong = int((scores.isnan() | (scores == torch.inf)).sum())
             raise BoundaryError(
-                f"{type(self).__name__}.client_scores returned values that are not finite "
-                f"({wrong:,} of {scores.numel():,}; only -inf may be among them, for items that no "
-                f"list may have). Change that function."
+                f"{type(self).__name__}.client_scores returned values that are not finite; only "
+                f"-inf is allowed, for items that no list may have."
             )
         if outside(self) and cohort.graph is None and len(cohort) > 1:
             first, log = cohort.part(0, 1), private.log.of(cohort.ids[:1])
@@ -420,29 +413,13 @@ class Method(Unlearner):
 
 def check_model(method: str, model: object) -> None:
     """Raise an error that says how to make a model, if a method got something else."""
-    if isinstance(model, str):
-        wrong, make = f"the text '{model}'", f"rs.models.{model}()"
-    elif isinstance(model, type):
-        wrong, make = f"the class {model.__name__}", f"{model.__name__}()"
-    elif hasattr(model, "task"):
-        return
-    else:
-        wrong, make = f"a {type(model).__module__}.{type(model).__name__}", "rs.models.MF(dim=32)"
-    raise ConfigError(
-        f"{method} wants a model, got {wrong}. Give an instance, with its settings: {make}"
-    )
+    if isinstance(model, str | type) or not hasattr(model, "task"):
+        raise ConfigError(f"{method} wants a model, such as rs.models.MF(dim=32); got {model!r}.")
 
 
 def check_method(method: object) -> None:
     """Raise an error that says how to make a method, if something else was given."""
-    if isinstance(method, Method):
-        return
-    if isinstance(method, type) and issubclass(method, Method):
-        wrong, make = f"the class {method.__name__}", f"{method.__name__}()"
-    elif isinstance(method, str):
-        wrong, make = f"the text '{method}'", f"rs.methods.{method}()"
-    else:
-        wrong, make = f"a {type(method).__module__}.{type(method).__name__}", "rs.methods.Gram()"
-    raise ConfigError(
-        f"Federation.start wants a method, got {wrong}. Give an instance, with its settings: {make}"
-    )
+    if not isinstance(method, Method):
+        raise ConfigError(
+            f"Federation.start wants a method, such as rs.methods.Gram(); got {method!r}."
+        )

@@ -83,7 +83,6 @@ def summed_rows(rows: Params, name: str, lot: Lot) -> Tensor:
 
 
 def private_names(model: Model) -> tuple[str, ...]:
-    """Return the names of a model's private parameters."""
     return _names(cast(Hashable, model))
 
 

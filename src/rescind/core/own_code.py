@@ -145,8 +145,8 @@ def _check_spelling(cls: type, name: str, known: set[str]) -> None:
     near = [] if name[0] == "_" or name in known else get_close_matches(name, known, 1, 0.85)
     if near:
         raise ConfigError(
-            f"{cls.__name__}.{name} is never called: did you mean '{near[0]}'? The name of a "
-            f"function of your own begins with _."
+            f"{cls.__name__}.{name} is never called: did you mean '{near[0]}'? Begin the names of "
+            f"your own functions with _."
         )
 
 
@@ -161,7 +161,7 @@ def _check_arguments(cls: type, name: str, function: Callable[..., Any]) -> None
     except TypeError:
         raise ConfigError(
             f"{cls.__name__}.{name} takes ({', '.join(written.parameters)}), but is called with "
-            f"({', '.join(wanted)}). Write these arguments, also those that you do not read."
+            f"({', '.join(wanted)})."
         ) from None
 
 
@@ -191,9 +191,8 @@ def repeatable(method: object, function: Callable[P, T], twice: bool) -> Callabl
         if (twice or _generators() != before) and not alike(first, function(*given, **named)):
             raise ConfigError(
                 f"two calls of {type(method).__name__}.{name} with the same arguments differ, so "
-                f"nobody could repeat this run, and forgetting would not be exact. Draw random "
-                f"numbers from the clock (clock.uniform, clock.normal, clock.integers), not from "
-                f"torch.rand, numpy or random, and keep nothing between calls."
+                f"forgetting would not be exact. Draw from the clock (clock.uniform), and keep "
+                f"nothing between calls."
             )
         return first
 
@@ -244,7 +243,7 @@ def check_update(update: Update, method: object, cohort: Cohort) -> None:
     if update.clients != len(cohort):
         raise BoundaryError(
             f"{name} returned an update of {update.clients} clients; expected {len(cohort)}. "
-            f"Change that function: Update(len(cohort), ...)."
+            f"Write Update(len(cohort), ...)."
         )
     for entry, rows in update.entries.items():
         told = f"what {name} returned as '{entry}'"
@@ -256,7 +255,7 @@ def check_update(update: Update, method: object, cohort: Cohort) -> None:
         elif rows.shape[:1] != (update.clients,):
             raise BoundaryError(
                 f"{told} is {list(rows.shape)}; expected [{update.clients}, ...], an entry per "
-                f"client. Change that function."
+                f"client."
             )
 
 
@@ -264,11 +263,9 @@ def _check_lengths(rows: Rows, told: str) -> None:
     shapes = [list(part.shape) for part in (rows.owner, rows.index, rows.value)]
     if shapes[0] == shapes[1] == shapes[2][:1]:
         return
-    owner, index, value = shapes
     raise BoundaryError(
-        f"{told} has an owner of {owner}, an index of {index} and a value of {value}; expected "
-        f"[n], [n] and [n, ...]. Change that function: Rows has an entry per row that is sent, not "
-        f"per client (each[owner] is the number of each row's client)."
+        f"{told} has owner, index and value of {shapes}; expected [n], [n] and [n, ...], with an "
+        f"entry per row that is sent, not per client."
     )
 
 
@@ -279,8 +276,7 @@ def _check_range(numbers: Tensor, size: int, told: str, what: str) -> None:
     if least < 0 or most >= size:
         wrong = least if least < 0 else most
         raise BoundaryError(
-            f"{told} {wrong}; expected 0 to {size - 1}, as there are {size} {what}. "
-            f"Change that function."
+            f"{told} {wrong}; expected 0 to {size - 1}, as there are {size} {what}."
         )
 
 
@@ -288,11 +284,7 @@ def check_totals(summed: Sum, method: object, public: Params) -> None:
     """Refuse totals of another shape than the public parameters of their names."""
     for name, total in summed.totals.items():
         if name in public and total.shape != public[name].shape:
-            row = ", ".join(["n", *map(str, public[name].shape[1:])])
-            whole = ", ".join(["clients", *map(str, public[name].shape)])
             raise BoundaryError(
                 f"what {type(method).__name__}.client_train returned as '{name}' adds up to "
-                f"{list(total.shape)}; expected {list(public[name].shape)}, as the public "
-                f"'{name}' has. Change that function: the value of Rows is [{row}], an update "
-                f"without Rows is [{whole}]."
+                f"{list(total.shape)}; expected {list(public[name].shape)}, as the public one."
             )

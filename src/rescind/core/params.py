@@ -110,14 +110,10 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             found = _file_digest(params, notes)
     except (SafetensorError, OSError) as error:
         raise DataError(
-            f"{path} cannot be read ({error}): it is incomplete or not a safetensors file. "
-            f"Use an older copy, or rerun."
+            f"{path} cannot be read ({error}): it is no whole safetensors file. Use an older copy."
         ) from None
     if stated != found:
-        raise DataError(
-            f"{path} does not match the digest stored in it: it was changed or is incomplete. "
-            f"Use an older copy, or rerun."
-        )
+        raise DataError(f"{path} does not match the digest stored in it. Use an older copy.")
     return params, notes
 
 

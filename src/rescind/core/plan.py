@@ -139,7 +139,6 @@ class Work:
         )
 
     def leaves(self, names: Iterable[str]) -> dict[str, Tensor]:
-        """Return the autograd leaves with these names."""
         leaves = {**self.dense, **self.own, **self.rows}
         return {name: leaves[name] for name in names}
 

@@ -40,10 +40,6 @@ class Records:
     rating: Tensor | None = field(default_factory=lambda: None)  # no class attribute
     """[n] int32: twice the rating, 0 for none; None if no record has one. Not in digests."""
 
-    def __post_init__(self) -> None:
-        if self.rating is not None and self.rating.dtype != torch.int32:
-            self.__dict__["rating"] = self.rating.int()  # files of earlier versions have int16
-
     @classmethod
     def of(
         cls,
@@ -57,19 +53,15 @@ class Records:
         times = torch.zeros_like(clients) if time is None else _column(time)
         if not len(clients) == len(items) == len(times):
             raise DataError(
-                f"the columns of records must have the same length, got client {len(clients)}, "
-                f"item {len(items)}, time {len(times)}. Give one entry per record."
+                f"records need columns of one length, got client {len(clients)}, item "
+                f"{len(items)}, time {len(times)}."
             )
-        if len(clients) and (int(clients.min()) < 0 or int(items.min()) < 0):
-            raise DataError(
-                "indices of clients and items start at 0, but a negative one was given. "
-                "Convert original ids to indices first, with Federation.records."
-            )
-        if len(clients) and (int(items.max()) >= _ITEMS or int(clients.max()) >= _CLIENTS):
-            raise DataError(
-                f"items must be below {_ITEMS} and clients below {_CLIENTS}; the largest given are "
-                f"{int(items.max())} and {int(clients.max())}. Renumber them from 0."
-            )
+        for what, column, end in (("clients", clients, _CLIENTS), ("items", items, _ITEMS)):
+            if len(column) and not 0 <= int(column.min()) <= int(column.max()) < end:
+                raise DataError(
+                    f"{what} are numbered 0 to {end - 1}; got {int(column.min())} to "
+                    f"{int(column.max())}. Federation.records takes original ids."
+                )
         if rating is None:
             return cls(clients, items, times)
         return cls(clients, items, times, _halves(torch.as_tensor(rating).double(), len(clients)))
@@ -88,7 +80,6 @@ class Records:
 
     @classmethod
     def from_rows(cls, rows: Columns) -> Records:
-        """Return the records of some rows of a table."""
         return cls(*(rows.get(name) for name in (*_COLUMNS, "rating")))  # type: ignore[arg-type]
 
     def __getattr__(self, name: str) -> Tensor:
@@ -179,7 +170,6 @@ class Records:
         return self.with_clients(clients, mine[~gone]) if bool(gone.any()) else self
 
     def without_client(self, client: int) -> Records:
-        """Return the records of the other clients."""
         if self.table is None:
             return self[self.client != client]
         clients = torch.tensor([client])
@@ -216,7 +206,6 @@ class Records:
         return self[order[torch.argsort(self.pairs()[order], stable=True)]]
 
     def to(self, device: str | torch.device) -> Records:
-        """Copy the records to another device."""
         if self._device == torch.device(device):
             return self
         rating = None if self.rating is None else self.rating.to(device)
@@ -249,18 +238,14 @@ def _isin(values: Tensor, known: Tensor) -> Tensor:
 def _halves(rating: Tensor, records: int) -> Tensor:
     """Return twice each rating, rounded. [n] int32"""
     if len(rating) != records:
-        raise DataError(
-            f"{records} records have {len(rating)} ratings. Give one rating per record, or none at "
-            f"all."
-        )
+        raise DataError(f"{records} records have {len(rating)} ratings. Give one for each.")
     halves = rating.mul(2).round()
     wrong = (~(halves.abs() <= 2 * LARGEST_RATING)).nonzero().flatten()
     if len(wrong):
         first = int(wrong[0])
         raise DataError(
-            f"record {first + 1} has the rating {float(rating[first]):g}; a rating must be a "
-            f"number from {-LARGEST_RATING:,} to {LARGEST_RATING:,}. Divide all ratings by the "
-            f"same number, or leave them out (rescind data import --ignore COLUMN)."
+            f"record {first + 1} has the rating {float(rating[first]):g}; ratings must be from "
+            f"{-LARGEST_RATING:,} to {LARGEST_RATING:,}. Divide all by the same number."
         )
     return halves.to(torch.int32)
 
@@ -269,8 +254,7 @@ def _column(values: Column) -> Tensor:
     column = torch.as_tensor(values)
     if column.numel() and (column.is_floating_point() or column.is_complex()):
         raise DataError(
-            f"records must be integers, got {column.dtype}. Convert original ids to indices "
-            f"first, with Federation.records."
+            f"records must be integers, got {column.dtype}. Federation.records takes original ids."
         )
     return column.to(torch.int64)
 
@@ -283,9 +267,8 @@ class Event:
         given = vars(self).get("records")
         if given is not None and not isinstance(given, Records):
             raise DataError(
-                f"{type(self).__name__} takes records, not a {type(given).__name__}. A federation "
-                f"makes them from original ids: fed.records(user, items), or fed.lent(user) for "
-                f"all that a user lends. Those of several users are added with +."
+                f"{type(self).__name__} takes records, not a {type(given).__name__}: "
+                f"fed.records(user, items), or fed.lent(user). Add those of several users with +."
             )
 
     def digest(self, key: bytes = b"") -> str:

@@ -6,7 +6,7 @@ of a class from outside rescind are wrapped as the class is made; those of resci
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from inspect import getattr_static, isfunction, signature
@@ -20,11 +20,10 @@ from rescind.errors import BoundaryError
 
 @dataclass(frozen=True)
 class Answer:
-    """What a function returns: in words, as a test, and how to write it."""
+    """What a function returns: in words, and as a test."""
 
     words: str
     fits: Callable[[Any], bool]
-    write: str
     wrong: Callable[[Any, Sequence[Any]], str] | None = None
     """What is wrong with an answer of the right kind, given the arguments (self first)."""
 
@@ -72,26 +71,27 @@ def _not_of(made: Any, wanted: Sequence[int], of: str) -> str:
     return "" if made.shape == (*wanted,) else f"{list(made.shape)}; expected {list(wanted)}, {of}"
 
 
+def _missing(made: Any, wanted: Iterable[str]) -> str:
+    """Say which value by name is not there: clients would look for it."""
+    there = ", ".join(map(repr, made)) or "nothing"
+    return next((f"{there}; expected '{name}', too" for name in wanted if name not in made), "")
+
+
 def _wrong_tables(state: Any, method: Any, world: Any, before: Any = None) -> str:
-    """Say which table by item of the method's model is missing, or has rows for other items."""
-    items, public = world.sizes.items, state.public
+    """Say which table by item of the method's model is missing, or differs from the one before."""
+    tables, public = method.model.tables, state.public
     learns = hasattr(method, "client_loss")  # from the model, so that its tables must be there
-    for name in method.model.tables:
-        if name not in public:
-            if learns if before is None else name in before.public:
-                there = ", ".join(map(repr, public)) or "nothing"
-                return f"{there}; expected '{name}', too, a table that {_model(method)} reads"
-        elif public[name].shape[:1] != (items,):
+    known = before.public if before is not None else tables if learns else ()
+    if wrong := _missing(public, [name for name in tables if name in known]):
+        return wrong
+    for name in tables:
+        if name in public and public[name].shape[:1] != (world.sizes.items,):
             shape = list(public[name].shape)
-            return f"'{name}' as {shape}; expected [{items}, ...], a row for each item"
-        elif learns and before is not None and name in before.public:
-            shape, wanted = list(public[name].shape), [items, *before.public[name].shape[1:]]
-            if shape != wanted:
-                return f"'{name}' as {shape}; expected {wanted}, as before"
-            other = _other_kind(name, public[name], before.public[name], "as before")
-            if other and _reads(method, "client_init"):
-                return other
-    return ""
+            return f"'{name}' as {shape}; expected [{world.sizes.items}, ...], a row for each item"
+    if before is None or not learns:
+        return ""
+    old = {name: before.public[name] for name in tables if name in before.public}
+    return _unlike(public, old, tables, "as before", _reads(method, "client_init"))
 
 
 def _unlike_model(state: Any, method: Any, world: Any, clock: Any) -> str:
@@ -102,7 +102,7 @@ def _unlike_model(state: Any, method: Any, world: Any, clock: Any) -> str:
     if not _reads(method, "client_init") or not method.model.private(_NOBODY, clock):
         return ""
     first = method.model.public(replace(world.sizes, items=1), clock)
-    return _unlike(state.public, first, method.model.tables, _model(method))
+    return _unlike(state.public, first, method.model.tables, _as_made(method))
 
 
 def _reads(method: Any, beside: str) -> bool:
@@ -118,72 +118,49 @@ def _reads(method: Any, beside: str) -> bool:
     return known and (ours(cls.client_scores) or learns)
 
 
-def _unlike(made: Any, wanted: Any, by_row: Sequence[str], model: str) -> str:
-    """Say what differs from a model's values. by_row: names with a row for each item or client"""
+def _unlike(made: Any, wanted: Any, by_row: Sequence[str], why: str, kinds: bool = True) -> str:
+    """Say what differs in shape or kind. by_row: names with a row for each item or client"""
     for name, like in wanted.items():
         if name not in made:
             continue
         free = made[name].shape[:1] if name in by_row else ()
-        if wrong := _not_of(made[name], [*free, *like.shape[len(free) :]], f"as {model} makes it"):
+        if wrong := _not_of(made[name], [*free, *like.shape[len(free) :]], why):
             return f"'{name}' as {wrong}"
-        if wrong := _other_kind(name, made[name], like, f"as {model} makes it"):
-            return wrong
+        if kinds and made[name].dtype != like.dtype:
+            has, needs = (str(one.dtype).removeprefix("torch.") for one in (made[name], like))
+            return f"'{name}' as {has}; expected {needs}, {why}"
     return ""
 
 
-def _other_kind(name: str, made: Any, like: Any, why: str) -> str:
-    if made.dtype == like.dtype:
-        return ""
-    has, wanted = (str(one.dtype).removeprefix("torch.") for one in (made, like))
-    write = ".float()" if wanted == "float32" else f".to({like.dtype})"
-    return f"'{name}' as {has}; expected {wanted}, {why}. Write {write} behind it."
+def _as_made(method: Any) -> str:
+    return f"as {type(method.model).__name__} makes it"
 
 
-def _wrong_round(state: Any, before: Any) -> str:
-    """Say that a round would not count: the next one would draw the same numbers again."""
-    if state.round == before.round + 1:
-        return ""
-    if state.round == before.round + 2:
+def _wrong_step(state: Any, method: Any, before: Any, world: Any) -> str:
+    if state.round != before.round + 1:  # the next round would draw the same numbers again
         return (
-            f"a state after round {state.round}; expected one after round {before.round + 1}: "
-            f"next was called twice, also by super().server_step. Take the values of what that "
-            f"returned, made, and call next on the state that was given: return "
-            f'state.next({{**made.public, "item": table}}, made.own).'
+            f"a state after round {state.round}; expected one after round {before.round + 1}: call "
+            f"next once, on the state that was given"
         )
-    return f"a state after round {state.round}; expected one after round {before.round + 1}"
-
-
-def _lost(state: Any, before: Any) -> str:
-    """Say which public value is left out: clients of the next round would look for it."""
-    lost = [name for name in before.public if name not in state.public]
-    there = ", ".join(map(repr, state.public)) or "nothing"
-    return f"{there}; expected '{lost[0]}', too, which was public before" if lost else ""
-
-
-def _model(method: Any) -> str:
-    return type(method.model).__name__
+    return _missing(state.public, before.public) or _wrong_tables(state, method, world, before)
 
 
 def _wrong_rows(private: Any, method: Any, ids: Any, clock: Any) -> str:
     for name, rows in private.values.items():
         if rows.shape[:1] != ids.shape:
             return f"'{name}' as {list(rows.shape)}; expected [{len(ids)}, ...], a row for each id"
-    read = method.model.private(ids[:0], clock) if hasattr(method, "client_loss") else ()
-    if missing := [name for name in read if name not in private.values]:
-        there = ", ".join(map(repr, private.values)) or "nothing"
-        return f"{there}; expected '{missing[0]}', too, which {_model(method)} reads"
+    read = method.model.private(ids[:0], clock) if hasattr(method, "client_loss") else {}
+    if wrong := _missing(private.values, read):
+        return wrong
     if read and _reads(method, "server_init"):
-        return _unlike(private.values, read, tuple(read), _model(method))
+        return _unlike(private.values, read, tuple(read), _as_made(method))
     return ""
 
 
 def _wrong_loss(loss: Any, cohort: Any) -> str:
     """Say that a loss mixes clients, as a mean of all would, or that nothing learns from it."""
     if not loss.requires_grad:
-        return (
-            "a loss that no trained value has a part in; expected one that is computed from "
-            "work.rows and work.own, without detach()"
-        )
+        return "a loss that no trained value has a part in; expected one without detach()"
     return _not_of(loss, [len(cohort)], "one number per client, so that clients do not mix")
 
 
@@ -203,49 +180,40 @@ _PRIVATE = ("a Private of Tensors by name", _private)
 _TENSOR = is_a("Tensor")
 ANSWERS = {
     "server_init": Answer(
-        *_STATE, 'ServerState({"item": table})',
+        *_STATE,
         lambda made, given: _wrong_tables(made, *given[:2]) or _unlike_model(made, *given[:3]),
     ),
     "server_sample": Answer(
-        "a Tensor of ids [k]", _TENSOR, "ids.unique(), for example",
+        "a Tensor of ids [k]", _TENSOR,
         lambda made, given: _wrong_ids(made, given[2].sizes.clients),
     ),
-    "server_mail": Answer("Mail or None", is_a("Mail", "NoneType"), "Mail(...)"),
+    "server_mail": Answer("Mail or None", is_a("Mail", "NoneType")),
     "server_step": Answer(
-        *_STATE, 'state.next({"item": table})',
-        lambda made, given: _wrong_round(made, given[1]) or _lost(made, given[1])
-        or _wrong_tables(made, given[0], given[3], given[1]),
+        *_STATE, lambda made, given: _wrong_step(made, given[0], given[1], given[3])
     ),
     "server_turn": Answer(
-        *_STATE, "super().server_turn(state, world, clock)",
-        lambda made, given: _wrong_tables(made, given[0], given[2], given[1]),
+        *_STATE, lambda made, given: _wrong_tables(made, given[0], given[2], given[1])
     ),
-    "client_init": Answer(
-        *_PRIVATE, 'Private({"user": rows}), or Private({}) for none',
-        lambda made, given: _wrong_rows(made, *given[:3]),
-    ),
+    "client_init": Answer(*_PRIVATE, lambda made, given: _wrong_rows(made, *given[:3])),
     "client_weight": Answer(
-        "a Tensor [C]", _TENSOR, "a number per client, as floats",
+        "a Tensor [C]", _TENSOR,
         lambda made, given: _not_of(made, [len(given[1])], "a number per client"),
     ),
-    "client_steps": Answer("a tuple of Step", _steps, "(Step(...),)"),
-    "client_plan": Answer("Plan", is_a("Plan"), "Plan(...)"),
+    "client_steps": Answer("a tuple of Step", _steps),
+    "client_plan": Answer("Plan", is_a("Plan")),
     "client_loss": Answer(
-        "a Tensor [C]", _TENSOR, "jagged.segment_sum(values, owner, len(cohort)), for example",
-        lambda made, given: _wrong_loss(made, given[5]),
+        "a Tensor [C]", _TENSOR, lambda made, given: _wrong_loss(made, given[5])
     ),
-    "client_train": Answer(
-        "(Update, Private)", lambda made: _pair(made, "Update"), "Update(...), private"
-    ),
-    "client_sum": Answer("(Sum, Private)", lambda made: _pair(made, "Sum"), "Sum(...), private"),
+    "client_train": Answer("(Update, Private)", lambda made: _pair(made, "Update")),
+    "client_sum": Answer("(Sum, Private)", lambda made: _pair(made, "Sum")),
     "client_answer": Answer(
-        "a Tensor [n]", _TENSOR, "one number per record",
+        "a Tensor [n]", _TENSOR,
         lambda made, given: _not_of(made, given[4].shape, "a number per record"),
     ),
-    "client_log": Answer("Rows by name", _rows_by_name, '{"item": rows}, or {} for nothing'),
-    "client_turn": Answer(*_PRIVATE, "private, or private.with_(name=values)"),
-    "client_scores": Answer("a Tensor [C, I]", _TENSOR, "a row per client and a column per item"),
-    "forget": Answer("Federation", is_a("Federation"), "the federation after the request"),
+    "client_log": Answer("Rows by name", _rows_by_name),
+    "client_turn": Answer(*_PRIVATE),
+    "client_scores": Answer("a Tensor [C, I]", _TENSOR),
+    "forget": Answer("Federation", is_a("Federation")),
 }  # fmt: skip
 """By function, as the table of docs/methods.md lists them."""
 
@@ -278,8 +246,7 @@ def _held(name: str, function: Callable[..., Any], answer: Answer) -> Callable[.
         else:
             wrong = answer.wrong(made, bound.args) if answer.wrong else ""
         if wrong:
-            told = "" if wrong.endswith(".") else f". Change that function: return {answer.write}."
-            raise BoundaryError(f"{name} returned {wrong}{told}")
+            raise BoundaryError(f"{name} returned {wrong}. Change that function.")
         return made
 
     asked.held_to = answer  # type: ignore[attr-defined]

@@ -55,8 +55,7 @@ def reading(path: Path | str) -> Iterator[None]:
         raise
     except FOREIGN as error:
         raise DataError(
-            f"{path} holds what this version does not write ({type(error).__name__}: {error}). "
-            f"Use an older copy, or rerun."
+            f"{path} holds what this version does not write ({type(error).__name__}: {error})."
         ) from None
 
 
@@ -124,7 +123,6 @@ def ids_as_bytes(ids: Collection[Id]) -> Tensor:
 
 
 def ids_from_bytes(text: Tensor) -> list[Id]:
-    """Read what `ids_as_bytes` wrote."""
     must(text.dtype == torch.uint8 and text.dim() == 1, "ids are bytes")
     made = json.loads(text.numpy().tobytes())
     must(isinstance(made, list) and all(type(each) in (str, int) for each in made), "no ids")

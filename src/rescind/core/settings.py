@@ -18,7 +18,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any, Literal, Protocol, Union, cast, get_args, get_origin, get_type_hints
 
-from rescind.errors import ConfigError, did_you_mean, suggest
+from rescind.errors import ConfigError, suggest
 
 NONE = "none"
 """None in a table, because TOML has no null."""
@@ -162,11 +162,7 @@ def refuse_unknown(cls: type, given: Iterable[str]) -> None:
     known = [field.name for field in fields(cls) if field.init]
     for name in given:
         if name not in known:
-            has = f"Its settings are {', '.join(known)}." if known else "It has no settings."
-            meant = did_you_mean(name, known)
-            raise ConfigError(
-                f"{cls.__name__} has no setting '{name}'{f'; {meant}' if meant else '. '}{has}"
-            )
+            raise ConfigError(f"{cls.__name__} has no setting '{name}'; {suggest(name, known)}")
 
 
 def plain(value: Any) -> Any:
@@ -197,12 +193,16 @@ def from_table(
     for key, raw in given.items():
         if key not in known:
             raise ConfigError(f"{cls.__name__} has no field '{key}'; {suggest(key, known)}")
-        if key in nested:
-            values[key] = _nested(cls, key, raw, nested, look)
-        else:
-            values[key] = checked(raw, hints[key], f"{cls.__name__}.{key}")
+        values[key] = (
+            _nested(cls, key, raw, nested, look)
+            if key in nested
+            else checked(raw, hints[key], f"{cls.__name__}.{key}")
+        )
     preset = table.get("preset")
-    build = cls if preset is None else _preset(cls, str(preset))
+    presets = getattr(cls, "presets", ())
+    if preset is not None and preset not in presets:
+        raise ConfigError(f"{cls.__name__} has no preset '{preset}'; {suggest(preset, presets)}")
+    build = cls if preset is None else getattr(cls, preset)
     needed = [n for n, f in known.items() if f.default is MISSING and f.default_factory is MISSING]
     missing = [n for n in needed if n not in values and preset is None]
     if missing:
@@ -223,13 +223,6 @@ def _nested(cls: type, key: str, raw: Any, nested: Mapping[str, Kind], look: Fin
         names = ", ".join(classes(package, marker))
         raise ConfigError(f"{cls.__name__}.{key} must name one of {names}; got {raw!r}.")
     return from_table(look(package, marker, str(table["name"])), table, nested, look)
-
-
-def _preset(cls: type, name: str) -> Any:
-    presets = getattr(cls, "presets", ())
-    if name not in presets:
-        raise ConfigError(f"{cls.__name__} has no preset '{name}'; {suggest(name, presets)}")
-    return getattr(cls, name)
 
 
 def checked(value: Any, hint: Any, where: str) -> Any:

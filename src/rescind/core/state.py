@@ -45,7 +45,6 @@ class Memory:
         return Memory(others + tuple(mine if last is None else mine[max(len(mine) - last, 0) :]))
 
     def named(self, name: str) -> tuple[Snapshot, ...]:
-        """Return the snapshots with this name, oldest first."""
         return tuple(s for s in self.snapshots if s.name == name)
 
     @property
@@ -113,7 +112,6 @@ class Log:
         return tuple(dict.fromkeys(r for r, _, _ in self.entries))
 
     def without(self, ids: Tensor) -> Log:
-        """Return the log without these clients."""
         left = ((r, name, rows[~torch.isin(rows.owner, ids)]) for r, name, rows in self.entries)
         return Log(tuple(left))
 

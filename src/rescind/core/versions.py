@@ -87,7 +87,6 @@ class Version:
         return more_pieces(self._pieces, len(self))
 
     def rows_of_piece(self, number: int) -> Tensor:
-        """Return a copy of the rows of one piece."""
         device = self._path()[0].device
         first = number * PIECE
         return self.read(torch.arange(first, min(first + PIECE, len(self)), device=device))

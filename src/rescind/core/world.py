@@ -108,10 +108,7 @@ class World:
                 return replace(world, members=members, shared=left, hosted=hosted)
             case Join(client):
                 if any(number == client for number, _ in self.hosted):
-                    raise ConsentError(
-                        f"number {client} is a client hosted by the server, so it cannot "
-                        f"join as a device. Use a free number."
-                    )
+                    raise ConsentError(f"the server hosts client {client}. Use a free number.")
                 members = with_member(self.members, client, True)
                 sizes = replace(self.sizes, clients=len(members))
                 return replace(world, members=members, sizes=sizes)
@@ -119,8 +116,8 @@ class World:
                 taken = [number for number, _ in self.hosted if number < event.clients]
                 if taken:
                     raise ConsentError(
-                        f"the block has {event.clients} clients, but number {taken[0]} is a client "
-                        f"hosted by the server. Withdraw it first, or host it at a higher number."
+                        f"the block has {event.clients} clients, but the server hosts client "
+                        f"{taken[0]}. Withdraw it first."
                     )
                 hosted = tuple((n, replace(data, items=event.items)) for n, data in self.hosted)
                 members = torch.ones(event.clients, dtype=torch.bool, device=device)
@@ -135,19 +132,15 @@ class World:
                 return world
 
     def _check_hostable(self, client: int, data: Holdings) -> None:
-        if any(number == client for number, _ in self.hosted):
-            raise ConsentError(f"client {client} is hosted already. Withdraw it first.")
-        if 0 <= client < len(self.members) and bool(self.members[client]):
-            raise ConsentError(f"client {client} is a member with a device. Use a free number.")
+        member = 0 <= client < len(self.members) and bool(self.members[client])
+        if member or any(number == client for number, _ in self.hosted):
+            raise ConsentError(f"client {client} is a member, or hosted already.")
         if client >= data.clients or not bool(data.available[client]):
-            raise ConsentError(
-                f"the hosted data has no training data for client {client} "
-                f"(it has {data.clients} clients)."
-            )
+            raise ConsentError(f"the hosted data has no training data for client {client}.")
         if data.task != self.task or data.items > self.sizes.items:
             raise ConsentError(
-                f"the hosted data is for task {data.task} with {data.items} items, but this "
-                f"federation is for task {self.task} with {self.sizes.items} items."
+                f"the hosted data is for task {data.task} with {data.items} items; this federation "
+                f"is for task {self.task} with {self.sizes.items} items."
             )
 
     def concerns_hosted_only(self, event: Event) -> bool:

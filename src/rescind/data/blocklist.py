@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,19 +65,20 @@ class Blocklist:
     graph: frozenset[str] = frozenset()
     """Nodes, labels and edges of a graph, by the numbers of nodes: clients are parts that a run
     may draw anew."""
-    by: str = ""
-    """What names people and items, where it is not the original id itself (`flower.silo`)."""
     _key: bytes = field(default=b"", repr=False, compare=False)
 
     @classmethod
-    def of_dataset(cls, name: str) -> Blocklist:
-        """Read the list of a dataset, or of a run (`of_run`); empty if there is none."""
-        lists = departed(name)
+    def of_dataset(cls, name: str, home: Path | None = None) -> Blocklist:
+        """Read the list of a dataset, or of a run (`of_run`); empty if there is none.
+
+        home: another one than this user's, as each silo has one
+        """
+        lists: dict[str, Any] = {**departed(name, home)}
         return cls(**lists, _key=keys.erasure_key()) if lists else cls()
 
-    def add_to(self, name: str) -> None:
+    def add_to(self, name: str, home: Path | None = None) -> None:
         """Add the rows of this list to the list of a dataset."""
-        with Ledger.open() as ledger:
+        with Ledger.open(home) as ledger:
             ledger.depart(name, {n: getattr(self, n) for n in LISTS})
 
     @property
@@ -86,7 +88,7 @@ class Blocklist:
 
     def __or__(self, other: Blocklist) -> Blocklist:
         both = {n: getattr(self, n) | getattr(other, n) for n in LISTS}
-        return Blocklist(**both, by=self.by or other.by, _key=self._key or other._key)
+        return Blocklist(**both, _key=self._key or other._key)
 
     def __bool__(self) -> bool:
         return bool(self.erased or self.unshared or self.withdrawn or self.graph)

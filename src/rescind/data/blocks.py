@@ -47,8 +47,8 @@ def k_core(dataset: Dataset, k: int, users: bool = True, items: bool = True) -> 
             break
     if before == 0:
         raise DataError(
-            f"nothing is left of '{dataset.name}' ({len(dataset)} rows) when users and items need "
-            f"{k} rows each. Use a smaller k."
+            f"nothing is left of '{dataset.name}' where users and items need {k} rows. Use a "
+            f"smaller k."
         )
     return dataset.select(keep).compact()
 
@@ -102,13 +102,11 @@ def chronological(dataset: Dataset, base: float = 0.6, parts: int = 3) -> Labels
     """
     if not 0 < base <= 1 or not 0 <= parts < 127 or (parts == 0 and base < 1):
         raise ConfigError(
-            f"base is {base} and parts is {parts}; base must lie in (0, 1] and parts in 1..126, "
-            "for example base=0.6 and parts=3."
+            f"base is {base} and parts {parts}; base must lie in (0, 1] and parts in 1..126."
         )
     if not dataset.has_time:
         raise DataError(
-            f"dataset '{dataset.name}' has no times, so it cannot be cut into chronological "
-            "blocks. Use a dataset with times, or give the blocks yourself."
+            f"dataset '{dataset.name}' has no times to cut it into blocks by. Use one with times."
         )
     rows = len(dataset)
     first, later = int(base * rows), int((1 - base) * rows / max(parts, 1))

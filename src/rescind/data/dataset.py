@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -168,15 +169,69 @@ class Dataset:
 
     def to_frame(self, kind: Literal["pandas", "polars", "arrow"] = "pandas") -> Any:
         """Return the rows as a frame with original ids; `rs.from_frame` reads it back."""
-        from rescind.data.frame_out import to_frame
+        import pyarrow as pa
 
-        return to_frame(self, kind)
+        columns: dict[str, Any] = {"user": self.users[self.user], "item": self.items[self.item]}
+        columns |= {"rating": self.rating, "time": self.time if self.has_time else None}
+        columns |= {"split": self.split, "block": self.block}
+        for name, texts in (("title", self.titles), ("genres", self.genres)):
+            columns[name] = None if texts is None else texts[self.item]
+        there = {n: column for n, column in columns.items() if column is not None}
+        plain = {n: c.tolist() if c.dtype.kind == "U" else c for n, c in there.items()}
+        table = pa.table({n: pa.array(column) for n, column in plain.items()})
+        if kind not in ("pandas", "polars", "arrow"):
+            raise DataError(f"kind is '{kind}'; allowed are pandas, polars and arrow.")
+        if kind == "arrow":
+            return table
+        try:
+            library = import_module(kind)
+        except ImportError as error:
+            raise DataError(f"{kind} is not installed. Add it, or use 'arrow'.") from error
+        return table.to_pandas() if kind == "pandas" else library.from_arrow(table)
 
     def labels(self) -> names.Labels:
         """Return the original ids, titles and genres."""
         from rescind.core.labels import Labels
 
         return Labels.of(self)
+
+
+def joined(old: Dataset, new: Dataset) -> Dataset:
+    """Return the rows of both, sorted by user, time and item; new ids come after the old ones."""
+    users, user = _numbered(old.users, new.users)
+    items, item = _numbered(old.items, new.items)
+    columns: dict[str, Any] = {
+        "user": np.concatenate([old.user, user[new.user]]),
+        "item": np.concatenate([old.item, item[new.item]]),
+        "time": np.concatenate([old.time, new.time]),
+    }
+    for name in ("rating", "split"):
+        both = (getattr(old, name), getattr(new, name))
+        columns[name] = None if both[0] is None else np.concatenate(both)
+    order = np.lexsort([columns["item"], columns["time"], columns["user"]])
+    columns = {n: None if c is None else c[order] for n, c in columns.items()}
+    about: dict[str, Any] = {
+        n: _texts(getattr(old, n), getattr(new, n), item, len(items)) for n in ("titles", "genres")
+    }
+    return replace(old, users=users, items=items, **columns, **about)
+
+
+def _numbered(old: Strings, new: Strings) -> tuple[Strings, Ints]:
+    """Return all ids, and the place of each new one among them."""
+    places = {one: n for n, one in enumerate(old.tolist())}
+    numbers = [places.setdefault(one, len(places)) for one in new.tolist()]
+    return np.asarray(list(places)), np.asarray(numbers, dtype=np.int64)
+
+
+def _texts(old: Strings | None, new: Strings | None, item: Ints, size: int) -> Strings | None:
+    """Return a text for each item: the old one, unless it is empty."""
+    if old is None and new is None:
+        return None
+    out = [*([] if old is None else old.tolist())]
+    out += [""] * (size - len(out))
+    for place, text in zip(item.tolist(), [] if new is None else new.tolist(), strict=False):
+        out[place] = out[place] or text
+    return np.asarray(out)
 
 
 @dataclass(frozen=True, eq=False)

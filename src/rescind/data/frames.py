@@ -18,8 +18,8 @@ from rescind.data.dataset import Dataset
 from rescind.data.import_columns import plain_arrow
 from rescind.data.import_reading import Tell
 from rescind.data.import_tables import BATCH, MOST_ROWS, Batch, Table, cells_of, check_header
-from rescind.data.importing import check_name, dataset_of, store
-from rescind.errors import ConfigError, DataError
+from rescind.data.importing import Reading, check_name, dataset_of, store
+from rescind.errors import DataError
 
 log = logging.getLogger(__name__)
 _INDEX = re.compile(r"__index_level_\d+__")
@@ -39,7 +39,6 @@ def from_frame(
     keep: bool = False,
     replace: bool = False,
     tell: Tell = log.warning,
-    **others: Any,
 ) -> Dataset:
     """Make a dataset from a pandas, polars or Arrow frame, columns, or a scipy sparse matrix.
 
@@ -47,27 +46,14 @@ def from_frame(
     that is not 0 is an interaction, and values other than 1 are ratings.
 
     keep: also store it under its name, so that recipes and `load` find it
-    others: none; who names a column so, such as `user="listener"`, is told to write `columns`
     """
-    _check_no_others(others)
     if keep:
         check_name(name, replace)
     arrow = _arrow(frame)
-    given = dataset_of(
-        lambda: _table(arrow), name, dict(columns or {}), True, time_unit, text_ids, ignore,
-        drop_bad_rows, tell,
-    )  # fmt: skip
-    dataset = replace_fields(given, terms=terms, source="" if not keep else given.source)
+    how = Reading(columns or {}, True, time_unit, text_ids, ignore, drop_bad_rows, tell)
+    made = dataset_of(lambda: _table(arrow), name, how)
+    dataset = replace_fields(made, terms=terms, source="" if not keep else made.source)
     return store(name, dataset, "a frame", tell=tell) if keep else dataset
-
-
-def _check_no_others(given: Mapping[str, Any]) -> None:
-    if given:
-        name, value = next(iter(given.items()))
-        raise ConfigError(
-            f"from_frame has no setting '{name}'. To name a column of the frame: "
-            f"columns={{{name!r}: {value!r}}}, with the roles user, item, rating and time."
-        )
 
 
 def _arrow(frame: Any) -> Any:

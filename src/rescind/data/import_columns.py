@@ -26,8 +26,6 @@ from rescind.data.import_cells import (
     is_format,
     read_splits,
 )
-from rescind.data.import_order import has_loops
-from rescind.data.import_texts import Texts
 
 _BLOCK = 2**22
 _WINDOW = 2**16  # a line break in each: no line is longer than the csv module reads
@@ -114,29 +112,9 @@ def plain_parquet(path: Path, names: Sequence[str], most: int, wanted: Wanted) -
         # Repeated text stays a dictionary, so that its length is known before it is repeated.
         text = [n for n in read if pa.types.is_string(schema.field(n).type)]
         file = parquet.ParquetFile(path, read_dictionary=text)
-        if text and has_loops(file.metadata.num_rows) and _is_short(file, text):
-            file = parquet.ParquetFile(path)  # which Arrow reads in half of the time
         return _columns(file.iter_batches(_ROWS, columns=read), read, most, wanted)
     except (_Unusual, BadCell, pa.ArrowException, OSError, UnicodeDecodeError):
         return None
-
-
-def _is_short(file: Any, names: Sequence[str]) -> bool:
-    """Return whether columns repeat short texts only: those in the dictionaries of row groups.
-
-    A text that is not in one stands in the file as often as in the column.
-    """
-    import pyarrow.compute as pc
-
-    from rescind.data.import_kernels import LONGEST
-
-    for group in range(file.num_row_groups):  # a dictionary is read whole with the first row
-        for batch in file.iter_batches(1, row_groups=[group], columns=names):
-            lengths = [pc.max(pc.binary_length(column.dictionary)) for column in batch.columns]
-            if any((one.as_py() or 0) > LONGEST for one in lengths):
-                return False
-            break
-    return True
 
 
 def plain_arrow(table: Any, names: Sequence[str], most: int, wanted: Wanted) -> Columns | None:
@@ -204,7 +182,7 @@ def _columns(batches: Any, names: list[str], most: int, wanted: Wanted) -> Colum
     if len(set(names)) < len(wanted.positions):  # one column has two roles
         raise _Unusual
     parts: dict[str, list[Any]] = {role: [] for role in wanted.positions}
-    texts = {role: Texts() for role in parts.keys() - {"rating", "time"}}
+    ids: dict[str, list[str]] = {}
     done = since = 0
     for batch in batches:
         batch.validate(full=True)  # compiled code trusts the numbers of a dictionary
@@ -216,18 +194,17 @@ def _columns(batches: Any, names: list[str], most: int, wanted: Wanted) -> Colum
         since += batch.num_rows
         if since >= _TOGETHER:
             since = 0
-            for role, known in texts.items():
-                _encode(parts[role], known if has_loops(done) else None)
+            for role in parts.keys() - {"rating", "time"}:
+                _encode(parts[role])
     if not done:
         raise _Unusual
-    ids: dict[str, list[str]] = {}
     rows: dict[str, NDArray[Any]] = {}
     for role in wanted.positions:
         held = parts.pop(role)  # so that no column is held twice
         if role in ("rating", "time"):
             rows[role] = np.concatenate(held)
         else:
-            _encode(held, texts[role] if has_loops(done) else None)
+            _encode(held)
             rows[role], ids[role] = _numbered(held)
     pa.default_memory_pool().release_unused()  # it keeps what was freed, and sorting needs memory
     for role in ("user", "item"):
@@ -252,23 +229,17 @@ def _checked(role: str, column: Any, unit: str) -> Any:
     return _narrow(column) if role != "split" and pa.types.is_integer(column.type) else column
 
 
-def _encode(parts: list[Any], known: Texts | None) -> None:
-    """Replace the last parts that are texts by numbers of one dictionary.
-
-    known: texts that were numbered before, if compiled loops are worth it
-    """
+def _encode(parts: list[Any]) -> None:
+    """Replace the last parts that are texts by numbers of one dictionary."""
     import pyarrow as pa
 
     texts: list[Any] = []
     while parts and pa.types.is_string(parts[-1].type):
         texts.insert(0, parts.pop())
     if texts:
-        column = known.dictionary(texts) if known else None
-        if column is None:
-            chunks = pa.chunked_array(texts).dictionary_encode().chunks  # with one dictionary
-            codes = pa.concat_arrays([chunk.indices for chunk in chunks])
-            column = pa.DictionaryArray.from_arrays(codes, chunks[0].dictionary)
-        parts.append(column)
+        chunks = pa.chunked_array(texts).dictionary_encode().chunks  # with one dictionary
+        codes = pa.concat_arrays([chunk.indices for chunk in chunks])
+        parts.append(pa.DictionaryArray.from_arrays(codes, chunks[0].dictionary))
 
 
 def _narrow(column: Any) -> Any:
@@ -300,11 +271,11 @@ def _times(column: Any, unit: str) -> NDArray[np.int64]:
         values, scale = column.cast(pa.int64()).to_numpy(), PER_SECOND[column.type.unit]
         if scale == PER_SECOND["ns"] and (values % 1000).any():
             raise _Unusual  # finer than a datetime
-        return check_times(values // scale, unit)
+        return check_times(values // scale)
     if not pa.types.is_signed_integer(column.type):
         raise _Unusual
     values = column.to_numpy().astype(np.int64, copy=False)
-    return check_times(values if unit == "s" else values // PER_SECOND[unit], unit)
+    return check_times(values if unit == "s" else values // PER_SECOND[unit])
 
 
 def _numbered(parts: list[Any]) -> tuple[NDArray[np.int32], list[str]]:
@@ -346,16 +317,9 @@ def _numbered(parts: list[Any]) -> tuple[NDArray[np.int32], list[str]]:
 def _by_appearance(codes: NDArray[Any], size: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """Renumber codes below `size` by first appearance; return them, and the code of each number.
 
-    codes: [n]; they may be overwritten
+    codes: [n]
     """
     rows = len(codes)
-    if has_loops(rows):
-        from rescind.data.import_kernels import number
-
-        codes = codes.astype(np.int32, copy=False)
-        order = np.empty(size, dtype=np.int64)
-        known = number(codes, np.full(size, -1, dtype=np.int32), order)
-        return codes, order[:known]
     if _appear(codes) and codes.max() == size - 1:
         return codes.astype(np.int32, copy=False), np.arange(size)
     first = np.full(size, rows, dtype=np.int32)

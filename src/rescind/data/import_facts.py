@@ -7,159 +7,65 @@ import shlex
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
 from rescind.data.arrays import Strings
 from rescind.data.dataset import Dataset
-from rescind.data.import_reading import COLUMN_NAMES, Tell, ignoring
+from rescind.data.import_reading import COLUMN_NAMES, Tell
 from rescind.data.import_tables import Table
-from rescind.data.import_words import column, setting
-from rescind.errors import ConfigError, DataError, suggest
+from rescind.errors import DataError
 
 FACTS = {
     "title": ("title", "item_title", "item_name", "movie_title", "product_title", "name"),
     "genres": ("genres", "genre", "class", "category", "categories", "brand", "tags"),
 }
 """Names of columns about items, in lower case. Several columns of words are joined."""
-_ROLES = {
-    "time": "times", "rating": "ratings", "split": "split", "title": "titles",
-    "genres": "words about items",
-}  # fmt: skip
-_LIKE_TITLES = ("name", "title")
-_LIKE_TIMES = ("time", "date", "stamp", "when", "heard", "seen", "_at", "day")
 _LONGEST_TEXT = 1_000
 _COMMANDS = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]+")
 """What a terminal obeys, what ends a line, and what makes text run the other way."""
 
 Facts = dict[str, tuple[str, str]]
 """Title and words of an item, by its original id."""
+Named = Mapping[str, Sequence[str]]
+"""By fact, the columns that were named for it; without a name, the usual ones count."""
 
 
-ELSEWHERE = ","
-"""Names no column, and is not empty: then the usual names would count."""
+def named_facts(columns: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the columns that are named for facts: several are separated by commas."""
+    named = {role: columns.get(role, "").split(",") for role in FACTS}
+    stripped = {role: [n.strip() for n in names if n.strip()] for role, names in named.items()}
+    return {role: names for role, names in stripped.items() if names}
 
 
-class Asked(NamedTuple):
-    """What was asked for of one table."""
-
-    columns: Mapping[str, str]
-    """By role. Of titles and words: `ELSEWHERE` if all that was named is in another table."""
-    ignore: Collection[str]
-    """Columns to leave out; the table has all of them."""
-    known: Collection[str] = ()
-    """Columns, of any table, that need not be told if nothing is read from them."""
-
-
-def divided(
-    rows: Table, items: Table, columns: Mapping[str, str], ignore: Collection[str]
-) -> tuple[Asked, Asked]:
-    """Divide what was asked for between a table of rows and one about its items.
-
-    A column of titles or words is read from the table about items if it is there. One to ignore is
-    left out of the table of rows if it is there, so that it may differ from one about items.
-    """
-    of_rows, of_items = dict(columns), dict[str, str]()
-    if (name := columns.get("item")) in items.header:
-        of_items["item"] = str(name)
-        if name not in rows.header:
-            del of_rows["item"]
-    for role in FACTS:
-        if names := names_in(columns.get(role, "")):
-            for name in names:
-                if name not in rows.header and name not in items.header:
-                    raise DataError(
-                        f"there is no column '{name}' for the {role} of items. The columns of "
-                        f"{rows.file} are {', '.join(rows.header)}; those of {items.file} are "
-                        f"{', '.join(items.header)}."
-                    )
-            there = [name for name in names if name in items.header]
-            here = [name for name in names if name not in there]
-            of_items[role] = ",".join(there) or ELSEWHERE
-            of_rows[role] = ",".join(here) or ELSEWHERE
-    for name in ignore:
-        if name not in (both := [*rows.header, *items.header]):
-            raise ConfigError(f"there is no column '{name}' to ignore; {suggest(name, both)}")
-    here = [name for name in ignore if name in rows.header]
-    there = [name for name in ignore if name not in rows.header]
-    return Asked(of_rows, here, ignore), Asked(of_items, there, ignore)
-
-
-def names_in(given: str) -> list[str]:
-    """Return the names of columns that are separated by commas."""
-    return [name.strip() for name in given.split(",") if name.strip()]
-
-
-def find_facts(
-    table: Table, given: Mapping[str, str], ignore: Collection[str] = ()
-) -> dict[str, list[int]]:
-    """Return the columns of titles and of words. given: names, several separated by commas"""
-    ignored, found = ignoring(table.header, ignore), dict[str, list[int]]()
+def find_facts(table: Table, named: Named, ignore: Collection[str] = ()) -> dict[str, list[int]]:
+    """Return the columns of titles and of words."""
+    places: dict[str, list[int]] = {}
     for role, common in FACTS.items():
-        names = names_in(given.get(role, ""))
-        for name in names:
-            if name not in table.header:
-                raise DataError(
-                    f"{table.file}: there is no column '{name}' for the {role} of items. The "
-                    f"columns are {', '.join(table.header)}."
-                )
-        places = [n for n, name in enumerate(table.header) if name in names]
-        if not given.get(role, "").strip():
-            places = [n for n, name in enumerate(table.header) if name.lower() in common]
-        if left := [n for n in places if n not in ignored]:
-            found[role] = left[:1] if role == "title" else left
-    return found
+        fit = [
+            at
+            for at, name in enumerate(table.header)
+            if name not in ignore
+            and (name in named[role] if role in named else name.lower() in common)
+        ]
+        if fit:
+            places[role] = fit[:1] if role == "title" else fit
+    return places
 
 
-def tell_unused(
-    table: Table,
-    used: Mapping[str, Collection[int]],
-    ignore: Collection[str],
-    tell: Tell,
-    about_items: bool = False,
-) -> None:
-    """Tell which columns nothing was read from, and the ways to use one.
-
-    used: the columns of each role; how to give a role that is there is not told
-    about_items: whether the table is one about items
-    """
-    read = {at for places in used.values() for at in places}
-    unused = {
-        at: name for at, name in enumerate(table.header) if at not in read and name not in ignore
-    }
-    if not unused:
-        return
-    shown = [name if name.strip() else f"number {at + 1} (no name)" for at, name in unused.items()]
-    where = f" of {table.file}" if about_items else ""
-    told = f"not used{where}: column{'s' * (len(shown) > 1)} {', '.join(shown)}."
-    if names := [name for name in unused.values() if name.strip()]:
-        title, when = (
-            next((name for name in names if any(word in name.lower() for word in like)), "COLUMN")
-            for like in (_LIKE_TITLES, _LIKE_TIMES)
+def tell_unused(table: Table, used: Iterable[int], ignore: Collection[str], tell: Tell) -> None:
+    """Tell which columns nothing was read from."""
+    read = {*used}
+    unused = [
+        name or f"number {at + 1}"
+        for at, name in enumerate(table.header)
+        if at not in read and name not in ignore
+    ]
+    if unused:
+        tell(
+            f"not used of {table.file}: {', '.join(unused)}. Name a column with --rating, --time, "
+            f"--title or --genres, or leave it out with --ignore"
         )
-        ways = {
-            "rating": f"ratings with {column('rating')}",
-            "time": f"times with {column('time', when)}",
-            "title": f"item names with {column('title', title)}",
-            "genres": f"words about items with {column('genres')}",
-        }
-        roles = FACTS if about_items else ways
-        free = ", ".join(ways[role] for role in roles if role not in used)
-        told += (f" A column is read as {free};" if free else "") + (
-            f" {setting('ignore', ['COLUMN'])} says that you know"
-        )
-    tell(told)
-
-
-def tell_left_out(
-    given: Mapping[str, str], used: Mapping[str, Collection[int]], tell: Tell
-) -> None:
-    """Tell which roles have no column because the one that was named for them is also ignored."""
-    for role, name in given.items():
-        if role not in used:
-            told = f"{_ROLES[role]}: none. {column(role, name)} names a column"
-            tell(f"{told} that {setting('ignore', [name])} leaves out")
 
 
 def facts_in(
@@ -179,25 +85,24 @@ def facts_in(
     texts: dict[int, dict[str, str]] = {at: {} for at in places}
     if not places:
         return {}
-    table, differ, every = opened(), dict[int, str](), dict[str, None]()
+    table, differ, every = opened(), set[int](), dict[str, None]()
     for lines, cells in table.batches(sorted({item, *places})):
-        kept = _kept(lines, dropped)
-        ids = [cells[item][row].strip() for row in kept]
+        rows = _not_dropped(lines, dropped)
+        ids = [cells[item][row].strip() for row in rows]
         every |= dict.fromkeys(ids)
         for at in places:
-            some = cells[at]
-            for one, row in zip(ids, kept, strict=True):
-                text = _plain(some[row])
+            for one, row in zip(ids, rows, strict=True):
+                text = _plain(cells[at][row])
                 if text and texts[at].setdefault(one, text) != text:
-                    differ[at] = table.header[at]
-    if tell is not None:
-        for at, name in differ.items():
-            texts[at] = {}
-            tell(f"column '{name}' differs between rows of one item: not read as a fact about it")
+                    differ.add(at)
+    for at in sorted(differ) if tell is not None else ():
+        texts[at] = {}
+        assert tell is not None
+        tell(f"'{table.header[at]}' differs between rows of one item: not read as a fact about it")
     return {one: tuple(_joined(one, texts, columns.get(r, ())) for r in FACTS) for one in every}  # type: ignore[misc]
 
 
-def _kept(lines: Sequence[int], dropped: Sequence[int]) -> Sequence[int]:
+def _not_dropped(lines: Sequence[int], dropped: Sequence[int]) -> Sequence[int]:
     """Return the places in a batch of the rows that were not dropped."""
     if not lines or not dropped:
         return range(len(lines))
@@ -206,8 +111,7 @@ def _kept(lines: Sequence[int], dropped: Sequence[int]) -> Sequence[int]:
 
 
 def _joined(item: str, texts: Mapping[int, Mapping[str, str]], places: Iterable[int]) -> str:
-    found = dict.fromkeys(texts[at].get(item, "") for at in places)
-    return "|".join(text for text in found if text)
+    return "|".join(filter(None, dict.fromkeys(texts[at].get(item, "") for at in places)))
 
 
 def about_items(dataset: Dataset, facts: Facts, more_words: bool = False) -> Dataset:
@@ -223,9 +127,7 @@ def about_items(dataset: Dataset, facts: Facts, more_words: bool = False) -> Dat
         both = zip(dataset.genres.tolist(), words, strict=True)
         words = ["|".join(filter(None, pair)) for pair in both]
     return replace(
-        dataset,
-        titles=_some(titles, dataset.titles),
-        genres=_some(words, dataset.genres),
+        dataset, titles=_some(titles, dataset.titles), genres=_some(words, dataset.genres)
     )
 
 
@@ -233,37 +135,42 @@ def _some(texts: list[str], old: Strings | None) -> Strings | None:
     return np.asarray(texts) if any(texts) else old
 
 
-def with_facts(dataset: Dataset, opened: Callable[[], Table], tell: Tell, asked: Asked) -> Dataset:
-    """Return a dataset with what another table says about its items."""
+def with_facts(
+    dataset: Dataset,
+    opened: Callable[[], Table],
+    columns: Mapping[str, str],
+    ignore: Collection[str],
+    tell: Tell,
+) -> Dataset:
+    """Return a dataset with what another table says about its items.
+
+    columns: names by role, in either table
+    """
     table = opened()
-    given = {role: name for role, name in asked.columns.items() if role in FACTS}
-    place = _item_column(table, asked.columns.get("item"))
-    columns = find_facts(table, given, asked.ignore)
-    if place is None or not columns:
+    named = {
+        role: [name for name in names if name in table.header]
+        for role, names in named_facts(columns).items()
+    }
+    item = columns.get("item")
+    place = table.header.index(item) if item in table.header else _item_column(table)
+    facts_at = find_facts(table, named, ignore)
+    if place is None or not facts_at:
         raise DataError(
-            f"{table.file}: a table about items needs a column of their ids "
-            f"({', '.join(COLUMN_NAMES['item'])}, id) and one of titles or words "
-            f"({', '.join([*FACTS['title'], *FACTS['genres']])}). The columns are "
-            f"{', '.join(table.header)}. Name others with {column('item')}, {column('title')} or "
-            f"{column('genres')}."
+            f"{table.file}: a table about items needs a column of their ids and one of titles or "
+            f"words; there are {', '.join(table.header)}. Name them with --item, --title, --genres."
         )
-    tell_left_out({role: name for role, name in given.items() if names_in(name)}, columns, tell)
-    used = {**dict.fromkeys(given, ()), **columns, "item": [place]}
-    tell_unused(table, used, asked.known, tell, about_items=True)
-    facts = facts_in(opened, place, columns, None)
+    used = {place, *(at for places in facts_at.values() for at in places)}
+    tell_unused(table, used, ignore, tell)
+    facts = facts_in(opened, place, facts_at, None)
     had = {*dataset.items.tolist()}
     if missing := len(had - facts.keys()):
         tell(f"{missing:,} of {len(dataset.items):,} items are not in {table.file}")
     if unused := len(facts.keys() - had - {""}):
-        some, are = (
-            ("item", "has no rows: it is") if unused == 1 else ("items", "have no rows: they are")
+        tell(
+            f"{unused:,} items of {table.file} without rows: not in this dataset (a service has "
+            f"them: rescind serve --import {dataset.name} --items {shlex.quote(table.file)})"
         )
-        told = f"{unused:,} {some} of {table.file} {are} not in this dataset"
-        if place == _item_column(table):  # a service finds it by its usual name alone
-            told += f" (a service: rescind serve --import {dataset.name} --items "
-            told += f"{shlex.quote(table.file)} has all of them)"
-        tell(told)
-    return about_items(dataset, facts, more_words="genres" in given)
+    return about_items(dataset, facts, more_words="genres" in named)
 
 
 def listed_items(table: Table) -> tuple[list[str], list[str]]:
@@ -286,8 +193,6 @@ def _plain(text: str) -> str:
     return (text if text.isprintable() else _COMMANDS.sub(" ", text)).strip()[:_LONGEST_TEXT]
 
 
-def _item_column(table: Table, named: str | None = None) -> int | None:
-    if named is not None:
-        return table.header.index(named)
+def _item_column(table: Table) -> int | None:
     names = (*COLUMN_NAMES["item"], "source_id", "id")
     return next((n for n, name in enumerate(table.header) if name.lower() in names), None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -14,17 +13,13 @@ from rescind.data.split import rank_in_owner
 
 _BITS = 63  # of a whole number that is not negative
 _GROUP = 2**19  # rows that are sorted together, or fewer: their columns fit into a cache
-_SMALL_GROUP = 2**16  # by compiled loops
-_KINDS = {"user": np.int64, "item": np.int64, "rating": np.float32, "time": np.int64}
-MANY = 2**22
-"""Rows from which on a compiled loop is worth compiling."""
 
 
 def sorted_rows(columns: dict[str, NDArray[Any]], in_order: bool = False) -> dict[str, Any]:
     """Sort the columns by user, time and item; rating and time are None if they are missing.
 
-    columns: what was read; it may be returned as it is, or emptied    in_order: the order of rows
-    is that of time
+    columns: what was read; it may be returned as it is    in_order: the order of rows is that of
+    time
     """
     if in_order:
         user = columns["user"]
@@ -33,68 +28,10 @@ def sorted_rows(columns: dict[str, NDArray[Any]], in_order: bool = False) -> dic
         places[order] = rank_in_owner(user[order]) + 1
         columns["time"] = places
     keys = [columns[role] for role in ("user", "time", "item") if role in columns]
-    in_place = _are_sorted(keys)
-    del keys  # so that the columns can be freed
-    ordered = columns if in_place else _sorted_by_loops(columns) or _sorted_in_groups(columns)
+    ordered = columns if _are_sorted(keys) else _sorted_in_groups(columns)
     out = {name: ordered.get(name) for name in ("user", "item", "rating")}
     out["timestamp"] = ordered.get("time")
     return out | ({"split": ordered["split"]} if "split" in ordered else {})
-
-
-def has_loops(rows: int) -> bool:
-    """Return whether compiled loops are worth it for so many rows, and can be had."""
-    return rows >= MANY and find_spec("numba") is not None
-
-
-def _sorted_by_loops(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]] | None:
-    """Sort by compiled loops, and empty `columns`; None if they cannot sort these.
-
-    Rows are copied into groups of users that fit into a cache, as two numbers each: what they are
-    sorted by, and the rest. User and item have the type of a dataset then, not of its file.
-    """
-    user = columns["user"]
-    if not has_loops(len(user)) or "split" in columns:
-        return None
-    from rescind.data.import_kernels import pack, part, spread
-
-    second = columns.get("time", columns["item"]).astype(np.int64, copy=False)
-    people, least = int(user.max()) + 1, int(second.min())
-    groups = (len(user) // _SMALL_GROUP).bit_length()
-    shift = max(0, people.bit_length() - groups)
-    sizes = np.bincount(user >> shift)
-    bits, places = (int(second.max()) - least).bit_length(), int(sizes.max()).bit_length()
-    if shift + bits + places > _BITS:
-        return None
-    rows, roles = len(user), list(columns)
-    rating = columns.get("rating", np.zeros(rows, dtype=np.float32)).view(np.int32)
-    records = np.empty((rows, 2), dtype=np.int64)
-    ends = np.cumsum(sizes) - sizes
-    part(user, second, columns["item"], rating, shift, bits, least, ends, records)
-    columns.clear()
-    del user, second, rating
-    out = {role: np.empty(rows, dtype=kind) for role, kind in _KINDS.items()}
-    keys = np.empty(int(sizes.max()), dtype=np.int64)
-    for group, (begin, end) in enumerate(zip([0, *ends.tolist()], ends.tolist(), strict=False)):
-        some, own = records[begin:end], keys[: end - begin]
-        pack(some, places, own)
-        own.sort()
-        to = [out[role][begin:end] for role in _KINDS]
-        to[2] = to[2].view(np.int32)
-        if not spread(own, places, some, bits, group << shift, least, *to):
-            _spread(own, places, some, bits, group << shift, least, *to)
-    return {role: out[role] for role in roles}
-
-
-def _spread(
-    keys: Ints, places: int, records: Ints, bits: int, base: int, least: int,
-    user: Ints, item: Ints, rating: NDArray[np.int32], time: Ints,
-) -> None:  # fmt: skip
-    """Write the columns of sorted records as `import_kernels.spread`, however many are equal."""
-    record, load = keys >> places, records[keys & ((1 << places) - 1), 1]
-    order = np.lexsort([load >> 32, record])
-    record, load = record[order], load[order]
-    user[:], time[:] = base + (record >> bits), least + (record & ((1 << bits) - 1))
-    item[:], rating[:] = load >> 32, (load & 0xFFFFFFFF).astype(np.uint32).view(np.int32)
 
 
 def _sorted_in_groups(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from array import array
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -23,10 +25,8 @@ from rescind.data.import_cells import (
 )
 from rescind.data.import_columns import Columns, Wanted
 from rescind.data.import_order import sorted_rows
-from rescind.data.import_problems import EMPTY, Problems, unreadable
-from rescind.data.import_tables import OtherWidth, Table
-from rescind.data.import_words import column, columns_of, setting
-from rescind.errors import ConfigError, DataError, suggest
+from rescind.data.import_tables import Table
+from rescind.errors import DataError
 
 log = logging.getLogger(__name__)
 
@@ -41,47 +41,36 @@ COLUMN_NAMES = {
     "split": ("split",),
 }
 """Column names recognised by default, in lower case."""
-
-
 _KINDS = {"user": "i", "item": "i", "rating": "f", "time": "q", "split": "b"}
 """Types of the columns while a file is read."""
-
-
 _MAY_BE_ABSENT = ("rating", "time", "split")
-NEEDED = ("user", "item")
-"""Columns that every table of interactions has."""
+_LONGEST = 40  # characters of a cell that are shown
 
 
 def find_columns(
-    table: Table, given: dict[str, str], header: bool, ignore: Collection[str] = ()
+    table: Table, given: Mapping[str, str], header: bool, ignore: Collection[str] = ()
 ) -> dict[str, int]:
     """Return the index of each known column."""
     if not header and not given:
         given = dict(zip(("user", "item", "rating", "time"), table.header, strict=False))
     positions: dict[str, int] = {}
-    ignored = ignoring(table.header, ignore)
-    for role in NEEDED:
-        if given.get(role) in ignore:
-            raise ConfigError(f"the column '{given[role]}' is the {role}: it cannot be ignored.")
-    given = {role: name for role, name in given.items() if name not in ignore}
     for role, common in COLUMN_NAMES.items():
-        if role in given:
-            wanted = [n for n, name in enumerate(table.header) if name == given[role]]
-        else:
-            wanted = [n for n, name in enumerate(table.header) if name.lower() in common]
-        wanted = [n for n in wanted if n not in ignored]
-        if len(wanted) > 1:
-            names = ", ".join(table.header[n] for n in wanted)
+        places = [
+            at
+            for at, name in enumerate(table.header)
+            if name not in ignore
+            and (name == given[role] if role in given else name.lower() in common)
+        ]
+        if len(places) > 1 or (not places and (role in given or role not in _MAY_BE_ABSENT)):
             raise DataError(
-                f"{table.file}, line 1, column {wanted[1] + 1}: more than one column could be the "
-                f"{role} ({names}). Choose one with {column(role)}."
+                f"{table.file}, line 1: {'more than one' if places else 'no'} column for the "
+                f"{role} among: {', '.join(table.header)}. Name it with --{role}; or give "
+                f"--separator, or --no-header."
             )
-        if wanted:
-            positions[role] = wanted[0]
-    missing = [r for r in COLUMN_NAMES if r not in positions and (r in given or r in NEEDED)]
-    if missing:
-        raise _no_columns(table, missing, given)
-    _check_different(table, positions)
+        if places:
+            positions[role] = places[0]
+    if len(set(positions.values())) < len(positions):
+        raise DataError(f"{table.file}: one column has two roles. Name each role's own column.")
     return positions
 
 
@@ -91,32 +80,47 @@ def other_separator(header: Sequence[str]) -> str:
     return next((one for one in (";", "\t", "|", ",") if one in only), "")
 
 
-def _no_columns(table: Table, missing: Sequence[str], given: Mapping[str, str]) -> DataError:
-    """Return the error that names all missing columns at once."""
-    asked = [f"'{given[r]}' for the {r}" if r in given else f"for the {r}" for r in missing]
-    data = f", or pass {setting('header', False)} if the first line is data"
-    other = other_separator(table.header)
-    split = f" If its cells are separated by {other!r}, pass {setting('separator', other)}."
-    choose = f"{'one' if len(missing) == 1 else 'them'} with "
-    choose += columns_of(dict.fromkeys(missing, "COLUMN"))
-    return DataError(
-        f"{table.file}, line 1, column 1: there is no column {', and none '.join(asked)}. The "
-        f"columns are {', '.join(table.header)}. Choose {choose}"
-        f"{data if table.unit == 'line' else ''}.{split if other else ''}"
-    )
+@dataclass
+class Problems:
+    """The invalid cells of a file: the first of each kind, and how many there are."""
 
+    table: Table
+    counts: Counter[tuple[int, str]] = field(default_factory=Counter)
+    """By column and reason."""
+    first: dict[tuple[int, str], str] = field(default_factory=dict)
+    rows: array[int] = field(default_factory=lambda: array("q"))
+    """The numbers of rows with at least one invalid cell, in order: eight bytes for each."""
 
-def _check_different(table: Table, positions: Mapping[str, int]) -> None:
-    """Raise an error if one column is read as two things."""
-    first: dict[int, str] = {}
-    for role, at in positions.items():
-        if at in first:
-            raise ConfigError(
-                f"{table.file}: the column '{table.header[at]}' is both the {first[at]} and the "
-                f"{role}. The columns are {', '.join(table.header)}. Choose another with "
-                f"{column(role)}."
-            )
-        first[at] = role
+    def note(
+        self, lines: Sequence[int], wrong: Mapping[tuple[int, int, str], tuple[str, str]]
+    ) -> set[int]:
+        """Add the invalid cells of a batch and return their rows.
+
+        wrong: by row, column and role: the cell, and why
+        """
+        for (row, at, role), (cell, why) in sorted(wrong.items()):
+            self.counts[at, why] += 1
+            shown = cell if len(cell) <= _LONGEST else cell[:_LONGEST] + "..."
+            place = f"{self.table.file}, {self.table.unit} {lines[row]}, column {at + 1}"
+            text = f"{place} ('{self.table.header[at]}'): {shown!r} is not a valid {role}: {why}"
+            self.first.setdefault((at, why), text)
+        rows = {row for row, _, _ in wrong}
+        self.rows.extend(lines[row] for row in sorted(rows))
+        return rows
+
+    def __str__(self) -> str:
+        return "\n  ".join(
+            self.first[kind] + (f" ({count:,} such cells)" if count > 1 else "")
+            for kind, count in self.counts.most_common()
+        )
+
+    def error(self, total: int) -> DataError:
+        """Return the error that says what to do. total: rows of the file"""
+        return DataError(
+            f"{self}.\n  Nothing was imported. Mend the file, import the other "
+            f"{total - len(self.rows):,} of {total:,} rows with --drop-bad-rows, or leave out a "
+            f"column with --ignore."
+        )
 
 
 def read_table(
@@ -136,29 +140,17 @@ def read_table(
     columns = table.plain(wanted)
     if columns is None:
         reader = _CellReader(table, wanted)
-        try:
-            columns = reader.read(drop)
-        except OtherWidth as error:
-            if not drop:
-                raise
-            asked = setting("drop_bad_rows", True)
-            raise OtherWidth(
-                f"{error} {asked} drops rows with an invalid cell, but none of another width."
-            ) from None
+        columns = reader.read(drop)
         if empty := reader.empty():
-            for role in empty:
-                name = table.header[wanted.positions[role]]
-                tell(f"column '{name}' is empty in all {reader.total:,} rows: taken as absent")
-            left = {r: at for r, at in wanted.positions.items() if r not in empty}
-            return read_table(opened, wanted._replace(positions=left), drop, tell)
+            names = ", ".join(f"'{table.header[wanted.positions[role]]}'" for role in empty)
+            tell(f"without any value, so taken as absent: {names}")
+            rest = {r: at for r, at in wanted.positions.items() if r not in empty}
+            return read_table(opened, wanted._replace(positions=rest), drop, tell)
         if reader.problems.rows:
             if not drop:
                 raise reader.problems.error(reader.total)
             dropped = reader.problems.rows
-            tell(
-                f"dropped {len(dropped):,} of {reader.total:,} rows with invalid cells:\n  "
-                + reader.problems.counted()
-            )
+            tell(f"dropped {len(dropped):,} of {reader.total:,} rows:\n  {reader.problems}")
     rows, users, items = columns
     ordered = sorted_rows(rows, table.in_order)
     return Canonical(ordered, {"source_id": np.asarray(items)}, np.asarray(users)), dropped
@@ -170,9 +162,8 @@ class _CellReader:
     def __init__(self, table: Table, wanted: Wanted) -> None:
         self.table, self.positions = table, wanted.positions
         self.total = 0
-        self.missing: dict[str, int] = {}
-        needed = frozenset(at for r, at in self.positions.items() if r not in _MAY_BE_ABSENT)
-        self.problems = Problems(table.file, table.unit, table.header, needed=needed)
+        self.missing: Counter[str] = Counter()
+        self.problems = Problems(table)
         self._ids: dict[str, dict[str, int]] = {"user": {}, "item": {}}
         self._checks: dict[str, Callable[[Sequence[str]], Any]] = {
             "user": partial(check_id, text_ids=wanted.text_ids),
@@ -192,15 +183,15 @@ class _CellReader:
         for lines, columns in self.table.batches(self.positions.values()):
             self.total += len(lines)
             cells = {r: [c.strip() for c in columns[at]] for r, at in self.positions.items()}
-            found = self._all(cells)
-            if found is None:
+            values = self._all(cells)
+            if values is None:
                 bad = self.problems.note(lines, self._wrong(cells, columns))
                 good = [row for row in range(len(lines)) if row not in bad]
-                found = self._all({r: [some[row] for row in good] for r, some in cells.items()})
-                assert found is not None, "every other cell was read"
+                values = self._all({r: [some[row] for row in good] for r, some in cells.items()})
+                assert values is not None, "every other cell was read"
             if drop or not self.problems.rows:
-                for role, values in found.items():
-                    out[role].frombytes(values.tobytes())
+                for role, column in values.items():
+                    out[role].frombytes(column.tobytes())
         rows: dict[str, NDArray[Any]] = {role: np.asarray(column) for role, column in out.items()}
         return Columns(rows, list(self._ids["user"]), list(self._ids["item"]))
 
@@ -221,23 +212,29 @@ class _CellReader:
         self, cells: Mapping[str, list[str]], columns: Sequence[Sequence[str]]
     ) -> dict[tuple[int, int, str], tuple[str, str]]:
         """Return the invalid cells of a batch by row, column and role, and why."""
-        found = {}
+        wrong = {}
         for role, some in cells.items():
             at = self.positions[role]
-            for row, why in unreadable(some, self._checks[role]).items():
+            for row, why in _unreadable(some, self._checks[role]).items():
                 empty = role in _MAY_BE_ABSENT and some[row].lower() in MISSING
-                self.missing[role] = self.missing.get(role, 0) + empty
-                found[row, at, role] = columns[at][row], EMPTY if empty else why
-        return found
+                self.missing[role] += empty
+                wrong[row, at, role] = columns[at][row], "the cell is empty" if empty else why
+        return wrong
 
     def empty(self) -> list[str]:
         """Return the roles whose column has no value at all."""
-        return [r for r in _MAY_BE_ABSENT if self.total and self.missing.get(r) == self.total]
+        return [r for r in _MAY_BE_ABSENT if self.total and self.missing[r] == self.total]
 
 
-def ignoring(header: Sequence[str], ignore: Collection[str]) -> set[int]:
-    """Return the places of columns to leave out; raise if there is no such column."""
-    for name in ignore:
-        if name not in header:
-            raise ConfigError(f"there is no column '{name}' to ignore; {suggest(name, header)}")
-    return {at for at, name in enumerate(header) if name in ignore}
+def _unreadable(cells: Sequence[str], read: Callable[[Sequence[str]], Any]) -> dict[int, str]:
+    """Return the rows whose cell cannot be read, and why. read: reads one cell in a list"""
+
+    @lru_cache(maxsize=2**16)  # most columns repeat their values
+    def why(cell: str) -> str:
+        try:
+            read([cell])
+        except BadCell as bad:
+            return str(bad.args[1])
+        return ""
+
+    return {row: reason for row, cell in enumerate(cells) if (reason := why(cell))}

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from rescind.data.import_columns import Columns, Wanted, plain_parquet, plain_text
-from rescind.data.import_words import setting
 from rescind.data.sources.text_columns import place_of
-from rescind.errors import ConfigError, DataError, suggest
+from rescind.errors import ConfigError, DataError
 
 _LONGEST_LINE = 2**20
 _LONGEST_CELL = 2**12
@@ -24,20 +23,13 @@ _FEW_ROWS, _ROWS_A_BYTE = 1_000_000, 20  # lists of real people need a byte a ro
 _LARGEST_COLUMN = 2**29  # unpacked bytes of a column in one row group
 _SMALL_COLUMN, _HIGHEST_RATIO = 2**24, 200  # as in archives: a bomb shrinks a thousand times
 BATCH = 16_384
-_COUNTED = 1_000_000  # rows that are read only to say how many are of another width
 FORMATS = {
     ".csv": "csv", ".tsv": "tsv", ".inter": "inter", ".item": "inter", ".txt": "sequence",
     ".parquet": "parquet",
 }  # fmt: skip
 
-_SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
-
 Batch = tuple[Sequence[int], list[Sequence[str]]]
 """The line number of each row, and the cells, column by column."""
-
-
-class OtherWidth(DataError):
-    """A row has more or fewer cells than the header: nobody knows which cell is which."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +53,8 @@ class Table:
 
 def check_there(path: Path) -> None:
     """Refuse a file that is not there."""
-    if path.is_dir():
-        raise DataError(f"{path} is a folder. Name one file in it, such as {path / 'ratings.csv'}.")
     if not path.is_file():
-        raise DataError(f"{path}: there is no such file. Check the path.")
+        raise DataError(f"{path}: there is no such file{' but a folder' * path.is_dir()}.")
 
 
 def open_table(
@@ -82,16 +72,13 @@ def open_table(
     max_rows: Default: 50 million, and for Parquet at most 20 rows a byte: a file may state more
     rows than it has bytes
     """
+    if max_rows is not None and max_rows < 1:
+        raise ConfigError(f"max_rows must be at least 1, got {max_rows}.")
     kind = FORMATS.get(path.suffix.lower())
-    if path.suffix.lower() in _SPREADSHEETS:
-        raise DataError(
-            f"{path} is a spreadsheet. Open it there and save it as CSV UTF-8 (Save as), one line "
-            f"of column names first; then import the .csv file."
-        )
     if kind is None:
         raise DataError(
-            f"{path}: the extension '{path.suffix}' is not supported; "
-            f"{suggest(path.suffix, FORMATS)} Rename or convert the file."
+            f"{path}: the extension '{path.suffix}' is not supported. Save the table as CSV UTF-8, "
+            f"or as one of {', '.join(FORMATS)}."
         )
     check_there(path)
     if path.stat().st_size == 0:
@@ -115,8 +102,7 @@ def open_table(
         if len(names) != 2:
             raise DataError(
                 f"{path}, line 1, column 1: {len(names)} cells. A .txt file has lines `user item`, "
-                f"in order; give the character between them, such as {setting('separator', '|')}, "
-                f"or rename a table to .csv or .tsv."
+                f"in order: give their --separator, or rename a table to .csv."
             )
         names = ["user", "item"]
     check_header(path, names)
@@ -140,8 +126,8 @@ def open_table(
 def _check_rows(path: Path, rows: int, most: int) -> None:
     if rows > most:
         raise DataError(
-            f"{path}: it has {rows:,} rows or more, and at most {most:,} are read from a file of "
-            f"{path.stat().st_size:,} bytes. If they are right, pass {setting('max_rows', rows)}."
+            f"{path}: it has {rows:,} rows or more; at most {most:,} are read from a file of its "
+            f"size. If they are right: --max-rows {rows}."
         )
 
 
@@ -172,8 +158,7 @@ def _decode(data: bytes, encoding: str, path: Path, done: int) -> str:
         text = data.decode(encoding)
     except UnicodeDecodeError as error:
         if bad < 0:
-            other = setting("encoding", "latin-1")
-            bad, why = error.start, f"a byte that is not {encoding}. Pass another, such as {other}"
+            bad, why = error.start, f"a byte that is not {encoding}. Give --encoding latin-1"
     except LookupError as error:
         raise ConfigError(f"the encoding '{encoding}' is not known; try utf-8.") from error
     if bad >= 0:
@@ -197,8 +182,8 @@ def _rows(reader: Any, limit: int, path: Path) -> list[list[str]]:
 
 def _too_many_columns(where: str, columns: int) -> None:
     raise DataError(
-        f"{where}: it has {columns:,} columns; at most {_MOST_COLUMNS:,} are read. Keep the "
-        f"columns of users, items, ratings and times, and check the separator."
+        f"{where}: it has {columns:,} columns; at most {_MOST_COLUMNS:,} are read. Check the "
+        f"separator."
     )
 
 
@@ -206,21 +191,13 @@ def check_header(path: Path | str, names: list[str]) -> None:
     """Refuse too many columns, too long names, and a name that occurs twice."""
     if len(names) > _MOST_COLUMNS:
         _too_many_columns(str(path), len(names))
-    first: dict[str, int] = {}
     for index, name in enumerate(names):
-        place = f"{path}, line 1, column {index + 1}"
-        if len(name) > _LONGEST_NAME:
+        if len(name) > _LONGEST_NAME or name in names[:index]:
             raise DataError(
-                f"{place}: the name of the column has {len(name):,} characters; at most "
-                f"{_LONGEST_NAME} are read. Rename it; in a text file, check the separator, or "
-                f"pass {setting('header', False)}."
+                f"{path}, line 1, column {index + 1}: the header has '{name[:_LONGEST_NAME]}' "
+                f"twice, or it is longer than {_LONGEST_NAME} characters. Rename it, or give "
+                f"--no-header."
             )
-        if name in first:
-            raise DataError(
-                f"{place}: the header has '{name}' twice (first in column {first[name] + 1}). "
-                f"Rename one of them."
-            )
-        first[name] = index
 
 
 def _batches(
@@ -233,40 +210,21 @@ def _batches(
     while rows:
         lines = _line_numbers(rows, before, reader.line_num)
         if set(map(len, rows)) != {width}:
-            kept = [(line, row) for line, row in zip(lines, rows, strict=True) if row]
-            if wrong := [(line, len(row)) for line, row in kept if len(row) != width]:
-                line, cells = wrong[0]
-                raise OtherWidth(
-                    f"{path}, line {line}, column {min(cells, width) + 1}: {cells} cells, {width} "
-                    f"are expected ({', '.join(names)})."
-                    f"{_how_many(len(wrong), reader, width, path)} Mend the file: a quote or a "
-                    f"separator is missing there, or there is one too many."
-                )
-            lines, rows = [line for line, _ in kept], [row for _, row in kept]
+            filled = [(line, row) for line, row in zip(lines, rows, strict=True) if row]
+            for line, row in filled:
+                if len(row) != width:
+                    raise DataError(
+                        f"{path}, line {line}, column {min(len(row), width) + 1}: {len(row)} "
+                        f"cells, {width} are expected ({', '.join(names)}). Mend the file there: "
+                        f"--drop-bad-rows drops no rows of another width."
+                    )
+            lines, rows = [line for line, _ in filled], [row for _, row in filled]
         if header and first in rows:
             line = lines[rows.index(first)]
             raise DataError(f"{path}, line {line}, column 1: a second header. Remove it.")
         if rows:
             yield lines, list(zip(*rows, strict=True))
         before, rows = reader.line_num, _rows(reader, BATCH, path)
-
-
-def _how_many(wrong: int, reader: Any, width: int, path: Path) -> str:
-    """Return a sentence that counts the rows of another width; empty if there is only one.
-
-    wrong: those found so far; `reader` goes on after them
-    """
-    left, more = _COUNTED, ""
-    try:
-        while rows := _rows(reader, BATCH, path):
-            if left <= 0:
-                more = " or more"
-                break
-            wrong += sum(len(row) not in (0, width) for row in rows)
-            left -= len(rows)
-    except DataError:  # such as a quote that is not closed; the row that was found is told first
-        more = " or more"
-    return f" {wrong:,} rows{more} are of another width." if wrong > 1 else ""
 
 
 def _line_numbers(rows: list[list[str]], before: int, last: int) -> Sequence[int]:
@@ -358,7 +316,7 @@ def cells_of(path: Path | str, name: str, column: Any, done: int) -> list[str]:
         longest = pc.max(pc.binary_length(held)).as_py() or 0
         if longest > _LONGEST_CELL:
             raise DataError(
-                f"{path}, rows {done + 1} to {done + len(column)}, column '{name}': a cell has "
-                f"{longest:,} bytes; at most {_LONGEST_CELL:,} are read. Nothing was imported."
+                f"{path}, row {done + 1} or later, column '{name}': a cell has {longest:,} bytes; "
+                f"at most {_LONGEST_CELL:,} are read."
             )
     return ["" if value is None else str(value) for value in column.to_pylist()]

@@ -9,9 +9,11 @@ import json
 import logging
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
 from functools import partial
 from hashlib import blake2b, file_digest
+from itertools import chain
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
@@ -23,25 +25,20 @@ from rescind.data import canonical
 from rescind.data.blocklist import Blocklist, erased_elsewhere
 from rescind.data.canonical import Canonical
 from rescind.data.catalogue import ENTRIES
-from rescind.data.dataset import Dataset
+from rescind.data.dataset import Dataset, joined
 from rescind.data.import_cells import check_unit
 from rescind.data.import_columns import Wanted
 from rescind.data.import_facts import (
     FACTS,
-    Asked,
     about_items,
-    divided,
     facts_in,
     find_facts,
-    names_in,
-    tell_left_out,
+    named_facts,
     tell_unused,
     with_facts,
 )
 from rescind.data.import_reading import COLUMN_NAMES, Tell, find_columns, read_table
 from rescind.data.import_tables import Table, check_there, open_table
-from rescind.data.import_words import column, setting
-from rescind.data.joining import joined
 from rescind.errors import ConfigError, DataError, suggest
 from rescind.home.ledger import Ledger
 from rescind.home.request import Copy
@@ -49,20 +46,27 @@ from rescind.privacy.keys import erasure_key
 
 log = logging.getLogger(__name__)
 
-DAY = 86_400
-"""Seconds."""
-TODAY_DIVIDED = (900_000, 2_200_000)
-"""Where Unix times in seconds, of 1998 to 2039, lie if they are divided by 1,000."""
+_EARLY = 2_200_000
+"""Below this lie Unix times of 1998 to 2039 that were divided by 1,000 too often."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the columns and cells of a table are read: settings of `import_file`."""
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    header: bool = True
+    time_unit: str = "s"
+    text_ids: bool = False
+    ignore: Collection[str] = ()
+    drop_bad_rows: bool = False
+    tell: Tell = log.warning
 
 
 def imported_folder() -> Path:
     """Return the folder of imported datasets."""
     return home() / "data"
-
-
-def _place(name: str) -> Path:
-    return imported_folder() / name
 
 
 def imported_names() -> list[str]:
@@ -79,13 +83,11 @@ def imported_names() -> list[str]:
 
 def check_imported(name: str) -> None:
     """Raise an error with the names of all imports if there is none of this one."""
-    if name in (known := imported_names()):
-        return
-    nothing = f"nothing is imported in {imported_folder()} (RESCIND_HOME says where)."
-    raise ConfigError(
-        f"'{name}' is not an imported dataset; {suggest(name, known) if known else nothing} Import "
-        f"records first: rescind data import FILE --name NAME."
-    )
+    if name not in (known := imported_names()):
+        raise ConfigError(
+            f"'{name}' is not an imported dataset in {imported_folder()}; {suggest(name, known)} "
+            f"Import records first: rescind data import FILE --name NAME."
+        )
 
 
 def import_file(
@@ -125,28 +127,19 @@ def import_file(
     for file in (path, *([] if items is None else [items])):
         check_there(Path(file))  # before the name: a free name would not help
     check_name(name, replace)
-    if max_rows is not None and max_rows < 1:
-        raise ConfigError(f"max_rows must be at least 1, got {max_rows}.")
     opened = partial(open_table, Path(path), separator, encoding, header, max_rows)
-    asked = Asked(dict(columns or {}), ignore)
-    if items is not None:
-        listed = partial(open_table, Path(items), encoding=encoding)
-        asked, of_items = divided(opened(), listed(), asked.columns, ignore)
-    dataset = dataset_of(
-        opened, name, dict(asked.columns), header, time_unit, text_ids, asked.ignore,
-        drop_bad_rows, tell,
-    )  # fmt: skip
-    if items is not None:
-        dataset = with_facts(dataset, listed, tell, of_items)
-    roles = {role: column for role, column in asked.columns.items() if role not in FACTS}
+    listed = None if items is None else partial(open_table, Path(items), encoding=encoding)
+    how = Reading(columns or {}, header, time_unit, text_ids, ignore, drop_bad_rows, tell)
+    dataset = dataset_of(opened, name, how, listed=listed)
+    there = opened().header
     read_as = {
-        "columns": roles,
+        "columns": {r: c for r, c in how.columns.items() if r not in FACTS and c in there},
         "separator": separator,
         "header": header,
         "encoding": encoding,
         "time_unit": time_unit,
         "text_ids": text_ids,
-        "ignore": sorted(asked.ignore),
+        "ignore": sorted(column for column in ignore if column in there),
     }
     named = replace_fields(dataset, terms=terms)
     mark = _mark(Path(path))  # appended, the same file adds nothing
@@ -157,91 +150,84 @@ def import_file(
 
 def _tell_erased_elsewhere(rows: Dataset, tell: Tell) -> None:
     """Tell if rows of a file that were taken in had been erased under another name."""
-    name = rows.name
     for other, count in erased_elsewhere(rows).items():
         tell(
-            f"{count:,} {'row' if count == 1 else 'rows'} of this file had been erased from "
-            f"'{other}', and '{name}' has them: what is erased stays away under its own name only. "
-            f"If these are the same people, erase them here, too: rescind data erase {name} "
-            f"--user USER."
+            f"{count:,} rows of this file had been erased from '{other}'. If these are the same "
+            f"people, erase them here, too: rescind data erase {rows.name} --user USER"
         )
 
 
 def _tell_taken_for_new(rows: Dataset, old: Dataset, tell: Tell) -> None:
     """Tell if users of a file count as new whose ids seem to have lost something on the way."""
     if doubtful := taken_for_new(rows.users.tolist(), {*old.users.tolist()}):
-        first, count = doubtful[0], len(doubtful)
-        who = "1 user of this file counts" if count == 1 else f"{count:,} users of this file count"
         tell(
-            f"{who} as new, and an id here differs in {WORN} alone. If that is the same person, "
-            f"rescind data erase {rows.name} --user {quote(first)}, and append the rows again with "
-            f"the id as it is here: rescind data show {rows.name} --user {quote(first)} names it"
-            + ("" if count == 1 else f" ('{first}' is the first of them)")
+            f"{len(doubtful):,} users count as new, such as '{doubtful[0]}', and an id here "
+            f"differs in {WORN} alone. If it is the same person: rescind data erase {rows.name} "
+            f"--user {quote(doubtful[0])}, then append the rows with the id as it is here"
         )
 
 
 def dataset_of(
-    opened: Callable[[], Table], name: str, columns: dict[str, str], header: bool, time_unit: str,
-    text_ids: bool, ignore: Collection[str], drop: bool, tell: Tell, least: int = 2,
-) -> Dataset:  # fmt: skip
-    """Read a table as a dataset, with what it says about items. least: rows it must have"""
-    check_unit(time_unit)
-    known = (*COLUMN_NAMES, *FACTS)
-    if unknown := sorted(set(columns) - set(known)):
-        raise ConfigError(f"columns has '{unknown[0]}'; allowed are {', '.join(known)}.")
-    table = opened()
-    facts = {role: columns.pop(role) for role in FACTS if role in columns}
-    positions = find_columns(table, columns, header, ignore)
-    stored, dropped = read_table(opened, Wanted(positions, text_ids, time_unit), drop, tell)
+    opened: Callable[[], Table],
+    name: str,
+    how: Reading,
+    least: int = 2,
+    listed: Callable[[], Table] | None = None,
+) -> Dataset:
+    """Read a table as a dataset, with what it says about items.
+
+    least: rows it must have; 0 for rows that are appended    listed: opens a table about items
+    """
+    check_unit(how.time_unit)
+    table, facts = opened(), named_facts(how.columns)
+    elsewhere = () if listed is None else tuple(listed().header)
+    roles = _roles(how, table.header, elsewhere)
+    positions = find_columns(table, roles, how.header, how.ignore)
+    wanted = Wanted(positions, how.text_ids, how.time_unit)
+    stored, dropped = read_table(opened, wanted, how.drop_bad_rows, how.tell)
     rows = len(stored.interactions["user"])
-    if not rows and not dropped and least == 1:
-        raise NoRows(f"{table.file} has a header and no rows.")
     if rows < least:
-        raise DataError(
-            f"{table.file}, {table.unit} {rows + 1}, column 1: the file has {rows} interactions; "
-            f"at least {least} are needed" + (", to train and to test." if least == 2 else ".")
-        )
-    if least > 1 and not table.in_order:
-        _doubt_times(stored, table.header[positions.get("time", 0)], tell)
-    if least > 1 and stored.column("split") is not None:
-        _tell_numbered_split(opened(), positions["split"], tell)
-    about = find_facts(table, facts, ignore)
-    named = {role: names for role, names in facts.items() if names_in(names)}
-    found = facts_in(opened, positions["item"], about, None if named else tell, dropped)
-    if least > 1:  # a first import; what is appended has the same columns
-        used = {role: [at] for role, at in positions.items()} | about
-        tell_left_out({**columns, **named}, used, tell)
-        if header:  # what is named and not here is in a table about items
-            tell_unused(table, {**dict.fromkeys(facts, ()), **used}, ignore, tell)
-    return about_items(_dataset(stored, name, ""), found)
+        raise DataError(f"{table.file}: it has {rows} interactions; at least {least} are needed.")
+    mine = {role: [n for n in names if n not in elsewhere] for role, names in facts.items()}
+    about = find_facts(table, mine, how.ignore)
+    texts = facts_in(opened, positions["item"], about, None if facts else how.tell, dropped)
+    if least:
+        _doubt_times(stored, table, positions, how.tell)
+        if how.header:
+            used = {*positions.values(), *chain.from_iterable(about.values())}
+            tell_unused(table, used, how.ignore, how.tell)
+    dataset = about_items(_dataset(stored, name, ""), texts)
+    if listed is not None:
+        dataset = with_facts(dataset, listed, how.columns, how.ignore, how.tell)
+    return dataset
 
 
-def _doubt_times(stored: Canonical, name: str, tell: Tell) -> None:
-    """Tell if all times lie in the first day of 1970, or where one division too many puts them."""
-    times = stored.column("timestamp")
-    if times is None:
-        return
-    if TODAY_DIVIDED[0] <= int(times.min()) <= int(times.max()) < TODAY_DIVIDED[1]:
+def _roles(how: Reading, header: Sequence[str], elsewhere: Sequence[str]) -> dict[str, str]:
+    """Return the columns of rows that are named; raise if a named one is nowhere.
+
+    elsewhere: the columns of a table about items
+    """
+    known = (*COLUMN_NAMES, *FACTS)
+    if unknown := sorted(set(how.columns) - set(known)):
+        raise ConfigError(f"columns has '{unknown[0]}'; allowed are {', '.join(known)}.")
+    there = [*header, *elsewhere]
+    for name in (*how.ignore, *chain.from_iterable(named_facts(how.columns).values())):
+        if name not in there:
+            raise ConfigError(f"there is no column '{name}'; the columns are {', '.join(there)}.")
+    return {
+        role: name
+        for role, name in how.columns.items()
+        if role not in FACTS and (role != "item" or name in header or name not in elsewhere)
+    }
+
+
+def _doubt_times(stored: Canonical, table: Table, at: Mapping[str, int], tell: Tell) -> None:
+    """Tell if times may be none, or of another unit."""
+    times = None if table.in_order else stored.column("timestamp")
+    if times is not None and 0 < int(times.max()) < _EARLY:
         tell(
-            f"column '{name}' was read as seconds, and all of them lie in January 1970: were times "
-            f"of today divided by 1,000 too often? Then many are equal now"
-        )
-    if 0 < int(times.max()) < DAY:
-        tell(
-            f"column '{name}' was read as times, but all of them lie in the first day of 1970: are "
-            f"they seconds since then? If they are no times, pass {setting('ignore', [name])}; for "
-            f"dates or Unix times, name another column with {column('time')}"
-        )
-
-
-def _tell_numbered_split(table: Table, at: int, tell: Tell) -> None:
-    """Tell how a split of numbers is read, as the first rows show: they may be folds."""
-    _, cells = next(table.batches([at]))
-    if any(cell.strip().isdigit() for cell in cells[at]):
-        name = table.header[at]
-        tell(
-            f"column '{name}' was read as the split: 0 is train, 1 is valid, 2 is test. If the "
-            f"numbers are folds, pass {setting('ignore', [name])}"
+            f"all times of '{table.header[at['time']]}' lie in January 1970: give --time-unit, "
+            f"another column with --time, or leave it out with --ignore"
         )
 
 
@@ -259,21 +245,14 @@ def append_file(name: str, path: str | Path, **settings: Any) -> Appended:
         if mark in about["appended"]:
             return Appended(old, 0)
         before = about["read_as"]
-        columns = {**before.get("columns", {}), **(settings.get("columns") or {})}
-        try:
-            new = _opened(path, name, {**before, **settings, "columns": columns})
-        except NoRows:  # a night in which nothing was bought
-            return Appended(old, 0, empty=True)
-        for what in ("rating", "split", "time"):
-            there = [
-                d.has_time if what == "time" else getattr(d, what) is not None for d in (old, new)
-            ]
-            if there[0] != there[1]:
-                raise DataError(
-                    f"{path} has {'a' if there[1] else 'no'} {what} for each row, and '{name}' has "
-                    f"{'one' if there[0] else 'none'}. Both must have it, or neither "
-                    f"({setting('ignore', ['COLUMN'])})."
-                )
+        new = _new_rows(path, name, {**before, **settings}, before.get("columns", {}))
+        if not len(new):  # a night in which nothing was bought
+            return Appended(old, 0)
+        if _parts(old) != _parts(new):
+            raise DataError(
+                f"{path} has other columns than '{name}': {', '.join(_parts(new))}; there "
+                f"{', '.join(_parts(old))}. Give the missing one, or --ignore COLUMN."
+            )
         admitted = Blocklist.of_dataset(name).left_of(new).compact()
         both = joined(old, admitted)
         stored = store(name, both, about["file"], (*about["appended"], mark), before)
@@ -285,24 +264,34 @@ def append_file(name: str, path: str | Path, **settings: Any) -> Appended:
     return Appended(stored, len(admitted), len(new) - len(admitted), repeated, deleted)
 
 
+def _new_rows(
+    path: Path, name: str, settings: Mapping[str, Any], columns: Mapping[str, str]
+) -> Dataset:
+    """Read the rows of a later file. columns: as they were named for the import"""
+    opening = {n: settings[n] for n in ("separator", "encoding", "header") if n in settings}
+    reading = {n: settings[n] for n in Reading.__dataclass_fields__ if n in settings}
+    reading["columns"] = {**columns, **(settings.get("columns") or {})}
+    return dataset_of(partial(open_table, path, **opening), name, Reading(**reading), least=0)
+
+
+def _parts(dataset: Dataset) -> list[str]:
+    """Return the names of the columns that a dataset may have."""
+    times = ["time"] if dataset.has_time else []
+    return [*times, *(n for n in ("rating", "split") if getattr(dataset, n) is not None)]
+
+
 class Appended(NamedTuple):
     """A dataset after rows were added."""
 
     dataset: Dataset
     rows: int
-    """Rows of the file that were added; 0 if it was added before."""
+    """Rows of the file that were added; 0 if it was added before, or has none."""
     withheld: int = 0
     """Rows of the file that stay out: erased before, or of users who left."""
     repeated: int = 0
     """Rows added whose (user, item) pair was there already: learning counts it once."""
     deleted: int = 0
     """Stored rows that requests to runs had left out: writing the table again deletes them."""
-    empty: bool = False
-    """Whether the file has a header and no rows."""
-
-
-class NoRows(DataError):
-    """A file has a header and no rows."""
 
 
 def _mark(path: Path) -> str:
@@ -313,25 +302,6 @@ def _mark(path: Path) -> str:
             return file_digest(file, keyed).hexdigest()
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}.") from None
-
-
-def _opened(path: Path, name: str, settings: dict[str, Any]) -> Dataset:
-    given = dict(settings)
-    columns, header = dict(given.pop("columns", None) or {}), given.pop("header", True)
-    encoding = given.pop("encoding", "utf-8")
-    opened = partial(
-        open_table,
-        path,
-        given.pop("separator", None),
-        encoding,
-        header,
-        given.pop("max_rows", None),
-    )
-    return dataset_of(
-        opened, name, columns, header, given.pop("time_unit", "s"), given.pop("text_ids", False),
-        given.pop("ignore", ()), given.pop("drop_bad_rows", False), given.pop("tell", log.warning),
-        least=1,
-    )  # fmt: skip
 
 
 def store(
@@ -349,14 +319,12 @@ def store(
     """
     left = Blocklist.of_dataset(name).left_of(dataset)
     if tell is not None and (out := len(dataset) - len(left)):
-        are = "1 row is" if out == 1 else f"{out:,} rows are"
-        tell(
-            f"{are} kept out: of people who left, or erased before. Somebody who returns is let in "
-            f"with `rescind data admit`"
-        )
+        tell(f"{out:,} rows skipped: erased or withdrawn users (rescind request readmit)")
     about = {"file": file, "appended": list(appended), "read_as": dict(read_as or {})}
     with Ledger.open() as ledger:  # first, so that no table is stored that no request finds
-        ledger.register(Copy(f"table {name}", name, "table", str(_place(name).absolute())))
+        ledger.register(
+            Copy(f"table {name}", name, "table", str((imported_folder() / name).absolute()))
+        )
     write(name, left, about, dataset.has_time)
     return left
 
@@ -380,14 +348,13 @@ def write(name: str, left: Dataset, about: Mapping[str, Any], timed: bool) -> No
 
 def load_imported(name: str) -> Dataset:
     """Load an imported dataset, and check that its files were not changed."""
-    folder = _place(name)
+    folder = imported_folder() / name
     about = about_imported(name)
     dataset = _dataset(canonical.read_folder(folder), name, about["terms"])
     if dataset.digest != about["digest"]:
         raise DataError(
-            f"{folder}: the values have the digest {dataset.digest}, but {about['digest']} was "
-            "stored at the import. The files were changed; import them again (rescind data import "
-            "--replace)."
+            f"{folder}: the files were changed since the import (digest {dataset.digest}). Import "
+            f"them again: rescind data import --replace."
         )
     return dataset
 
@@ -411,15 +378,13 @@ def check_name(name: str, replace: bool) -> None:
     """Refuse the name of a new import if it is not one, or if it is taken."""
     if not _NAME.fullmatch(name):
         raise ConfigError(
-            f"the name is '{name}'; it must be 1 to 64 of a-z, 0-9, dot, dash and underscore, and "
-            "begin with a letter or digit."
+            f"the name is '{name}'; use 1 to 64 of a-z, 0-9, dot, dash and underscore, with a "
+            f"letter or digit first."
         )
-    if name in ENTRIES:
-        raise ConfigError(f"the name '{name}' belongs to the catalogue; choose another.")
-    if (imported_folder() / name).exists() and not replace:
+    if name in ENTRIES or ((imported_folder() / name).exists() and not replace):
         raise ConfigError(
-            f"an imported dataset '{name}' already exists; choose another name, or pass "
-            f"{setting('replace', True)} to overwrite it."
+            f"a dataset '{name}' already exists; choose another name, or overwrite an import with "
+            f"--replace."
         )
 
 

@@ -85,9 +85,8 @@ def find(entry: Entry, say: Say = lambda _: None, given: Path | None = None) -> 
     hint = entry.urls[0] if len(entry.urls) == 1 else "the publisher's files"
     raise DataError(
         f"dataset '{entry.name}' could not be obtained. Tried:\n  - {lines}\n"
-        f"Download {hint} on a machine with network access, then run "
-        f"`rescind data get {entry.name} --from PATH`; or set RESCIND_DATA to a folder that holds "
-        f"{entry.name}/; or use the dataset 'synthetic', which needs no download."
+        f"Download {hint} elsewhere, then: rescind data get {entry.name} --from PATH. The dataset "
+        f"'synthetic' needs no download."
     )
 
 

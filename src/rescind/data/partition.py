@@ -71,8 +71,8 @@ def node_split(
     """
     if len(ratio) != 3 or min(ratio) < 0 or sum(ratio) != 100:
         raise ConfigError(
-            f"ratio is {tuple(ratio)}; give percentages of train, valid and test nodes that add up "
-            f"to 100, for example {RATIO}."
+            f"ratio is {tuple(ratio)}; give percentages of train, valid and test that add up to "
+            f"100, such as {RATIO}."
         )
     draw = Clock(seed).bits("node split", torch.from_numpy(node)).numpy()
     order = np.lexsort((draw, label, owner))
@@ -86,17 +86,11 @@ def node_split(
 
 def published_parts(graph: LabelledGraph) -> Ints:
     """Return the METIS parts in the package for the graph they were made from. [N]"""
-    if graph.name not in METIS:
-        raise DataError(
-            f"the package has no parts for the graph '{graph.name}', only for {', '.join(METIS)}. "
-            "Use subgraphs(graph, part), or subgraphs(graph, louvain(graph, clients=10))."
-        )
-    stored = _read_parts(graph.name)
+    stored = _read_parts(graph.name) if graph.name in METIS else {"graph": ""}
     if stored["graph"] != graph.digest:
         raise DataError(
-            f"the parts of '{graph.name}' were made from another version of the graph "
-            f"({stored['graph'][:20]}..., this one is {graph.digest[:20]}...). Get the graph "
-            "again, or give your own parts: subgraphs(graph, part)."
+            f"the package has no parts for this graph '{graph.name}', only for the published "
+            f"{', '.join(METIS)}. Give parts: subgraphs(graph, louvain(graph, clients=10))."
         )
     return np.array([DIGITS.index(digit) for digit in stored["part"]], dtype=np.int64)
 
@@ -140,8 +134,7 @@ def _read_parts(name: str) -> dict[str, Any]:
     path = files("rescind.data").joinpath("parts", f"{name}.json")
     stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     if _digest(stored["part"]) != stored["digest"]:
-        why = "do not match their digest: the installed package was changed. Install it again"
-        raise DataError(f"the parts of '{name}' {why}.")
+        raise DataError(f"the parts of '{name}' were changed. Install the package again.")
     return stored
 
 
@@ -151,20 +144,19 @@ def _digest(text: str) -> str:
 
 def _count_clients(graph: LabelledGraph, owner: Ints, clients: int | None) -> int:
     """Check that the parts fit the graph, and return the number of clients."""
-    if owner.shape != (len(graph),) or not np.issubdtype(owner.dtype, np.integer):
+    whole = owner.shape == (len(graph),) and np.issubdtype(owner.dtype, np.integer)
+    if not whole or len(graph) == 0:
         raise DataError(
             f"parts must be {len(graph)} whole numbers, the client of each node of "
             f"'{graph.name}'; got {owner.dtype} of shape {owner.shape}."
         )
-    if len(graph) == 0:
-        raise DataError(f"the graph '{graph.name}' has no nodes. Use a graph with nodes.")
     low, high = int(owner.min()), int(owner.max())
     count = high + 1 if clients is None else clients
-    if low < 0 or high >= count:
-        raise DataError(f"parts are {low} to {high}; with {count} clients use 0 to {count - 1}.")
-    if count > len(graph):
-        size = f"'{graph.name}' has {len(graph)} nodes, fewer than its {count} clients"
-        raise DataError(f"{size}. Use at most {len(graph)} clients.")
+    if low < 0 or high >= count or count > len(graph):
+        raise DataError(
+            f"parts of '{graph.name}' are {low} to {high}; with {count} clients use 0 to "
+            f"{count - 1}, and at most {len(graph)} clients."
+        )
     return count
 
 

@@ -42,8 +42,8 @@ def in_order(dataset: Dataset, seed: int = 0) -> Dataset:
         order = np.arange(len(dataset))
     else:
         raise DataError(
-            f"dataset '{dataset.name}' has no times, so nobody knows which item came last. Use a "
-            "dataset with times, or import a file that is in order (rescind data import FILE.txt)."
+            f"dataset '{dataset.name}' has no times, so no item is the last. Use one with times, "
+            f"or import a file that is in order (FILE.txt)."
         )
     order = order[np.argsort(dataset.user[order], kind="stable")]
     pair = dataset.user[order] * len(dataset.items) + dataset.item[order]

@@ -7,10 +7,12 @@ order of the rows, or on how ids were renumbered.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from rescind.data.arrays import TEST, VALID, Interactions, Ints, Labels, Strings
+from rescind.data.arrays import TEST, TRAIN, VALID, Interactions, Ints, Labels, Strings
 from rescind.errors import ConfigError
 
 
@@ -28,8 +30,8 @@ def random_split(
     """
     if len(ratio) != 3 or min(ratio) < 0 or sum(ratio) == 0:
         raise ConfigError(
-            f"ratio is {tuple(ratio)}; it must be three numbers for train, valid and test, none "
-            "negative and not all zero, for example (8, 1, 1)."
+            f"ratio is {tuple(ratio)}; give three numbers for train, valid and test, such as "
+            f"(8, 1, 1)."
         )
     key = dataset.user * len(dataset.items) + dataset.item
     pair, copy_of = np.unique(key, return_inverse=True)
@@ -61,6 +63,35 @@ def by_rank(owner: Ints, order: Ints, test: Ints, valid: Ints) -> Labels:
     labels = np.zeros(len(owner), dtype=np.int8)
     labels[order] = np.where(rank < held, TEST, np.where(rank < held + kept, VALID, 0))
     return labels
+
+
+def known_pairs(dataset: Any) -> dict[str, dict[str, int]]:
+    """Count the pairs of valid and test by part, and those of them that are in train, too.
+
+    No list can have these, because known items are hidden. Empty where this package splits, and of
+    blocks, each of which is measured by itself. dataset: a `Dataset`
+    """
+    if dataset.split is None or dataset.block is not None or dataset.task == "next_item":
+        return {}
+    pair = dataset.user * len(dataset.items) + dataset.item
+    train = np.unique(pair[dataset.split == TRAIN])
+    counts = {}
+    for name, part in {"valid": VALID, "test": TEST}.items():
+        held = np.unique(pair[dataset.split == part])
+        again = np.isin(held, train, assume_unique=True)
+        counts[name] = {"pairs": len(held), "in_train": int(again.sum())}
+    return counts
+
+
+def misses(counts: Mapping[str, Mapping[str, int]]) -> str:
+    """Return what follows from such pairs; empty if there are none."""
+    some = [
+        f"{c['in_train']:,} of {c['pairs']:,} {name} pairs"
+        for name, c in counts.items()
+        if c["in_train"]
+    ]
+    why = "are also in train: known items are not recommended, so every method misses them"
+    return f"{' and '.join(some)} {why}" if some else ""
 
 
 def rank_in_owner(owner: Ints) -> Ints:

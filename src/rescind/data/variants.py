@@ -45,9 +45,8 @@ def in_blocks(entry: Entry, variant: str, dataset: Dataset, folder: Path) -> Dat
     given = folder / BLOCK_FILE
     if not given.exists():
         raise DataError(
-            f"{given}: this file with the authors' blocks and splits is missing; the publisher "
-            "of ml-100k does not offer it. Set RESCIND_DATA to a folder that has it, or use the "
-            "variant 'blocks', which has the same blocks, with `block_split`."
+            f"{given}: this file with the authors' blocks is missing. Set RESCIND_DATA to a folder "
+            f"that has it, or use the variant 'blocks'."
         )
     block, split = _read_given(given, kept)
     return arrange(replace(kept, split=split), block)

@@ -1,15 +1,1 @@
 """The demonstration: the main job in one command, with a report."""
-
-from __future__ import annotations
-
-import importlib
-from typing import Any
-
-_OLD = {"play": "rescind.demo.story"}
-"""Names of the module that had this name in version 0.1; gone in 0.3."""
-
-
-def __getattr__(name: str) -> Any:
-    if name in _OLD:
-        return getattr(importlib.import_module(_OLD[name]), name)
-    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

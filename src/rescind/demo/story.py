@@ -30,6 +30,7 @@ from rescind.forgetting.forget import forget
 from rescind.methods.additive.gram import Gram
 from rescind.methods.baselines.popularity import Popularity
 from rescind.methods.sharing.fedshare import FedShare
+from rescind.privacy.keys import private_folder
 from rescind.receipts.claims import AFTER, check, sum_digest
 from rescind.receipts.log import log_if_possible
 from rescind.receipts.page import page as page_of
@@ -50,6 +51,7 @@ too few for an audit."""
 
 def play(out: Path, rounds: int, seed: int, synthetic: bool, picture: Path | None) -> None:
     """Run the demonstration. Print what was done, where it is, and what to try next."""
+    private_folder()  # a home: this is about a person's request
     print("1. Data")
     dataset = obtain(synthetic)
     cell = Cell(

@@ -1,7 +1,6 @@
-"""Run tasks here or on the workers of an engine. Engines are those of others; this only asks them.
+"""Run tasks here or on an executor of `concurrent.futures`; a Dask client gives one.
 
-An engine is an executor of `concurrent.futures`. A Dask client gives one by `get_executor`. Tasks
-may run more than once and end in any order.
+Tasks may run more than once and end in any order.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ def executor_of(engine: Any) -> Executor | None:
     made = engine.get_executor() if hasattr(engine, "get_executor") else engine
     if not hasattr(made, "submit") or not hasattr(made, "shutdown"):
         raise ConfigError(
-            f"engine is of type {type(engine).__name__}; give None for this process, a "
-            f"dask.distributed.Client, or an executor of concurrent.futures."
+            f"engine is a {type(engine).__name__}; give None, a dask.distributed.Client, or an "
+            f"executor of concurrent.futures."
         )
     return made
 
@@ -50,8 +49,8 @@ def results(
         raise
     except Exception as error:
         raise DataError(
-            f"the engine gave up: {type(error).__name__}: {error}. Nothing was learnt. Start its "
-            f"workers again, or fit with engine=None."
+            f"the engine gave up: {type(error).__name__}: {error}. Nothing was learnt. Fit with "
+            f"engine=None."
         ) from error
     finally:
         for future in running:

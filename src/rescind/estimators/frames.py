@@ -67,8 +67,8 @@ def read(
         given = {role: table[name] for role, name in roles.items()}
     if timed and "time" not in given:
         raise DataError(
-            f"this learner reads the order of records, but {_kind(frame)} has no column of times. "
-            f"Name it: columns={{'time': '...'}}; or use Gram, which needs no times."
+            "there is no column of times. Name it: columns={'time': '...'}; or use Gram, which "
+            "needs none."
         )
     users, user = ids_in(given["user"], "user")
     items, item = ids_in(given["item"], "item")
@@ -83,6 +83,11 @@ def read(
     return Frame(users, user, items, item, time)
 
 
+def ids_that_read(text: str) -> list[Id]:
+    """Return the ids that a text may stand for: itself, and a whole number."""
+    return [text, int(text)] if text.isdecimal() and str(int(text)) == text else [text]
+
+
 def plain_id(value: Any, what: str = "id") -> Id:
     """Return an id as text or as a whole number of Python, or raise."""
     if isinstance(value, np.generic):
@@ -90,8 +95,8 @@ def plain_id(value: Any, what: str = "id") -> Id:
     if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
         return str(value) if isinstance(value, str) else value
     raise DataError(
-        f"{what} {value!r} is of type {type(value).__name__}; ids must be text or whole numbers, "
-        f"and none may be missing. Convert the column, for example with astype('int64') or str."
+        f"{what} {value!r} is of type {type(value).__name__}; ids are text or whole numbers, and "
+        f"none may be missing."
     )
 
 
@@ -118,14 +123,14 @@ def roles_of(
             continue
         known = [name for name in names if name.lower() in common]
         if len(known) > 1:
-            told = ", ".join(known)
-            raise DataError(f"more than one column could be the {role} ({told}); use columns=.")
+            raise DataError(
+                f"several columns could be the {role}: {', '.join(known)}. Use columns="
+            )
         if known:
             found[role] = known[0]
         elif role not in optional:
             raise DataError(
-                f"no column is named as the {role}; the columns are {', '.join(names)}. "
-                f"Name it: columns={{'{role}': '...'}}."
+                f"no column of {', '.join(names)} is the {role}: columns={{'{role}': ...}} says."
             )
     return found
 
@@ -148,8 +153,8 @@ def named(frame: Any, roles: Sequence[str] = ()) -> tuple[Any, list[str]]:
     if isinstance(frame, Sequence) and not isinstance(frame, str | bytes):
         return _from_tuples(frame, roles)
     raise DataError(
-        f"records cannot be read from {_kind(frame)}. Give a pandas, polars or Arrow frame, a "
-        f"mapping of columns, or tuples {_told(roles)}."
+        f"records cannot be read from a {type(frame).__name__}. Give a pandas, polars or Arrow "
+        f"frame, a mapping of columns, or tuples {_told(roles)}."
     )
 
 
@@ -157,10 +162,7 @@ def _from_tuples(rows: Sequence[Any], roles: Sequence[str]) -> tuple[dict[str, A
     size = len(rows[0]) if rows and isinstance(rows[0], tuple | list) else 2
     for row in rows:
         if not isinstance(row, tuple | list) or len(row) != size or not 2 <= size <= len(roles):
-            raise DataError(
-                f"a list of records must hold tuples {_told(roles)}, all equally long; it has "
-                f"{row!r}."
-            )
+            raise DataError(f"records must be tuples {_told(roles)}, equally long; got {row!r}.")
     columns = zip(*rows, strict=True) if rows else ((),) * len(roles)
     found = dict(zip(roles, columns, strict=False))
     return found, list(found)
@@ -208,17 +210,9 @@ def times_in(column: Any) -> Ints:
         return values.astype(np.int64)
     if values.dtype.kind == "f" and np.isfinite(values).all() and (values == values.round()).all():
         return values.astype(np.int64)
-    missing = int(np.sum([each is None or not np.equal(each, each) for each in values]))  # NaN, NaT
-    if missing:
-        raise DataError(
-            f"{missing:,} of {len(values):,} times are missing, and this learner reads the order "
-            f"of records. Leave these rows out, or use Gram, which needs no times."
-        )
-    text = values.dtype.kind in "UT"
     raise DataError(
-        f"times must be whole numbers or dates; got {'text' if text else values.dtype}. Convert "
-        f"the column: "
-        + ("pd.to_datetime(column) will do." if text else "for example to seconds since 1970.")
+        f"times must be whole numbers or dates, and none may be missing; got {values.dtype}. "
+        f"Convert the column, leave rows out, or use Gram, which needs no times."
     )
 
 
@@ -234,7 +228,3 @@ def _arrow(column: Any) -> Any:
         return pyarrow.chunked_array([pyarrow.array(column)])
     except (pyarrow.ArrowException, TypeError):  # such as objects of several types in pandas
         return None
-
-
-def _kind(frame: Any) -> str:
-    return f"an object of type {type(frame).__name__}"

@@ -1,4 +1,7 @@
-"""`rs.Gram`: item weights in closed form from one sum over people. Forgets by subtraction."""
+"""`rs.Gram`: item weights in closed form from one sum over people. Forgets by subtraction.
+
+A large catalogue has neighbours instead of all pairs, as LocalGram has them.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +17,17 @@ from rescind.core.cohort import Lot
 from rescind.core.fast.kept_code import njit
 from rescind.core.params import Params
 from rescind.estimators.frames import Id, Ints
-from rescind.estimators.local_form import local_sum, local_weights, strongest
+from rescind.estimators.ledger import Ledger
 from rescind.estimators.ranker import Ranker
 from rescind.methods.additive import gram
-from rescind.methods.additive._pairs import add_pairs, mirrored, weight_of
+from rescind.methods.additive._local_ridge import Near, SparseGram
+from rescind.methods.additive._pairs import Parts, add_pairs, mirrored, weight_of
 from rescind.methods.additive._solve import inverse_of, weights_of
 from rescind.methods.additive._solving import TUNED, half
 from rescind.methods.additive.auto_gram import why_local
 from rescind.methods.additive.gram import DENSE_ITEMS
 from rescind.methods.additive.local_gram import LocalGram
-from rescind.models.item_item import ItemWeights, LocalWeights, must_fit
+from rescind.models.item_item import ItemWeights, LocalWeights, by_source, must_fit
 
 log = logging.getLogger(__name__)
 
@@ -61,8 +65,11 @@ class Gram(Ranker):
         """Return Gram as tuned on ML-1M validation: a little better."""
         return cls(**{**TUNED, **settings})
 
+    def _given(self) -> dict[str, Any]:
+        return {n: v for n, v in self._checked().items() if n != "dense_items"}
+
     def _method(self) -> gram.Gram:
-        given = {n: v for n, v in self._checked().items() if n != "dense_items"}
+        given = self._given()
         if not self._is_large(len(self._ledger.slot)):
             return gram.Gram(cross=True, **given)
         return _as_local(given)
@@ -72,9 +79,8 @@ class Gram(Ranker):
         return items > self.dense_items
 
     def _must_fit(self, items: Collection[Id]) -> None:
-        given = {n: v for n, v in self._checked().items() if n != "dense_items"}
         if not self._is_large(len(items)):
-            gram.Gram(cross=True, **given).must_fit(len(items))
+            gram.Gram(cross=True, **self._given()).must_fit(len(items))
             return
         must_fit(len(items), self.max_items, "Gram")
         if not self._is_large(len(self._ledger.slot)):  # it was dense until now
@@ -92,7 +98,7 @@ class Gram(Ranker):
 
     def _in_order(self, slot: Ints) -> Tensor:
         if self._counting():
-            return local_sum(self._ledger, self._state.made["place"], len(slot))
+            return _local_sum(self._ledger, self._state.made["place"], len(slot))
         total = self._state.total
         out = total.new_empty(half(len(slot)))
         _take_pairs(total.numpy(), slot, out.numpy())
@@ -103,7 +109,7 @@ class Gram(Ranker):
             return torch.zeros(0, 0)
         settings, items = self._method(), len(self._ledger.slot)
         if isinstance(settings, LocalGram):
-            return local_weights(total, items, settings)
+            return _local_weights(total, items, settings)
         inverse = inverse_of([(total, 1.0)], items, settings.ridges)
         return weights_of(mirrored(inverse), settings.temper)
 
@@ -123,7 +129,7 @@ class Gram(Ranker):
     def _strongest(self, weights: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         if not self._counting():
             return super()._strongest(weights, k)
-        return strongest(self._neighbours(weights), k)
+        return _strongest_of(self._neighbours(weights), k)
 
 
 def _as_local(given: dict[str, Any]) -> LocalGram:
@@ -137,6 +143,39 @@ def _as_local(given: dict[str, Any]) -> LocalGram:
         rest = {n: v for n, v in changed.items() if n not in TUNED}
         return LocalGram.tuned(cross=True, **rest)
     return LocalGram(cross=True, **changed)
+
+
+def _local_sum(ledger: Ledger, place: Ints, items: int) -> Tensor:
+    """Return G without zero pairs as one column: starts of rows, items, values.
+
+    place: of each slot in the order of ids
+    """
+    lot = ledger.lot(ledger.of.values(), place)
+    ids = torch.arange(lot.clients)
+    near_pairs = SparseGram.none(items).plus(Parts.of(lot, 1, ids, torch.zeros_like(ids)))
+    return torch.cat([near_pairs.first, near_pairs.other.long(), near_pairs.value])
+
+
+def _local_weights(total: Tensor, items: int, method: LocalGram) -> Tensor:
+    """Return neighbours and their weights. [2, I, many] float64"""
+    pairs = (len(total) - items - 1) // 2
+    first, other, value = torch.split(total, [items + 1, pairs, pairs])
+    near_pairs = SparseGram(first, other.int(), value)
+    near = Near.none(items, method.model.many)
+    near = near.solved(near_pairs, torch.arange(items), method.ridges, method.temper)
+    return torch.stack([near.item.double(), near.weight.double()])
+
+
+def _strongest_of(public: Params, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the k largest weights of each item above 0: (item, neighbour, weight)."""
+    weights = by_source(public).tocoo()
+    row, column, value = (torch.from_numpy(part) for part in (*weights.coords, weights.data))
+    order = torch.argsort(value, descending=True, stable=True)
+    order = order[torch.argsort(row[order], stable=True)]
+    row, column, value = row[order].long(), column[order].long(), value[order]
+    first = torch.searchsorted(row, torch.arange(weights.shape[0]))
+    kept = (torch.arange(len(row)) - first[row] < k) & (value > 0)
+    return row[kept], column[kept], value[kept]
 
 
 @njit

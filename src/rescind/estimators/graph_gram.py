@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,10 +19,9 @@ from rescind.core.tasks.nodes import Classes
 from rescind.core.update import Sum
 from rescind.data.dataset import GraphDataset
 from rescind.errors import ConfigError, DataError
-from rescind.estimators.frames import Id, in_order
+from rescind.estimators.frames import Id, ids_that_read, in_order
 from rescind.estimators.graph_frames import Nodes, Row, read_edges, read_labels, read_nodes
 from rescind.estimators.graph_ledger import Change, GraphLedger, Part
-from rescind.estimators.hints import hinted
 from rescind.estimators.ledger import ids_of
 from rescind.estimators.settings import Settings
 from rescind.estimators.state import State, Stateful
@@ -116,20 +115,28 @@ class GraphGram(Settings, Stateful[GraphLedger]):
         """
         return self._change(self._ledger.with_(*self._read(nodes, edges, features, columns)))
 
-    @hinted
     def forget(
         self,
         clients: Iterable[Id] = (),
         nodes: Iterable[Id] = (),
         edges: Any = (),
         labels: Iterable[Id] = (),
-    ) -> Self:
+        *,
+        ledger: Path | str | bool = False,
+        data: str = "estimator",
+    ) -> Any:
         """Forget clients, nodes, edges and labels: as if they had never been there, bit for bit.
 
         nodes: they go with their edges and labels    edges: pairs as in `fit`, either direction
         labels: the nodes whose label goes; they stay, as nodes without a label
+        ledger: a home (True: that of RESCIND_HOME). The clients leave `data` by a request that it
+        keeps, and their signed receipt is returned; without one, the estimator itself
         Raises `DataError` and changes nothing if one of them is not there.
         """
+        if ledger:
+            from rescind.requests.estimators import forget_with_receipt
+
+            return forget_with_receipt(self, clients, ledger, data, self._file)
         people, things = ids_of(clients, "clients"), ids_of(nodes, "nodes", "edges")
         pairs, known = read_edges(edges), ids_of(labels, "labels")
         if not people and not things and not pairs and not known:
@@ -205,7 +212,7 @@ class GraphGram(Settings, Stateful[GraphLedger]):
         """Solve for the weights. [d, K] float32"""
         made = self._from_sum()
         if not made["classes"]:
-            raise DataError("no node has a label, so there is nothing to go by. Add some.")
+            raise DataError("no node has a label. Add some.")
         if "weights" not in made:
             ridge = made["settings"].ridge
             solved = weights_of(self._state.total, len(made["classes"]), ridge).float()
@@ -228,6 +235,21 @@ class GraphGram(Settings, Stateful[GraphLedger]):
         return params.digest(
             {"classes": ids_as_bytes(made["classes"]), type(self).__name__: self._state.total}
         )
+
+    def holding(self, client: str) -> list[Id] | None:
+        """Return the nodes of a client whose id reads so; None if there is none."""
+        parts = self._ledger.parts
+        known = next((one for one in ids_that_read(client) if one in parts), None)
+        return None if known is None else parts[known].order
+
+    def drop(self, clients: Iterable[str], pairs: Collection[tuple[str, str]] | None) -> None:
+        """Forget clients whose ids read so; pairs: only these of their nodes"""
+        book = self._ledger
+        if pairs is None:
+            self.forget([c for text in clients for c in ids_that_read(text) if c in book.parts])
+            return
+        nodes = [n for _, text in pairs for n in ids_that_read(text) if n in book.owner]
+        self.forget(nodes=nodes)
 
     @property
     def clients(self) -> list[Id]:
@@ -274,7 +296,7 @@ class GraphGram(Settings, Stateful[GraphLedger]):
         known, metric = read_labels(labels, columns), Classes()
         number = {label: n for n, label in enumerate(self._from_sum()["classes"])}
         if not known:
-            raise DataError("there are no known classes to compare with. Give nodes with labels.")
+            raise DataError("there are no known classes. Give nodes with labels.")
         total = Sum({}, 0.0, 0)
         for client, (ids, place) in self._by_client(list(known)).items():
             graph, scores = self._scores(client)
@@ -310,6 +332,7 @@ class GraphGram(Settings, Stateful[GraphLedger]):
         on what remains.
         """
         params.save(Path(path), *self._packed())
+        self._file = str(path)
 
     def _packed(self) -> tuple[dict[str, Tensor], dict[str, str]]:
         nodes, classes, clients = self.nodes, self.classes, self.clients

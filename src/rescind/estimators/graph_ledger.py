@@ -93,15 +93,11 @@ class GraphLedger:
         width = nodes.features.shape[1] if nodes else self.width
         if self.parts and width != self.width:
             raise DataError(
-                f"nodes have {width} features, those before had {self.width}. Give the same "
-                f"columns, in the same order. Nothing was changed."
+                f"nodes have {width} features, those before had {self.width}.{UNCHANGED}"
             )
         for node, label, client, row in nodes.rows() if nodes else ():
             if node in self.owner or node in owner:
-                raise DataError(
-                    f"node {node!r} is there already. Give each node once; to change it, forget "
-                    f"it first. Nothing was changed."
-                )
+                raise DataError(f"node {node!r} is there already. Forget it first.{UNCHANGED}")
             owner[node], part = client, changed[client]
             part.features[node], part.near[node] = row, set()
             if label is not None:
@@ -127,13 +123,13 @@ class GraphLedger:
         changed = _Copies(self.parts)
         for node in dict.fromkeys(labels):
             if changed[self.client(node)].label.pop(node, None) is None:
-                raise DataError(f"node {node!r} has no label{GONE}")
+                raise DataError(f"node {node!r} has no label.{UNCHANGED}")
         for one, other in {frozenset(ends): ends for ends in edges}.values():
             near = changed[self.client(one)].near
             if other not in near[one]:
                 raise DataError(
                     f"there is no edge between {one!r} and {other!r}; edges between clients do not "
-                    f"count{GONE}"
+                    f"count.{UNCHANGED}"
                 )
             near[one].discard(other)
             near[other].discard(one)
@@ -166,9 +162,6 @@ class GraphLedger:
     def _changed(self, after: Mapping[Id, Part], width: int) -> Change:
         before = {client: self.parts[client] for client in after if client in self.parts}
         return Change(before, dict(after), width)
-
-
-GONE = f": it was never there, or is forgotten already.{UNCHANGED}"
 
 
 class _Copies(dict[Id, Part]):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -126,10 +125,7 @@ class Ledger:
             there = np.isin(gone, own[0])
             if not there.all():
                 wrong = next(i for i, s in self.slot.items() if s == gone[~there][0])
-                raise DataError(
-                    f"user {user!r} has no record of item {wrong!r}: it was never there, or is "
-                    f"forgotten already. Nothing was changed."
-                )
+                raise DataError(f"user {user!r} has no record of item {wrong!r}.{UNCHANGED}")
             yield user, gone
 
     def find(self, given: Id, kind: str, then: str = UNCHANGED) -> int:
@@ -245,27 +241,14 @@ def ids_of(given: Any, what: str, of_pairs: str = "") -> list[Id]:
     ids = [*given]
     pair = next((each for each in ids if isinstance(each, tuple | list)), None)
     if pair is not None and of_pairs:
-        raise ConfigError(
-            f"{what} must be a list of ids; it has {pair!r}. Pairs are {of_pairs}: write "
-            f"{of_pairs}=[{tuple(pair)!r}]."
-        )
+        raise ConfigError(f"{what} takes ids. Write {of_pairs}=[{tuple(pair)!r}] for pairs.")
     return [plain_id(each, what) for each in ids]
 
 
 def must_be_known(given: Id, known: Collection[Id], kind: str, then: str = UNCHANGED) -> None:
-    """Raise `DataError` if an id is not known, with the nearest item, but never with other people.
-
-    then: said last
-    """
+    """Raise `DataError` if an id is not known. then: said last"""
     if given in known:
         return
-    few = [str(each) for each in known] if kind == "item" and len(known) < 50_000 else []
-    near = get_close_matches(str(given), few, n=1)
     other = next((e for e in known if str(e) == str(given)), None)
-    hint = f"Did you mean '{near[0]}'? " if near else ""
-    if other is not None:
-        hint = f"Ids are compared with their type: did you mean {other!r}? "
-    raise DataError(
-        f"there is no {kind} {given!r} among {len(known):,} {kind}s. {hint}It was never there, or "
-        f"is forgotten already.{then}"
-    )
+    hint = "" if other is None else f" Ids are compared with their type: did you mean {other!r}?"
+    raise DataError(f"there is no {kind} {given!r} among {len(known):,} {kind}s.{hint}{then}")

@@ -80,7 +80,7 @@ class LogLedger(Ledger):
         if not self._known([given]):
             raise DataError(
                 f"there is no user {given!r} among {len(self.marks):,} users. Ids are compared "
-                f"with their type. It was never there, or is forgotten already.{then}"
+                f"with their type.{then}"
             )
         return 0
 
@@ -90,29 +90,20 @@ class LogLedger(Ledger):
         if not known:
             return {}
         if self.log is None:
-            raise DataError(
-                f"the records of user {known[0]!r} are in the log, which is not known here. Name "
-                f"it: load(path, log=...)."
-            )
+            raise DataError(f"the records of user {known[0]!r} are in the log: load(..., log=...).")
         owned = self._counted(self.log.reopened().of_users(known))
         marks = {tuple(each) for each in self.marks[np.isin(self.marks[:, 0], self._hashed(known))]}
         for user in known:
-            if (
-                user not in owned
-                or tuple(self._marked({user: owned[user]}, self.slot)[0]) not in marks
-            ):
+            own = owned.get(user)
+            if own is None or tuple(self._marked({user: own}, self.slot)[0]) not in marks:
                 raise DataError(
-                    f"the log does not have those records of user {user!r} that the model has. "
-                    f"Delete from the log what was forgotten and append what was added, or fit "
-                    f"again. Nothing was changed."
+                    f"the log does not have those records of user {user!r} that the model has. Fit "
+                    f"again.{UNCHANGED}"
                 )
         return owned
 
     def must_be_whole(self, what: str) -> None:
-        raise DataError(
-            f"{what} needs all records, which are in the log and not in memory. Fit again on a log "
-            f"that is as you want it, or on a frame in memory."
-        )
+        raise DataError(f"{what} needs all records, which are in the log. Fit again.")
 
     def _counted(self, frame: Frame) -> dict[Id, Owned]:
         """Return the rows of a frame by user; a user with an item not known here is left out."""

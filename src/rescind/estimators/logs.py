@@ -67,10 +67,6 @@ class Columns:
         time = times_in(got["time"]) if "time" in got else None
         return Rows(_ids(got["user"], "user"), _ids(got["item"], "item"), time)
 
-    def read_piece(self, piece: Piece) -> Rows:
-        """Read one piece."""
-        return self.read(piece.fragment, schema=self.schema)
-
 
 @dataclass(frozen=True)
 class Log:
@@ -115,7 +111,7 @@ class Log:
             ):
                 raise DataError(
                     f"the column '{name}' is {own.field(name).type} in {fragment.path} and not in "
-                    f"other files. Ids are compared with their type: write all files alike."
+                    f"other files. Write all files alike."
                 )
 
     def of_users(self, users: Sequence[Id]) -> Frame:
@@ -196,8 +192,7 @@ def _dataset(source: str | Path | Iterable[str | Path]) -> Any:
         )
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(
-            f"the log cannot be opened: {error}. Give Parquet files with the same columns, or one "
-            f"folder of them."
+            f"the log cannot be opened: {error}. Give Parquet files with the same columns."
         ) from None
 
 
@@ -211,10 +206,7 @@ def _ids(column: Any, role: str) -> Any:
         raise DataError(f"{column.null_count:,} rows of the log have no {role}. Remove them.")
     text = str(kind) in {"string", "large_string", "string_view"}
     if not text and not kinds.is_integer(kind):
-        raise DataError(
-            f"the column of the {role} is {kind}; ids must be text or whole numbers. Convert the "
-            f"column."
-        )
+        raise DataError(f"the column of the {role} is {kind}; ids are text or whole numbers.")
     try:
         plain = column.cast(kind).cast(pyarrow.large_string() if text else pyarrow.int64())
     except pyarrow.ArrowInvalid as error:

@@ -30,8 +30,7 @@ from rescind.core.settings import whole
 from rescind.core.tasks.metrics import Ranking, top_k
 from rescind.core.update import Sum
 from rescind.errors import ConfigError, DataError
-from rescind.estimators.frames import Frame, Id, Ints, in_order, plain_id, read
-from rescind.estimators.hints import hinted
+from rescind.estimators.frames import Frame, Id, Ints, ids_that_read, in_order, plain_id, read
 from rescind.estimators.ledger import Change, Ledger, Owned, ids_of, unpacked_records
 from rescind.estimators.log_ledger import packed, summed, unpacked
 from rescind.estimators.logs import is_log
@@ -45,16 +44,10 @@ AT_ONCE = 1024
 
 def _tell_fitted(fitted: int, of: int) -> None:
     """Warn of held-out records that the model knows; refuse if there are no others."""
+    told = f"{fitted:,} of {of:,} held-out records are in the fit: own items are not ranked"
     if fitted == of:
-        raise DataError(
-            f"all {of:,} held-out records of known users are in the fit, and own items are not "
-            f"ranked: each would count as missed. Give records that were not fitted."
-        )
-    warnings.warn(
-        f"{fitted:,} of {of:,} held-out records are in the fit: own items are not ranked, so they "
-        f"count as missed. Leave them out of one of the two.",
-        stacklevel=3,
-    )
+        raise DataError(f"{told}. Give others.")
+    warnings.warn(f"{told}, so they count as missed.", stacklevel=3)
 
 
 class Recommended(NamedTuple):
@@ -131,10 +124,7 @@ class Ranker(Settings, Stateful[Ledger], ABC):
             self._state = fitted._state
             return self
         if engine is not None or spill is not None:
-            raise ConfigError(
-                "engine and spill are for logs in Parquet files; this frame is in memory already. "
-                "Give a path, or leave them out."
-            )
+            raise ConfigError("engine and spill are for logs in Parquet files. Leave them out.")
         records = read(frame, columns, self.timed)
         self._must_fit(records.items)
         fitted = self._empty()
@@ -158,7 +148,6 @@ class Ranker(Settings, Stateful[Ledger], ABC):
         self._must_fit({*self._ledger.slot, *records.items})
         return self._add(records)
 
-    @hinted
     def forget(
         self,
         users: Iterable[Id] = (),
@@ -166,12 +155,20 @@ class Ranker(Settings, Stateful[Ledger], ABC):
         records: Any = None,
         *,
         columns: Mapping[str, str] | None = None,
-    ) -> Self:
+        ledger: Path | str | bool = False,
+        data: str = "estimator",
+    ) -> Any:
         """Forget users, items and single records: as if they had never been there, bit for bit.
 
         records: a frame as in `fit`; all copies of a pair of user and item go, whatever their time
+        ledger: a home (True: that of RESCIND_HOME). The users leave `data` by a request that it
+        keeps, and their signed receipt is returned; without one, the estimator itself
         Raises `DataError` and changes nothing if one of them is not there.
         """
+        if ledger:
+            from rescind.requests.estimators import forget_with_receipt
+
+            return forget_with_receipt(self, users, ledger, data, self._file)
         named = None if records is None else read(records, columns, usual=self._state.columns)
         people, things = ids_of(users, "users", "records"), ids_of(items, "items", "records")
         if not people and not things and not named:
@@ -256,6 +253,31 @@ class Ranker(Settings, Stateful[Ledger], ABC):
             )
         return made["digest"]
 
+    def holding(self, user: str) -> list[Id] | None:
+        """Return the items of a user whose id reads so; None if there is nobody."""
+        book = self._ledger
+        known = next((one for one in ids_that_read(user) if one in book.of), None)
+        if known is None:
+            return None
+        item = {slot: item for item, slot in book.slot.items()}
+        return [item[slot] for slot in book.owned_by([known])[known][0].tolist()]
+
+    def drop(self, users: Iterable[str], pairs: Collection[tuple[str, str]] | None) -> None:
+        """Forget users whose ids read so; pairs: only these of their records"""
+        book = self._ledger
+        if pairs is None:
+            self.forget([one for user in users for one in ids_that_read(user) if one in book.of])
+            return
+        self.forget(
+            records=[
+                (u, i)
+                for user, item in pairs
+                for u in ids_that_read(user)
+                for i in ids_that_read(item)
+                if u in book.of and i in book.slot
+            ]
+        )
+
     @property
     def users(self) -> list[Id]:
         """Return the original ids of all users, in order."""
@@ -273,7 +295,6 @@ class Ranker(Settings, Stateful[Ledger], ABC):
 
     # -- using it ----------------------------------------------------------------------------------
 
-    @hinted
     def recommend(
         self, user: Id | None = None, k: int = 10, *, history: Iterable[Id] | None = None
     ) -> list[Recommended]:
@@ -292,8 +313,8 @@ class Ranker(Settings, Stateful[Ledger], ABC):
             user = plain_id(user, "user")
             if not len(self):
                 raise DataError(
-                    f"there is no user {user!r} among 0 users: this {type(self).__name__} is not "
-                    f"fitted, or has forgotten everything. Call fit(frame) first."
+                    f"this {type(self).__name__} is not fitted, or has forgotten everything. Call "
+                    f"fit(frame) first."
                 )
             book.find(user, "user", then="")
             own = book.owned_by([user])[user]
@@ -312,10 +333,7 @@ class Ranker(Settings, Stateful[Ledger], ABC):
             (self._ledger.slot[i], n) for i, n in first.items() if i in self._ledger.slot
         )
         if not known:
-            raise DataError(
-                f"none of the {len(history)} items of the history is known here, so there is "
-                f"nothing to go by. There are {len(self._ledger.slot):,} items."
-            )
+            raise DataError(f"none of the {len(history)} items of the history is known here.")
         return np.array(known, np.int64).T[: 1 + self.timed].copy()
 
     def evaluate(
@@ -406,6 +424,7 @@ class Ranker(Settings, Stateful[Ledger], ABC):
         and 16 bytes per user are stored instead of records.
         """
         params.save(Path(path), *(self._packed() if self._ledger.whole else packed(self)))
+        self._file = str(path)
 
     def _packed(self) -> tuple[dict[str, Tensor], dict[str, str]]:
         return self._ledger.packed(), self._notes()

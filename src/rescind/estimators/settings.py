@@ -24,6 +24,9 @@ class Settings:
     They are checked when they are used. `sklearn.base.clone` works; scikit-learn is not needed.
     """
 
+    _file = ""
+    """Where it was saved or loaded last: a ledger registers this copy."""
+
     def __new__(cls, *_: Any, **given: Any) -> Self:
         """Refuse settings that do not exist, and name those that do."""
         refuse_unknown(cls, given)
@@ -60,6 +63,7 @@ class Settings:
             )
         made = cls().set_params(**json.loads(notes["settings"]))
         made._checked()
+        made._file = str(path)
         return made, tensors, notes
 
     def __repr__(self) -> str:

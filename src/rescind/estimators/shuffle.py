@@ -92,12 +92,9 @@ class Total:
     total: Any = None
 
     def add(self, part: Part) -> None:
-        """Add a part, if it is new."""
-        if part.number not in self.seen:
-            self.seen.add(part.number)
-            self._take(part)
-
-    def _take(self, part: Part) -> None:
+        if part.number in self.seen:
+            return
+        self.seen.add(part.number)
         self.rows += part.rows
         self.marks.append(part.marks)
         if self.owners is None:
@@ -112,8 +109,8 @@ class Total:
         """Raise unless every row of the log is in the sum exactly once. rows: by the footers"""
         if self.rows != rows:
             raise DataError(
-                f"the sum holds {self.rows:,} rows of the log, whose files have {rows:,}: a part "
-                f"is missing or counted twice. Nothing was learnt. Fit again, with engine=None."
+                f"the sum holds {self.rows:,} rows of the log, whose files have {rows:,}. Nothing "
+                f"was learnt. Fit again, with engine=None."
             )
 
 
@@ -125,7 +122,7 @@ def scatter(columns: Columns, piece: Piece, spill: Path, partitions: int, key: i
     import pyarrow
     import pyarrow.ipc
 
-    rows = columns.read_piece(piece)
+    rows = columns.read(piece.fragment, schema=columns.schema)
     order, ends = _by_partition(hashes(rows.user, key), partitions)
     item = rows.item.dictionary_encode()
     made = {"user": rows.user, "item": item}

@@ -99,17 +99,10 @@ class GuardSettings:
     """Budget: the run stops before the round in which a client would exceed it."""
 
     def __post_init__(self) -> None:
-        for name in ("delta", "epsilon"):
-            if getattr(self, name) is not None and self.gaussian is None:
-                raise ConfigError(
-                    f"guards.{name} needs Gaussian noise, but guards.gaussian is not set. "
-                    f"Add gaussian and clip, or leave {name} out."
-                )
-        if self.gaussian is not None and self.clip is None:
-            raise ConfigError(
-                "guards.gaussian needs guards.clip: without a bound on the update of one client, "
-                "noise gives no epsilon. Add clip, such as clip = 1.0."
-            )
+        needs = {"delta": "gaussian", "epsilon": "gaussian", "gaussian": "clip"}
+        for name, other in needs.items():
+            if getattr(self, name) is not None and getattr(self, other) is None:
+                raise ConfigError(f"guards.{name} needs guards.{other}. Add it, or leave out both.")
         if self.epsilon is not None and not 0 < self.epsilon < math.inf:
             raise ConfigError(
                 f"guards.epsilon must be a finite number above 0, got {self.epsilon}."
@@ -218,21 +211,14 @@ class ForgetSettings:
     """Pairs of shadow models for "ulira"."""
 
     def __post_init__(self) -> None:
-        if (self.draw is None) == (self.client is None):
+        leaves = self.event == "withdraw"
+        if leaves != (self.client is not None) or leaves == (self.draw is not None):
             raise ConfigError(
-                "[forget] needs exactly one of draw (a fraction of users, such as draw = 0.3) and "
-                "client (the client to remove, such as client = 3)."
-            )
-        if (self.event == "withdraw") != (self.client is not None):
-            raise ConfigError(
-                f"forget.event is '{self.event}'. Use 'withdraw' with client = 3, and 'erase' or "
-                f"'unshare' with draw = 0.3."
+                f"[forget] event = '{self.event}': give client = 3 with 'withdraw', and draw = 0.3 "
+                f"with 'erase' or 'unshare'."
             )
         if self.of == "keepers" and self.event != "erase":
-            raise ConfigError(
-                f"forget.of = 'keepers' needs event = \"erase\", because keepers share nothing; "
-                f"got '{self.event}'."
-            )
+            raise ConfigError("forget.of = 'keepers', who share nothing, needs event = 'erase'.")
         if self.draw is not None and not 0 < self.draw <= 1:
             raise ConfigError(f"forget.draw must be above 0 and at most 1, got {self.draw}.")
 
@@ -338,10 +324,7 @@ class Cell:
         )
 
     def same_code(self, line: Mapping[str, Any]) -> bool:
-        """Return whether a result was made by its methods' files as they are now.
-
-        Results of the first versions state no file: nothing is known against them.
-        """
+        """Return whether a result was made by its methods' files as they are now."""
         made = line.get("versions") or {}
         return all(
             made.get(name, code).endswith(code.rpartition(" ")[2])

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar
@@ -120,15 +120,11 @@ def open_run(folder: Path, repeatable: bool = True, fitting: bool = True) -> Fed
     guards = from_table(GuardSettings, settings.get("guards", {}), {})
     if repeatable and (guards.gaussian is not None or guards.laplace is not None):
         raise ConfigError(
-            f"{folder} was trained with noise, which no seed repeats: two trainings differ more "
-            f"than one user's decision changes. Run the recipe without guards.gaussian and "
-            f"guards.laplace."
+            f"{folder} was trained with noise, which no seed repeats. Run the recipe without "
+            f"guards.gaussian and guards.laplace."
         )
     device = settings.get("run", {}).get("device", "cpu")
     fed = load_federation(folder / "model", InProcess(device=device, guards=guards.guards))
-    if guards.guards and fed.spent is None:  # saved by version 0.2, which kept the largest count
-        times = int(facts["privacy"]["participations"])
-        fed = replace(fed, spent=torch.full((fed.world.sizes.clients,), times))
     if fitting:
         check_fit(folder, Found.of(fed))
     return fed

@@ -83,10 +83,9 @@ def must_fit(method: Method, sizes: Sizes) -> None:
         return
     name = type(method.for_items(sizes.items)).__name__
     raise ConfigError(
-        f"{name} on {sizes.users:,} users, {sizes.items:,} items and {sizes.rows:,} rows needs up "
-        f"to {in_words(need)} of memory, and {in_words(free)} are free. Leave out rare items and "
-        f"users (--set data.core=10), use a method that needs less (rescind data describe NAME "
-        f"lists them), or a larger machine."
+        f"{name} on {sizes.items:,} items and {sizes.rows:,} rows needs up to {in_words(need)} of "
+        f"memory, and {in_words(free)} are free. Leave out rare items (--set data.core=10), or use "
+        f"another method (rescind data describe NAME lists them)."
     )
 
 

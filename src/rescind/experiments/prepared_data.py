@@ -14,9 +14,9 @@ from rescind.data import Dataset, GraphDataset, k_core, load, min_user
 from rescind.data.arrays import Ints
 from rescind.data.blocklist import Blocklist, of_run
 from rescind.data.erasing import rows_left_out
-from rescind.data.known_pairs import known_pairs, known_pairs_told
 from rescind.data.partition import louvain
 from rescind.data.sequences import in_order, next_item
+from rescind.data.split import known_pairs, misses
 from rescind.errors import BoundaryError
 from rescind.experiments.recipe import Cell, DataSettings
 from rescind.storage.run_folder import artefact_of
@@ -128,7 +128,7 @@ def _tell_left_out(dataset: AnyData) -> None:
 
 def tell_misses(dataset: Dataset) -> None:
     """Say once, not for every cell, which pairs of the parts that are measured nobody can hit."""
-    told = known_pairs_told(known_pairs(dataset))
+    told = misses(known_pairs(dataset))
     if told and (line := f"dataset '{dataset.name}': {told}") not in _MISSES_TOLD:
         _MISSES_TOLD.add(line)
         log.warning(line)

@@ -146,8 +146,7 @@ def of_table(
 ) -> Recipe:
     """Return the recipe of a table. path: of its file, which need not be there"""
     axes, shown = dict(table.get("axes", {})), table.get("table", {})
-    methods = recipe_file.method_names(table)
-    given = [recipe_file.change(axes, text, methods) for text in changes]
+    given = [recipe_file.change(axes, text) for text in changes]
     asked = recipe_file.in_order(one for one in given if one is not None)
     names, cells, changed = _cells(path, table, axes, asked, only, look)
     replaced = {axis for axis in table.get("axes", {}) if axis not in axes}
@@ -172,16 +171,13 @@ def of_table(
 def _columns(path: Path, given: Any) -> tuple[Column, ...]:
     """Return the columns of `[table]`: names, or tables with path, title and digits."""
     if not isinstance(given, list) or not given:
-        example = 'columns = ["NDCG@20", { path = "seconds.cpu", title = "s", digits = 1 }]'
-        raise ConfigError(f"{path}: columns must be a list, such as {example}.")
+        raise ConfigError(f'{path}: columns must be a list, such as columns = ["NDCG@20"].')
     try:
         found = [_settings(Column, {"path": c} if isinstance(c, str) else c) for c in given]
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
-    names = [column.name for column in found]
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"{path}: two columns have the title '{name}'. Change one of them.")
+    if len({column.name for column in found}) < len(found):
+        raise ConfigError(f"{path}: two columns have the same title. Change one of them.")
     return tuple(found)
 
 
@@ -341,13 +337,9 @@ def _named(table: Mapping[str, Any], marker: str, path: Path) -> Table:
 
 def _learner(method: Mapping[str, Any], look: Find) -> type:
     name = str(method.get("name", "FedAvg"))
-    try:
-        return look(*METHODS, name)
-    except ConfigError:
-        if sought(*METHODS, name) is None and sought(*UNLEARNERS, name) is not None:
-            wrong = f"{name} only forgets: name it under [forget], and a learner here."
-            raise ConfigError(wrong) from None
-        raise
+    if sought(*METHODS, name) is None and sought(*UNLEARNERS, name) is not None:
+        raise ConfigError(f"{name} only forgets: name it under [forget], and a learner here.")
+    return look(*METHODS, name)
 
 
 def _forget(

@@ -11,7 +11,7 @@ import math
 import re
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
@@ -28,14 +28,8 @@ Change = tuple[list[str], Any]
 PACKAGE = Path(__file__).resolve().parents[1]
 RECIPES = Path("recipes")
 """The folder of recipes in the working directory."""
-_OF_MOST = {
-    **{name: f"method.{name}" for name in ("rate", "epochs", "negatives", "clients_per_round")},
-    "dim": "method.model.dim",
-}
-"""Fields that most methods have, and where they stand."""
-_LONGEST_NAME = 48
-_DIGEST = "set"
-"""What names changed settings: words of at most this length, or this word and a digest."""
+_LONGEST_NAME = 40
+"""Characters of the words that name changed settings."""
 
 
 @dataclass(frozen=True)
@@ -123,33 +117,12 @@ def locate(name: str) -> Path:
         if path.is_file() and path.suffix == ".toml":
             return path
     files = [path for folder in (RECIPES, packaged()) for path in folder.glob("*/*.toml")]
-    known = {f"{path.parent.name}/{path.stem}" for path in files}
-    looked = ", ".join(map(str, tried))
-    if "/" not in name and name in _datasets():
-        raise ConfigError(
-            f"'{name}' is a dataset, not a recipe. Run on it: rescind run --data {name}"
-        )
-    if given.suffix == ".toml":  # a file was meant: the names of our recipes are of no use
-        here = _beside(given.stem, [path.stem for path in given.parent.glob("*.toml")])
-        raise ConfigError(f"there is no file {given}.{here} Recipes of a name: rescind run --help")
-    if given.suffix:
-        here = _beside(given.name, [path.name for path in given.parent.glob("*.toml")])
-        raise ConfigError(
-            f"there is no recipe '{name}' (looked for {looked}). The name of a recipe's file ends "
-            f"in .toml.{here}"
-        )
-    raise ConfigError(f"there is no recipe '{name}' (looked for {looked}). {suggest(name, known)}")
-
-
-def _beside(given: str, there: list[str]) -> str:
-    """Return a hint to the files of a folder; '' if it has none."""
-    return f" {suggest(given, there)}" if there else ""
-
-
-def _datasets() -> list[str]:
-    from rescind.data.loading import names
-
-    return names()
+    beside = [str(path.with_suffix("")) for path in given.parent.glob("*.toml")]
+    known = beside if given.suffix else [f"{path.parent.name}/{path.stem}" for path in files]
+    raise ConfigError(
+        f"there is no recipe '{name}' (looked for {', '.join(map(str, tried))}); "
+        f"{suggest(name, known)} A dataset: rescind run --data {name}"
+    )
 
 
 def check_record(path: Path, changes: Sequence[str], changed: Collection[str]) -> None:
@@ -161,8 +134,8 @@ def check_record(path: Path, changes: Sequence[str], changed: Collection[str]) -
     others = [text for text, one in parts.items() if one and ".".join(one[0]) in changed]
     if others:
         raise ConfigError(
-            f"--record adds results of the recipe as it is written, and --set {others[0]} changes "
-            f"it. Leave out --record, or change the setting in a recipe of your own."
+            f"--record adds results of the recipe as it is written. Leave out --record, or change "
+            f"{others[0]} in a recipe of your own."
         )
     if in_package(path):
         where = f"{path} is part of the installed package, where results cannot be recorded"
@@ -189,10 +162,9 @@ def parsed(path: Path) -> Table:
 
 def check(path: Path, changes: Sequence[str], cell: str | None) -> None:
     """Check a file, changes and the name of a cell, without building anything."""
-    table = parsed(path)
-    axes = dict(table.get("axes", {}))
+    axes = dict(parsed(path).get("axes", {}))
     for text in changes:
-        change(axes, text, method_names(table))
+        change(axes, text)
     check_cell(path, cell, [name for name, _ in combinations(path, axes)])
 
 
@@ -202,19 +174,10 @@ def check_cell(path: Path, cell: str | None, names: Sequence[str]) -> None:
         raise ConfigError(f"{path.name} has no cell '{cell}'; {suggest(cell, names)}")
 
 
-def method_names(table: Table) -> list[str]:
-    """Return the names of the methods of a recipe, as far as its tables are in order."""
-    one, more = table.get("method"), table.get("axes", {}).get("method")
-    given = [one, *(more if isinstance(more, list) else ())]
-    names = [each.get("name") if isinstance(each, dict) else each for each in given]
-    return [name for name in names if isinstance(name, str)]
-
-
-def change(axes: Table, text: str, methods: Sequence[str] = ()) -> Change | None:
+def change(axes: Table, text: str) -> Change | None:
     """Parse one "key=value" into (path of keys, value); None for the seed, which is an axis.
 
     An axis of the same name ("data", "method", "model") is replaced.
-    methods: the recipe's, whose settings are suggested for one that is misspelt
     """
     key, value = setting(text, "run.rounds=20")
     if key in ("seed", "run.seed"):
@@ -228,53 +191,25 @@ def change(axes: Table, text: str, methods: Sequence[str] = ()) -> Change | None
         key = "method.model" if key == "model" else f"{key}.name" if key in named else key
     parts = key.split(".")
     if parts[0] not in SETTINGS or len(parts) < 2:
-        raise ConfigError(f"--set cannot change '{key}'; {_meant(key, methods)}")
+        raise ConfigError(
+            f"--set cannot change '{key}'; did you mean '{_meant(key)}'? Allowed: "
+            f"{', '.join(AXES)}, or TABLE.FIELD with {', '.join(SETTINGS)}."
+        )
     return parts, value
 
 
-def _meant(key: str, methods: Sequence[str]) -> str:
-    """Return a hint to the setting that was meant: mostly a field without its table."""
+def _meant(key: str) -> str:
+    """Return the setting that was meant: mostly a field without its table."""
     from rescind.experiments.cell import DataSettings, GuardSettings, RunSettings, SharingSettings
 
-    allowed = [*AXES, "method.model.<field>", *(f"{name}.<field>" for name in SETTINGS)]
-    if "." in key:
-        return suggest(key, allowed)
     tables = (GuardSettings, SharingSettings, DataSettings, RunSettings)
     names = ("guards", "sharing", "data", "run")  # of two fields of one name the last counts
     pairs = zip(names, tables, strict=True)
     known = {field: f"{name}.{field}" for name, cls in pairs for field in fields_of(cls)}
     known |= {axis: axis for axis in AXES}
     near = get_close_matches(key, known, n=1, cutoff=0.8)
-    of_methods = _settings_of(methods)
-    ours = key if key in of_methods else usual(key, of_methods or _OF_MOST)
-    field = near[0] if near else None if ours else usual(key, known.keys() - {"model"})
-    close = get_close_matches(key, of_methods, n=1, cutoff=0.8)
-    every = f"Allowed: {', '.join(sorted(allowed))}."
-    if field:
-        return f"did you mean '{known[field]}'? {every}"
-    if ours or close or not of_methods:  # of a method from a file nothing is known
-        name = ours or (close or [key])[0]
-        path = of_methods.get(name) or _OF_MOST.get(name, f"method.{name}")
-        return f"did you mean '{path}', a field of the method? {every}"
-    has = ", ".join(sorted(of_methods.values()))
-    return f"settings of {' and '.join(dict.fromkeys(methods))}: {has}. {every}"
-
-
-def _settings_of(methods: Sequence[str]) -> dict[str, str]:
-    """Return where methods and their usual models have each setting; empty if one is unknown."""
-    from rescind.experiments.described import find, knows
-    from rescind.storage.kinds import METHODS
-
-    found = dict[str, str]()
-    for method in methods:
-        if not knows(method):
-            return {}
-        cls = find(*METHODS, method)
-        model = getattr(cls(), "model", None)
-        if is_dataclass(model):
-            found |= {name: f"method.model.{name}" for name in fields_of(type(model))}
-        found |= {name: f"method.{name}" for name in fields_of(cls) if name != "model"}
-    return found
+    field = usual(key, known.keys() - {"model"}) or (near[0] if near else None)
+    return known[field] if field else f"method.{key}"
 
 
 def in_order(changes: Iterable[Change]) -> list[Change]:
@@ -283,33 +218,11 @@ def in_order(changes: Iterable[Change]) -> list[Change]:
 
 
 def change_name(changes: Mapping[str, Any]) -> str:
-    """Return a name for changed settings, by key, such as "rounds-40". Others have another name.
-
-    It is a digest where the words would be long, or where other settings could have the same ones.
-    """
-    words = [word for key in sorted(changes) for word in _words(key, changes[key])]
-    name = "-".join(words)
-    if "" not in words and len(name) <= _LONGEST_NAME:
-        return name
+    """Return a name for changed settings, by key: words, and a digest that no others have."""
+    words = "-".join(f"{key.removeprefix('run.')}-{changes[key]}" for key in sorted(changes))
+    plain = re.sub(r"[^A-Za-z0-9_.]+", "-", words)[:_LONGEST_NAME].strip("-.")
     text = json.dumps(changes, sort_keys=True)
-    return f"{_DIGEST}-{sha256(text.encode()).hexdigest()[:12]}"
-
-
-def _words(key: str, value: Any) -> tuple[str, str]:
-    """Return a key and its value as words without "-"; "" for what has none of its own."""
-    if key == "method":  # as it was given: method=FedAvg
-        value = value["name"]
-    word = json.dumps(value) if isinstance(value, int | float) else str(value)
-    if setting(f"{key}={word}", "")[1] != value:  # the text "40" is not the number
-        word = ""
-    short = key.removeprefix("run.")
-    if "." in short or short in (*AXES, _DIGEST):
-        short = key
-    return _plain(short), _plain(word)
-
-
-def _plain(word: str) -> str:
-    return word if re.fullmatch(r"[A-Za-z0-9_.]+", word) else ""
+    return f"{plain}-{sha256(text.encode()).hexdigest()[:8]}"
 
 
 def setting(text: str, example: str) -> tuple[str, Any]:
@@ -337,42 +250,17 @@ def combinations(path: Path, axes: Mapping[str, Any]) -> Iterator[tuple[str, dic
         along = dict(zip(order, values, strict=True))
         if _is_cell(path, along):
             name = "/".join(map(label, values)) or path.stem
-            _check_alone(path, along, known.setdefault(folder_of(name), along))
+            if known.setdefault(folder_of(name), along) is not along:
+                raise ConfigError(
+                    f"{path}: two cells are called '{name}', so one would replace the results of "
+                    f"the other. Give each value of [axes] once, with a label of its own."
+                )
             yield name, along
 
 
 def folder_of(cell: str) -> str:
     """Return the name of the folder of a cell's runs."""
     return cell.replace("/", "_").replace(" ", "_")
-
-
-def _check_alone(path: Path, along: Mapping[str, Any], other: Mapping[str, Any]) -> None:
-    if along is other:
-        return
-    axis = next((axis for axis in along if along[axis] != other[axis]), None)
-    if axis is None:
-        raise ConfigError(f"{path}: a value of [axes] stands there twice. Give each once.")
-    first, second = other[axis], along[axis]
-    raise ConfigError(
-        f"{path}: two values of [axes] {axis} are called '{label(second)}', so one would replace "
-        f"the results of the other: {_shown(first)} and {_shown(second)}. Give each a label of its "
-        f'own, such as {{ label = "{label(second)}, {_what_differs(first, second)}", ... }}.'
-    )
-
-
-def _what_differs(first: Any, second: Any) -> str:
-    """Return what makes the second value another one, for a label."""
-    if not (isinstance(first, Mapping) and isinstance(second, Mapping)):
-        return "again"
-    keys = (key for key in second if second[key] != first.get(key))
-    return next((f"{key} {second[key]}" for key in keys if key != "label"), "again")
-
-
-def _shown(value: Any) -> str:
-    """Return a value of an axis as it may be written in a recipe."""
-    if not isinstance(value, Mapping):
-        return json.dumps(value)
-    return "{ " + ", ".join(f"{key} = {_shown(one)}" for key, one in value.items()) + " }"
 
 
 def _is_cell(path: Path, values: Mapping[str, Any]) -> bool:
@@ -382,9 +270,10 @@ def _is_cell(path: Path, values: Mapping[str, Any]) -> bool:
         required = value.get("where", {}) if isinstance(value, Mapping) else {}
         for other, wanted in required.items():
             if other not in labels or other == axis:
-                hint = suggest(other, [a for a in labels if a != axis])
-                wrong = f"`where` of {labels[axis]} has '{other}', which is not another axis"
-                raise ConfigError(f"{path}: {wrong}; {hint}")
+                raise ConfigError(
+                    f"{path}: `where` of {labels[axis]} has '{other}', which is not another axis "
+                    f"among {', '.join(labels)}."
+                )
             if labels[other] != wanted:
                 return False
     return True

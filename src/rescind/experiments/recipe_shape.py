@@ -74,12 +74,7 @@ def _axes(axes: Mapping[str, Any]) -> None:
     cells = 1
     for axis, values in axes.items():
         if axis not in AXES:
-            field = axis.rpartition(".")[2]
-            raise ConfigError(
-                f"unknown axis '{axis}'; {suggest(axis, AXES)} To compare values of one setting: "
-                f'method = [{{ label = "1", name = "FedAvg", {field} = 1 }}, '
-                f'{{ label = "2", name = "FedAvg", {field} = 2 }}].'
-            )
+            raise ConfigError(f"unknown axis '{axis}'; {suggest(axis, AXES)}")
         if not isinstance(values, list) or not values:
             raise ConfigError(
                 f"[axes] {axis} must be a list with at least one value; got {values!r:.60}."

@@ -70,8 +70,8 @@ def append_line(path: Path, line: dict[str, Any]) -> None:
             files.sync_folder(path.parent)
     except OSError as error:
         raise DataError(
-            f"cannot add the result to {path}: {error.strerror or error}. The run itself is "
-            f"safe: free some space and give the same command with --resume."
+            f"cannot add the result to {path}: {error.strerror or error}. The run is kept: free "
+            f"some space and give the command again with --resume."
         ) from None
 
 

@@ -200,17 +200,6 @@ def on_few_seeds(found: Sequence[Difference]) -> str:
     )
 
 
-def on_metrics(found: Sequence[Difference]) -> str:
-    """Return how to correct for fewer comparisons if several metrics were tested; '' otherwise."""
-    metrics = {one.metric for one in found if one.p is not None}
-    if len(metrics) < 2:
-        return ""
-    return (
-        f"Holm's correction counts all {len(metrics)} metrics; --metric narrows it to those that "
-        f"you name. Choose them before you see the results."
-    )
-
-
 def remark(found: Sequence[Difference]) -> str:
     """Return a remark with the number of comparisons and the meaning of the columns."""
     tested = sum(d.p is not None for d in found)

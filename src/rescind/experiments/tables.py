@@ -101,21 +101,18 @@ class Entry:
 
 @dataclass(frozen=True)
 class ResultTable:
-    """All numbers of a recipe, and the count of result lines of older settings."""
+    """All numbers of a recipe, and the result lines of other settings or code."""
 
     recipe: Recipe
     entries: tuple[Entry, ...]
-    stale: int
+    stale: tuple[str, ...]
+    """The cell and seed of each."""
     controls: tuple[str, ...] = ()
     """Cells without training rounds, which a method has to beat."""
     floors: tuple[str, ...] = ()
     """The controls that are item popularity."""
     mixed: tuple[str, ...] = ()
     """A sentence for each dataset whose rows differ between the results."""
-    other_code: tuple[str, ...] = ()
-    """A sentence for each version of a user's own method that is not the one of now."""
-    other_settings: tuple[str, ...] = ()
-    """A sentence for each cell whose only results are of other settings than those of now."""
     used: Mapping[str, str] = field(default_factory=dict)
     """By cell, the method that was used where it was chosen when the data was known."""
     failed: Mapping[str, Failed] = field(default_factory=dict)
@@ -146,21 +143,25 @@ def cells_by_name(recipe: Recipe) -> dict[str, Cell]:
     return {cell.name: cell for cell in reversed(recipe.cells)}
 
 
-def newest_lines(recipe: Recipe) -> tuple[Newest, int]:
-    """Return the newest line of each cell and seed, and the count of lines of older settings.
+def newest_lines(recipe: Recipe) -> tuple[Newest, tuple[str, ...]]:
+    """Return the newest line of each cell and seed, and the names of those that do not count.
 
-    Lines that another text of a user's own method made are left out, too (`other_code`).
+    These are of older settings, or of another text of a user's own method.
     """
-    cells, found = cells_by_name(recipe), lines(recipe)
-    current = [x for x in found if x["cell"] in cells and cells[x["cell"]].made(x)]
-    newest = {(x["cell"], x["seed"]): x for x in current if cells[x["cell"]].same_code(x)}
-    return newest, len(found) - len(current)
+    cells, newest, stale = cells_by_name(recipe), Newest(), Newest()
+    for line in lines(recipe):
+        cell = cells.get(line["cell"])
+        current = cell is not None and cell.made(line) and cell.same_code(line)
+        (newest if current else stale)[line["cell"], line["seed"]] = line
+    return newest, tuple(
+        f"{name} seed {seed}" for name, seed in sorted(stale.keys() - newest.keys())
+    )
 
 
 def collect(
     recipe: Recipe,
     columns: Sequence[Column] | None = None,
-    known: tuple[Newest, int] | None = None,
+    known: tuple[Newest, tuple[str, ...]] | None = None,
 ) -> ResultTable:
     """Collect results of the recipe's current settings; the newest of each seed counts.
 
@@ -181,13 +182,10 @@ def collect(
     seedless = [n for n in recipe.names if cells[n].method.seedless]
     controls = tuple(n for n in seedless if cells[n].method.control)
     mixed = (*answered_alone(recipe, newest), *mixed_data(newest, cells))
-    own = any(cell.code for cell in cells.values())
-    other = other_code(recipe, cells, newest) if own else ()
-    changed = other_settings(recipe, cells, newest) if stale else ()
     failed = {} if shown is recipe.columns else failed_checks(newest, shown)
     return ResultTable(
-        recipe, tuple(entries), stale, controls, tuple(floors), mixed, other, changed,
-        _used(newest), failed, not_as_claimed(newest),
+        recipe, tuple(entries), stale, controls, tuple(floors), mixed, _used(newest), failed,
+        not_as_claimed(newest),
     )  # fmt: skip
 
 
@@ -221,56 +219,6 @@ def _used(newest: Newest) -> dict[str, str]:
     return {name: ", ".join(methods) for name, methods in found.items()}
 
 
-def other_code(recipe: Recipe, cells: Mapping[str, Cell], newest: Newest) -> tuple[str, ...]:
-    """Tell which results were made before a user edited the file of a method, and not since.
-
-    Their settings are those of now, but a mean over both would be of no method.
-    """
-    runs: dict[tuple[str, str], list[str]] = {}
-    for line in lines(recipe):
-        cell = cells.get(line["cell"])
-        if cell is None or not cell.made(line) or (line["cell"], line["seed"]) in newest:
-            continue
-        for name, code in cell.code.items():
-            made = line["versions"].get(name, code)
-            if made != code:
-                runs.setdefault((made, code), []).append(f"{line['cell']} seed {line['seed']}")
-    return tuple(
-        f"OTHER CODE: {made} is now {code}, so these are left out: "
-        f"{_named(list(dict.fromkeys(of)))}. Run them again with --record, or put the file back."
-        for (made, code), of in runs.items()
-    )
-
-
-def other_settings(recipe: Recipe, cells: Mapping[str, Cell], newest: Newest) -> tuple[str, ...]:
-    """Tell which cells have results of other settings alone, and which settings those are."""
-    last: dict[str, dict[str, Any]] = {}
-    seeds: dict[str, set[int]] = {}
-    for line in lines(recipe):
-        cell = cells.get(line["cell"])
-        if cell is not None and not cell.made(line) and (line["cell"], line["seed"]) not in newest:
-            last[line["cell"]] = line
-            seeds.setdefault(line["cell"], set()).add(line["seed"])
-    said = []
-    for name, line in last.items():
-        now = cells[name].settings
-        changed = [
-            f"{key} {value}, now {now[part][key]}"
-            for part, table in line.get("settings", {}).items()
-            for key, value in table.items()
-            if now.get(part, {}).get(key, value) != value
-        ]
-        many = len(seeds[name]) > 1
-        of = f"{name} seed{'s' * many} {_named([*map(str, sorted(seeds[name]))])}"
-        left_out = "are left out. Run them" if many else "is left out. Run it"
-        why = f" ({_named(changed)})" if changed else ""
-        said.append(
-            f"OTHER SETTINGS: {of}{why} {left_out} with those of now: rescind run "
-            f"{recipe.path} --resume --record"
-        )
-    return tuple(said)
-
-
 def _named(runs: Sequence[str]) -> str:
     return ", ".join(runs[:MOST_NAMED]) + (", ..." if len(runs) > MOST_NAMED else "")
 
@@ -292,10 +240,8 @@ def mixed_data(newest: Newest, cells: Mapping[str, Cell]) -> tuple[str, ...]:
         others = [who for digest, runs in found.items() if digest != most for who in runs]
         if others:
             said.append(
-                f"MIXED DATA: rows of '{data.name}' were erased, added or imported again between "
-                f"these runs. {len(others)} {'is' if len(others) == 1 else 'are'} of other rows "
-                f"than the rest: {_named(others)}. Do not compare them; run all of them again with "
-                f"--record, and with --seeds N if some have seeds that the recipe does not name."
+                f"MIXED DATA: rows of '{data.name}' were erased, added or imported again. Do not "
+                f"compare {_named(others)} with the rest; run all of them again with --record."
             )
     return tuple(said)
 
@@ -350,7 +296,7 @@ def _floor(newest: Newest, name: str, column: Column) -> float | None:
 
 def remarks(table: ResultTable) -> list[str]:
     """Return notes on the table: its controls, and what was left out."""
-    said = [*table.mixed, *table.other_code, *table.other_settings]
+    said = [*table.mixed]
     said += [table.failed[n].told(n) for n in table.recipe.names if n in table.failed]
     said += table.not_as_claimed
     if table.controls:
@@ -370,7 +316,10 @@ def remarks(table: ResultTable) -> list[str]:
             f"no cell of this recipe has its result on the same data."
         )
     if table.stale:
-        said.append(f"{table.stale} older result lines belong to other settings and are left out.")
+        said.append(
+            f"Results of other settings or code are left out ({_named(table.stale)}). Run them "
+            f"again: rescind run {table.recipe.path} --resume --record"
+        )
     return said
 
 

@@ -76,8 +76,8 @@ def candidates(method: Method, users: int) -> list[Method]:
     """Return the method with other learning rates and numbers of clients, by the data's size."""
     if not {"rate", "clients_per_round"} <= fields_of(type(method)).keys():
         raise ConfigError(
-            f"{type(method).__name__} has no learning rate and no rounds of some clients to tune. "
-            f"Tune a method that trains in rounds, such as FedShare or FedAvg."
+            f"{type(method).__name__} has no learning rate to tune. Tune a method that trains in "
+            f"rounds, such as FedAvg."
         )
     many = sorted({min(users, max(FEWEST, round(part * users))) for part in PARTS})
     rate = method.rate  # type: ignore[attr-defined]
@@ -115,14 +115,10 @@ def tune(cell: Cell, progress: Progress = lambda *_: None) -> Tuned:
 
 def _check_validation(cell: Cell, dataset: AnyData, fed: Federation) -> None:
     """Raise an error before anything is trained, if there is nothing to choose by."""
-    if has_validation(fed):
-        return
-    how = HOW_TO_HAVE[0].upper() + HOW_TO_HAVE[1:]
-    if isinstance(dataset, Dataset) and dataset.split is None:
-        how = f"All of its {len(dataset):,} rows were divided at random: use more data"
-    raise ConfigError(
-        f"'{cell.data.name}' has no validation rows, and tuning chooses settings by them. {how}."
-    )
+    if not has_validation(fed):
+        drawn = isinstance(dataset, Dataset) and dataset.split is None
+        how = "use more data" if drawn else HOW_TO_HAVE
+        raise ConfigError(f"'{cell.data.name}' has no validation rows to tune by: {how}.")
 
 
 def _planned(many: int, rounds: int) -> int:

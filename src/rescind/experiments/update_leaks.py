@@ -32,7 +32,7 @@ from rescind.core.settings import find
 from rescind.core.update import Rows
 from rescind.data import Dataset
 from rescind.data.simulated_lending import NOTHING, draw_groups, draw_share
-from rescind.errors import ConfigError, DataError, suggest
+from rescind.errors import ConfigError, DataError
 from rescind.experiments.value import DRAWS, bootstrap
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
@@ -90,8 +90,7 @@ def _method(name: str, model: str | None) -> Method:
     made: Method = find(*METHODS, name)(**chosen)
     if made.model.task != "ranking":
         raise ConfigError(
-            f"{type(made.model).__name__} is for {made.model.task}; this attack needs a ranking. "
-            f"{suggest(model or name, models.all_models())}"
+            f"{type(made.model).__name__} is for {made.model.task}; this attack needs a ranking."
         )
     return made
 
@@ -144,8 +143,8 @@ def opened(dataset: Dataset, method: Method, users: int, seed: int) -> tuple[Fed
     ids = ((groups == NOTHING) & (count >= LEAST)).nonzero().squeeze(1)
     if len(ids) < users:
         raise DataError(
-            f"cannot observe {users} users: only {len(ids)} lend nothing and train on "
-            f"{LEAST} records or more. Ask for at most {len(ids)}."
+            f"cannot observe {users} users: {len(ids)} lend nothing and train on {LEAST} records "
+            f"or more."
         )
     order = torch.argsort(fed.clock.at(0).bits("watched", ids), stable=True)
     return fed, ids[order[:users]].sort().values
@@ -216,8 +215,8 @@ def measure(
     if users * items * width > CELLS:
         most = max(2, CELLS // (items * width))
         raise ConfigError(
-            f"{users} users with {items:,} rows of {width} numbers each do not fit into memory. "
-            f"Observe at most {most} users (--users {most})."
+            f"the updates of {users} users do not fit into memory. Observe at most {most} "
+            f"(--users {most})."
         )
     truth = _truth(fed, ids)
     lines = []

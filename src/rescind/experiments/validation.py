@@ -20,9 +20,8 @@ _TOLD: set[str] = set()
 """Datasets without validation rows that this process has spoken of."""
 
 HOW_TO_HAVE = (
-    "give some rows of its split column the value valid, for instance a tenth of each user's train "
-    "rows, and import it again with --replace; or have all its rows divided anew at random "
-    "(--set data.split=random)"
+    "give some rows of its split column the value valid and import it again with --replace, or "
+    "have all rows divided at random (--set data.split=random)"
 )
 """What to do about data whose own split has no validation rows."""
 
@@ -56,9 +55,8 @@ def count_last_round(cell: Cell) -> None:
     name, patience = cell.data.name, cell.run.patience
     if patience is not None:
         raise ConfigError(
-            f"run.patience = {patience} ends a run when validation gets no better, and '{name}' "
-            f"has no validation rows. Leave run.patience out: all rounds are run, and the last one "
-            f"counts. Or {HOW_TO_HAVE}."
+            f"run.patience = {patience} needs validation, and '{name}' has no validation rows. "
+            f"Leave run.patience out; or {HOW_TO_HAVE}."
         )
     if name not in _TOLD:
         _TOLD.add(name)

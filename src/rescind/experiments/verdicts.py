@@ -76,7 +76,7 @@ def not_as_claimed(lines: Mapping[tuple[str, int], Mapping[str, Any]]) -> tuple[
         if done.get("exact") and (done.get("distance") or 0.0) > ARITHMETIC:
             worst[cell] = max(worst.get(cell, 0.0), done["distance"])
     return tuple(
-        f"'{cell}' claims to be exact (exact = True) and is not: its model is not that of the "
-        f"retraining. Distance {far:.2g}, where 0 is the retraining and 1 the model from before."
+        f"'{cell}' claims to be exact (exact = True) and is not: distance {far:.2g}, where 0 is "
+        f"the retraining and 1 the model from before."
         for cell, far in worst.items()
     )

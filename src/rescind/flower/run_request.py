@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from rescind.requests.words import Words
 
 SILO = "silo"
 """The only key of a node's configuration: path of its resident process's socket, in hex."""
@@ -12,18 +16,6 @@ LOG = "server.log"
 """Log file in a run's folder."""
 ASKED = "asked"
 """The only key of a run's configuration: path of a file with its `RunRequest` (handed_over.py)."""
-
-
-@dataclass(frozen=True)
-class NamedRequest:
-    """A request to forget, by original ids."""
-
-    kind: str
-    """"unshare" (all that a user lends), "erase" (some items), "withdraw"."""
-    user: str
-    items: tuple[str, ...] = ()
-    silo: int | None = None
-    """Whose user is meant, if several silos have one with this id; None: only one has."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +34,10 @@ class RunRequest:
     least: float = 0.5
     """Fraction of the silos that must reply, or the round is abandoned."""
     resume: bool = False
-    requests: tuple[NamedRequest, ...] = ()
+    requests: tuple[Words, ...] = ()
     """Answered after training, one after another. A run that is finished is not trained again."""
+    at: int | None = None
+    """Whose people are meant, if several silos have the same ids; None: only one has."""
     unlearner: str | None = None
     """The method that forgets. Default: the learner's own."""
     masked: float | None = None
@@ -59,17 +53,22 @@ class RunRequest:
 
     def to_json(self) -> str:
         """Return the settings as JSON."""
-        return json.dumps(asdict(self))
+        return json.dumps(asdict(self), default=datetime.isoformat)
 
     @classmethod
     def from_json(cls, text: str) -> RunRequest:
         """Read what `to_json` wrote."""
         fields = json.loads(text)
-        requests = tuple(
-            NamedRequest(one["kind"], one["user"], tuple(one["items"]), one["silo"])
-            for one in fields["requests"]
-        )
+        requests = tuple(map(_words, fields["requests"]))
         return cls(**{**fields, "changes": tuple(fields["changes"]), "requests": requests})
+
+
+def _words(fields: Mapping[str, Any]) -> Words:
+    records = {user: items and tuple(items) for user, items in fields["records"].items()}
+    days = {
+        name: datetime.fromisoformat(fields[name]) for name in ("received", "due") if fields[name]
+    }
+    return Words(**{**fields, "records": records, **days})
 
 
 def silo_names(silos: Iterable[int]) -> str:

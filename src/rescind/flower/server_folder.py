@@ -3,7 +3,7 @@
 The configuration of a run says where its settings are, not what they are (`handed_over.py`).
 Messages name who is looked up, and bring what silos send. They wait in the database, each sealed
 under a key that only the SuperLink's process has, and never on a disk. What a process before this
-one left, also one of an earlier version, is removed before the SuperLink starts.
+one left is removed before the SuperLink starts.
 """
 
 from __future__ import annotations

@@ -21,7 +21,6 @@ from rescind.flower.server.serve import serve
 from rescind.flower.silo.data_source import RecipeData
 from rescind.flower.silo.node import Node
 from rescind.flower.silo.storage import Store
-from rescind.flower.silo.upgrade import upgrade
 from rescind.flower.wire.messages import Letter
 
 
@@ -58,5 +57,4 @@ def simulated_node(asked: RunRequest, silo: int) -> Node:
     """Return a silo that keeps its files in the run's folder."""
     data = RecipeData(asked.recipe, asked.cell, asked.changes)
     store = Store(Path(asked.out) / "silos" / f"silo-{silo}")
-    upgrade(store, data)
     return Node(store, data, silo, asked.silos, InProcess(guards=data.guards))

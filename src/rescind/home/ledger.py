@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import secrets
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rescind.core.files import make_folder, sync_folder, write_atomically
-from rescind.core.home import ledger_file
+from rescind.core.files import make_folder
+from rescind.core.home import LEDGER, home
 from rescind.errors import DataError
+from rescind.home import second_copy
 from rescind.home.request import REFUSED, Copy, Refused, Request
 from rescind.privacy import keys
 from rescind.privacy.sealing import decrypt, encrypt
@@ -29,8 +29,6 @@ from rescind.privacy.sealing import decrypt, encrypt
 PATIENCE = 5.0
 """Seconds that a command waits for another one on the same home."""
 VERSION = 1
-COPY = "ledger-copy.db"
-"""A copy beside the keys, as of the last answer: a lost ledger would lose all lists at once."""
 TABLES = """
 CREATE TABLE request (id TEXT PRIMARY KEY, dataset TEXT NOT NULL, kind TEXT NOT NULL,
     words TEXT NOT NULL, sealed TEXT, received TEXT NOT NULL, due TEXT NOT NULL,
@@ -61,27 +59,30 @@ class Ledger:
 
     def __init__(self, file: Path, database: sqlite3.Connection) -> None:
         self.file, self._database = file, database
+        self.present: list[Any] = []
+        """Holders in this process, which no file stands for."""
 
     @classmethod
     def open(cls, folder: Path | None = None) -> Ledger:
         """Open the ledger of a home; make it if there is none."""
-        file = ledger_file() if folder is None else folder / ledger_file().name
+        file = (folder or home()) / LEDGER
         make_folder(file.parent)
         try:
+            second_copy.put_back(file)
             database = sqlite3.connect(file, timeout=PATIENCE, isolation_level=None)
             file.chmod(0o600)
             ledger = cls(file, database)
             ledger._prepare()
-            ledger._check_newest(file.parent / "keys" / COPY)
+            second_copy.check_older(file, database)
         except (sqlite3.Error, OSError) as error:
             raise DataError(f"{file} cannot be opened ({error}). Restore the home.") from None
         return ledger
 
     @classmethod
-    def there(cls) -> Ledger | None:
-        """Open the ledger of this home; None if there is none: whoever only looks makes none."""
-        files = (ledger_file(), keys.folder() / COPY)
-        return cls.open() if any(file.is_file() for file in files) else None
+    def there(cls, folder: Path | None = None) -> Ledger | None:
+        """Open the ledger of a home; None if there is none: whoever only looks makes none."""
+        file = (folder or home()) / LEDGER
+        return cls.open(folder) if file.is_file() or second_copy.of(file).is_file() else None
 
     def _prepare(self) -> None:
         self._database.execute("PRAGMA secure_delete = ON")
@@ -96,18 +97,6 @@ class Ledger:
                 for statement in filter(str.strip, TABLES.split(";")):
                     run(statement)
                 run(f"PRAGMA user_version = {VERSION}")
-
-    def _check_newest(self, copy: Path) -> None:
-        """Raise if a copy knows of later answers: without them, people would be learnt again."""
-        if not copy.is_file():
-            return
-        newest = "SELECT coalesce(max(answered), '') FROM request"
-        with closing(sqlite3.connect(f"{copy.absolute().as_uri()}?mode=ro", uri=True)) as other:
-            if other.execute(newest).fetchone() > self._rows(newest)[0]:
-                raise DataError(
-                    f"{self.file} is lost, or older than the last answer. Its copy is complete: "
-                    f"cp {copy} {self.file}"
-                )
 
     def __enter__(self) -> Ledger:
         return self
@@ -142,13 +131,14 @@ class Ledger:
     # Requests
 
     def add(self, asked: Request) -> Request:
-        """Write down a request; the same words while they wait are the same request."""
+        """Write down a request; the same words while it is open are the same request."""
         words = self.words(asked)
         with self.writing() as run:
             same = run(
-                "SELECT id FROM request WHERE words = ? AND outcome IN ('', 'WAITING')", (words,)
+                "SELECT id FROM request WHERE words = ? AND answered IS NULL", (words,)
             ).fetchone()
             if same:
+                run("UPDATE request SET outcome = '' WHERE id = ? AND outcome = 'REFUSED'", same)
                 return self.request(same[0])
             made = replace(asked, id=asked.id or secrets.token_hex(8), key=keys.new_secret())
             row = (
@@ -231,7 +221,7 @@ class Ledger:
             )
             if done:
                 run("UPDATE step SET sealed = NULL WHERE request = ?", (request.id,))
-        self._keep_copy()
+        second_copy.keep(self.file, self._database)
         return self.request(request.id)
 
     def extend(self, name: str, due: datetime, reason: str) -> Request:
@@ -336,12 +326,17 @@ class Ledger:
     def copies(self, dataset: str) -> list[Copy]:
         """Return all known copies of a dataset, the oldest first."""
         rows = self._rows("SELECT * FROM copy WHERE dataset = ? ORDER BY rowid", dataset)
-        return [Copy(*row[:4], facts=json.loads(row[4])) for row in rows]
+        return [self._copy(row) for row in rows]
 
     def copy(self, name: str) -> Copy | None:
         """Return a copy by its id; None if it is not known here."""
         rows = self._rows("SELECT * FROM copy WHERE id = ?", name)
-        return Copy(*rows[0][:4], facts=json.loads(rows[0][4])) if rows else None
+        return self._copy(rows[0]) if rows else None
+
+    @staticmethod
+    def _copy(row: tuple[Any, ...]) -> Copy:
+        name, dataset, kind, address, facts = row
+        return Copy(name, dataset, kind, address, json.loads(facts))
 
     # Receipts
 
@@ -376,16 +371,6 @@ class Ledger:
         )  # fmt: skip
         return rows[0][0] if rows else None
 
-    def _keep_copy(self) -> None:
-        """Copy the ledger to a second place, beside the keys."""
-        place = keys.private_folder() / COPY
-        fresh = place.with_name(f".{COPY}.{os.getpid()}.tmp")
-        fresh.unlink(missing_ok=True)
-        write_atomically(fresh, b"", private=True)
-        self._database.execute("VACUUM INTO ?", (str(fresh),))
-        os.replace(fresh, place)
-        sync_folder(place.parent)
-
 
 def _now() -> datetime:
     return datetime.now(UTC)
@@ -399,9 +384,9 @@ def _time(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
-def departed(dataset: str) -> dict[str, frozenset[str]]:
+def departed(dataset: str, folder: Path | None = None) -> dict[str, frozenset[str]]:
     """Return the lists of a dataset; nothing where there is no ledger, and none is made."""
-    ledger = Ledger.there()
+    ledger = Ledger.there(folder)
     if ledger is None:
         return {}
     with ledger:

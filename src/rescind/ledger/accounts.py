@@ -51,7 +51,6 @@ class NewSession:
     """Digest of the session that ends with it: a secret is never used on."""
 
     def carry_out(self, batch: Batch) -> Answer:
-        """Write the session, and end the one it replaces."""
         if self.replaces is not None:
             batch.tx.execute(delete(tables.session).where(tables.session.c.digest == self.replaces))
         row = {
@@ -73,10 +72,8 @@ class Seen:
     """Says that a session was used, so that it does not end as idle."""
 
     digest: bytes
-    person: bytes | None = None
 
     def carry_out(self, batch: Batch) -> Answer:
-        """Write when it was seen."""
         here = tables.session.c.digest == self.digest
         batch.tx.execute(update(tables.session).where(here).values(seen=batch.now))
         return Answer(200)
@@ -87,10 +84,8 @@ class SignOut:
     """Ends a session."""
 
     digest: bytes
-    person: bytes | None = None
 
     def carry_out(self, batch: Batch) -> Answer:
-        """Delete it."""
         batch.tx.execute(delete(tables.session).where(tables.session.c.digest == self.digest))
         return Answer(200)
 
@@ -136,10 +131,8 @@ class OpenAccount:
     session: NewSession
     invitation: bytes = b""
     """It is spent with the account; empty: nobody was invited."""
-    person: bytes | None = None
 
     def carry_out(self, batch: Batch) -> Answer:
-        """Write everything."""
         if self.invitation:
             _spent(batch, self.invitation)
         person, _ = join(batch)
@@ -157,7 +150,6 @@ class AddPasskey:
     passkey: Passkey
 
     def carry_out(self, batch: Batch) -> Answer:
-        """Write it."""
         self.passkey.write(batch, self.person)
         return Answer(201)
 
@@ -194,7 +186,6 @@ class UseCode:
     session: NewSession
 
     def carry_out(self, batch: Batch) -> Answer:
-        """Delete the code, or refuse if it was spent meanwhile."""
         if not remove(batch, self.lookup):
             raise CodeNotKnown()
         self.session.carry_out(batch)
@@ -214,7 +205,6 @@ class NewCodes:
     """What the person is shown."""
 
     def carry_out(self, batch: Batch) -> Answer:
-        """Replace them in one step."""
         rows = tables.credential
         mine = (rows.c.person == self.person) & (rows.c.kind == RECOVERY)
         batch.tx.execute(delete(rows).where(mine))
@@ -240,7 +230,6 @@ class Return:
         return self.code.person
 
     def carry_out(self, batch: Batch) -> Answer:
-        """Spend the code and write the passkey, or neither."""
         used = self.code.carry_out(batch)
         self.passkey.write(batch, self.person)
         if used.body["codes_left"]:
@@ -289,10 +278,8 @@ class MakeToken:
     until: datetime
     text: str = field(default="", repr=False)
     """The token itself, for whoever sends the request again; empty: it is told another way."""
-    person: bytes | None = None
 
     def carry_out(self, batch: Batch) -> Answer:
-        """Write it."""
         row = {
             "digest": self.digest,
             "name": self.name,
@@ -310,10 +297,8 @@ class RevokeToken:
     """A token or an invitation ends before its time. `name`: the first half of its digest, hex."""
 
     name: str
-    person: bytes | None = None
 
     def carry_out(self, batch: Batch) -> Answer:
-        """Delete it."""
         digests = batch.tx.scalars(select(tables.token.c.digest))
         found = [one for one in digests if token_name(bytes(one)) == self.name]
         if not found:
@@ -335,10 +320,8 @@ class OpenOperator:
     operator: bytes
     passkey: Passkey
     session: NewSession
-    person: bytes | None = None
 
     def carry_out(self, batch: Batch) -> Answer:
-        """Write operator and session, or refuse if the invitation was used meanwhile."""
         invited = _spent(batch, self.invitation)
         row = {
             "id": self.operator,
@@ -369,10 +352,8 @@ class UseOperatorPasskey:
     operator: bytes
     counter: int
     session: NewSession
-    person: bytes | None = None
 
     def carry_out(self, batch: Batch) -> Answer:
-        """Raise the counter and begin a session."""
         here = tables.operator.c.id == self.operator
         batch.tx.execute(update(tables.operator).where(here).values(counter=self.counter))
         return self.session.carry_out(batch)
@@ -385,7 +366,6 @@ class AddAgent:
     id: str
     name: str
     public_key: str
-    person: bytes | None = None
 
     def carry_out(self, batch: Batch) -> Answer:
         """Write it; the same id again replaces name and key, and ends its token."""
@@ -407,10 +387,8 @@ class GiveAgentToken:
 
     agent: str
     digest: bytes
-    person: bytes | None = None
 
     def carry_out(self, batch: Batch) -> Answer:
-        """Write its digest."""
         here = tables.agent.c.id == self.agent
         batch.tx.execute(update(tables.agent).where(here).values(token=self.digest))
         return Answer(200)

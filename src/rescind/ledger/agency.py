@@ -7,6 +7,7 @@ request that waits for that word can be revoked: what is erased cannot be given 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -24,16 +25,6 @@ OPEN, IN_PROGRESS, FULFILLED = "open", "in_progress", "fulfilled"
 REVOKED, DENIED, EXPIRED = "revoked", "denied", "expired"
 NEED_USER_VERIFICATION, INSUFFICIENT = "need_user_verification", "insuf_verification"
 STATES = (OPEN, IN_PROGRESS, FULFILLED, REVOKED, DENIED, EXPIRED)
-DENIALS = (
-    "suspected_fraud",
-    INSUFFICIENT,
-    "no_match",
-    "claim_not_covered",
-    "outside_jurisdiction",
-    "too_many_requests",
-    "other",
-)
-"""The seven reasons of the protocol."""
 ACCESS, LEAVE = "access", "leave"
 PATIENCE = timedelta(days=14)
 """How long a request waits for the person's word."""
@@ -49,10 +40,8 @@ class Ask:
     callback: str | None = None
     code: bytes | None = None
     """Where the person's code is found (`credential.lookup`); None: no code came with it."""
-    person: bytes | None = None
 
     def carry_out(self, batch: Batch) -> Answer:
-        """Write the request."""
         name = batch.entropy(16).hex()
         due = batch.now + timedelta(days=batch.options.deadline_days)
         row = {
@@ -78,10 +67,7 @@ class Ask:
 class Advance:
     """Look at requests that are open, and end those that waited too long for a person's word."""
 
-    person: bytes | None = None
-
     def carry_out(self, batch: Batch) -> Answer:
-        """Move each request on by one state."""
         rows = tables.request
         waiting = (rows.c.status == OPEN) | (rows.c.reason == NEED_USER_VERIFICATION)
         moved = 0
@@ -112,7 +98,6 @@ class GiveWord:
     request: str
 
     def carry_out(self, batch: Batch) -> Answer:
-        """Carry it out, or refuse if it does not wait for anybody's word."""
         row = _row(batch, self.request)
         if row is None or row.agent is None or row.reason != NEED_USER_VERIFICATION:
             raise NotThere("there is no such request that waits for you.")
@@ -143,8 +128,6 @@ def access_link(keyed: Callable[[bytes, bytes], bytes], request: str) -> tuple[b
 
     The token is made from the server's secret, so that it need not be kept to be told again.
     """
-    import hashlib
-
     token = keyed(b"access link", request.encode())
     return token, hashlib.sha256(token).digest()
 
@@ -155,10 +138,8 @@ class Revoke:
 
     agent: str
     request: str
-    person: bytes | None = None
 
     def carry_out(self, batch: Batch) -> Answer:
-        """Write the state, or refuse if something was erased already."""
         row = _row(batch, self.request)
         if row is None or row.agent != self.agent:
             raise NotThere("there is no such request of this agent.")
@@ -178,7 +159,6 @@ class Extend:
     request: str
     days: int
     reason: str
-    person: bytes | None = None
 
     def carry_out(self, batch: Batch) -> Answer:
         """Write the new day, or refuse if the request has ended.
@@ -205,10 +185,8 @@ class Told:
     request: str
     tries: int
     due: datetime | None
-    person: bytes | None = None
 
     def carry_out(self, batch: Batch) -> Answer:
-        """Write when to try next; None: there is nothing more to tell."""
         _set(batch, self.request, callback_tries=self.tries, callback_due=self.due, tell=False)
         return Answer(200)
 

@@ -7,7 +7,7 @@ many operations in one transaction (`ledger.writer`).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -16,8 +16,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Table, insert, update
+from sqlalchemy import Connection, Table, func, insert, select
 
+from rescind.audits.finding import Finding, overall
 from rescind.ledger import tables
 from rescind.ledger.catalogue import Catalogue
 from rescind.ledger.keyslots import KeySlots, Slot
@@ -32,11 +33,10 @@ _compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class Operation(Protocol):
-    """A change of the ledger. `carry_out` runs inside one transaction of the writer's thread."""
+    """A change of the ledger. `carry_out` runs inside one transaction of the writer's thread.
 
-    @property
-    def person(self) -> bytes | None:
-        """Whose order of arrival is kept: 16 bytes, or None."""
+    One of a person has their 16 bytes as `person`: it is answered once for them, not for others.
+    """
 
     def carry_out(self, batch: Batch) -> Answer:
         """Do it. Raise `RescindError` to refuse: then nothing of it is written."""
@@ -178,10 +178,20 @@ class Batch:
 
     def keep(self, name: str, value: str) -> None:
         """Keep a setting, in the place of what it was."""
-        table = tables.setting
-        same = update(table).where(table.c.name == name)
-        if not self.tx.execute(same.values(value=value)).rowcount:
-            self.tx.execute(insert(table).values(name=name, value=value))
+        tables.keep_setting(self.tx, name, value)
+
+    def audit(self, findings: Sequence[Finding], **of: Any) -> str:
+        """Write what an audit found; return its verdict. of: `release=` or `job=`"""
+        table, verdict = tables.audit, overall(findings)
+        row = {
+            "n": (self.tx.scalar(select(func.max(table.c.n))) or 0) + 1,
+            "at": self.now,
+            "records": max((one.n for one in findings), default=0),
+            "verdict": verdict,
+            "detail": json.dumps([one.facts() for one in findings]),
+        }
+        self.tx.execute(insert(table).values(**row, **of))
+        return verdict
 
     def change(self, person: bytes, old: Items, new: Items) -> None:
         """Change the live sum after the commit. Several changes of one person become one."""
@@ -232,6 +242,20 @@ class Batch:
                 del self.changes[person]
             else:
                 self.changes[person] = before
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Keep settings as JSON, each in the place of what it was."""
+
+    settings: Mapping[str, Any]
+    body: Mapping[str, Any] = field(default_factory=dict)
+    """The answer."""
+
+    def carry_out(self, batch: Batch) -> Answer:
+        for name, value in self.settings.items():
+            batch.keep(name, json.dumps(value))
+        return Answer(200, self.body)
 
 
 class Mark(NamedTuple):

@@ -27,8 +27,6 @@ from rescind.ledger.book import Ledger
 from rescind.ledger.catalogue import Catalogue
 from rescind.ledger.contributing import Contribute, Part
 from rescind.ledger.errors import NotThere
-from rescind.ledger.exporting import export_of
-from rescind.ledger.file_worker import read_apart
 from rescind.ledger.jobs import LISTS, file_of
 from rescind.ledger.jobs import bound as about_job
 from rescind.ledger.kept_part import DEVICE_BYTES, KeptPart
@@ -38,6 +36,7 @@ from rescind.ledger.lending import Join, Lend, TakeBack, member
 from rescind.ledger.place import FILE
 from rescind.ledger.release_steps import bound, path_of
 from rescind.ledger.scanner import Canary, opened_boxes, scan, tried
+from rescind.ledger.worker_io import read_apart
 from rescind.methods.additive._live_sum import weight_of
 
 ITEMS, RECORDS, OTHERS, ROUNDS = 500, 12, 6, 2
@@ -164,7 +163,7 @@ def _life(ledger: Ledger, name: bytes, places: tuple[int, ...], kept: KeptPart) 
 def _exported(ledger: Ledger, person: bytes, places: tuple[int, ...]) -> int:
     """Count the lent records that an export of the person hands over."""
     try:
-        found = export_of(ledger.reading, ledger.catalogue, person)
+        found = ledger.reading.export(person)
     except NotThere:
         return 0
     names = {f"item-{n}" for n in places}

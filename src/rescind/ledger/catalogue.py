@@ -28,10 +28,7 @@ class Catalogue:
         self.titles = tuple(map(str, titles)) if titles is not None else self.ids
         self._index = {name: place for place, name in enumerate(self.ids)}
         if len(self.titles) != len(self.ids) or len(self._index) != len(self.ids):
-            raise DataError(
-                f"a catalogue needs one title per item and no id twice: got {len(self.ids)} ids, "
-                f"{len(self._index)} different ones, {len(self.titles)} titles."
-            )
+            raise DataError("a catalogue needs one title per item, and no id twice.")
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -42,8 +39,7 @@ class Catalogue:
             return self._index[item]
         except KeyError:
             raise DataError(
-                f"there is no item {item!r} in the catalogue of {len(self)} items. "
-                f"GET /v1/catalogue lists them."
+                f"there is no item {item!r} in the catalogue (GET /v1/catalogue)."
             ) from None
 
     def indices_of(self, items: Iterable[str]) -> NDArray[np.int32]:
@@ -68,8 +64,7 @@ class Catalogue:
         if missing:
             raise ConfigError(
                 f"{len(missing):,} of the {len(self):,} items of this service are not in the list, "
-                f"such as {missing[0]!r}. Items can be added, not taken away: people may lend "
-                f"them. Add these lines; the order of the lines does not matter."
+                f"such as {missing[0]!r}. Items can be added, not taken away."
             )
         title = dict(zip(listed.ids, listed.titles, strict=True))
         ids = (*self.ids, *(one for one in listed.ids if one not in self._index))
@@ -102,6 +97,6 @@ class Catalogue:
             return cls.of_text((state / FILE).read_bytes())
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(
-                f"cannot read the catalogue {state / FILE}: {error}. Put the file back, or start "
-                f"with the items again: the same ids in the same order."
+                f"cannot read the catalogue {state / FILE}: {error}. Put the file back, or give "
+                f"--items: the same ids in the same order."
             ) from None

@@ -46,10 +46,7 @@ class Contribute:
     def carry_out(self, batch: Batch) -> Answer:
         row = member(batch, self.person)
         if batch.options.noise:
-            raise ConsentError(
-                "this service adds noise that covers one part of each person, what they lend. So "
-                "it takes no other part. Lend instead, or keep your records to yourself."
-            )
+            raise ConsentError("noise covers one part of each person here, what they lend. Lend.")
         old = kept_part_of(batch, row)
         self._check_device(old)
         _check_minus(batch, self.minus, old)
@@ -67,7 +64,7 @@ class Contribute:
         if len(old.items) and old.device != self.device:
             raise ConsentError(
                 f"another browser of yours helps with {len(old.items)} records, and only one can. "
-                f"Go on there, or take those back first (POST /v1/me/requests)."
+                f"Go on there, or take those back first."
             )
 
 
@@ -81,7 +78,7 @@ def _places(batch: Batch, part: Part, name: str) -> Items:
     if part.weight != weight_of(len(found)):
         raise DataError(
             f"{name} has the weight {part.weight}; {len(found)} items of one person have "
-            f"{weight_of(len(found))}, round(4096 / sqrt(n)), and nothing else."
+            f"{weight_of(len(found))}."
         )
     return found
 
@@ -90,8 +87,8 @@ def _check_minus(batch: Batch, minus: Part, old: KeptPart) -> None:
     given = _places(batch, minus, "minus") if minus.items else old.items[:0]
     if not np.array_equal(given, old.items) or minus.weight != weight_of(len(old.items)):
         raise VersionConflict(
-            f"the sum holds {len(old.items)} records of your browser, and this difference starts "
-            f"from {len(given)} others. Read them again (GET /v1/me/contribution), then repeat."
+            f"the sum holds {len(old.items)} records of your browser, and this starts from "
+            f"{len(given)} others. Read them again (GET /v1/me/contribution)."
         )
 
 
@@ -99,9 +96,5 @@ def _check_apart(new: Items, lent: Items) -> None:
     both = np.intersect1d(new, lent, assume_unique=True)
     if len(both):
         # No id in the text: refusals are logged, and a log names no item.
-        one = len(both) == 1
-        raise ConsentError(
-            f"{some_of(len(both), len(new))} lent, so {'it is' if one else 'they are'} counted "
-            f"already. Leave {'it' if one else 'them'} out.",
-            item=int(both[0]),
-        )
+        text = f"{some_of(len(both), len(new))} lent and counted already. Leave that out."
+        raise ConsentError(text, item=int(both[0]))

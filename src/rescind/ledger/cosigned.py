@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
@@ -13,7 +11,7 @@ from sqlalchemy import Row, delete, insert, select, update
 
 from rescind.errors import ConfigError, DataError
 from rescind.ledger import tables
-from rescind.ledger.batch import Answer, Batch
+from rescind.ledger.batch import Answer, Batch, Keep
 from rescind.ledger.errors import NotThere
 from rescind.proof import rebuilt
 from rescind.proof.notes import WITNESS, Checkpoint, Key, opened
@@ -63,7 +61,6 @@ class AddWitness:
     key: Key
     url: str | None
     """Where it is asked; None: it comes by itself."""
-    person: bytes | None = None
 
     def carry_out(self, batch: Batch) -> Answer:
         table = tables.witness
@@ -82,7 +79,6 @@ class RemoveWitness:
 
     key_id: str
     """Eight hexadecimal digits."""
-    person: bytes | None = None
 
     def carry_out(self, batch: Batch) -> Answer:
         table = tables.witness
@@ -102,7 +98,6 @@ class KeepCosigned:
     """Signed by the log."""
     lines: tuple[str, ...]
     """Of witnesses; checked."""
-    person: bytes | None = None
 
     def carry_out(self, batch: Batch) -> Answer:
         table, here = tables.checkpoint, tables.checkpoint.c.size == self.point.size
@@ -115,18 +110,6 @@ class KeepCosigned:
         by_name = {_name(line): line for line in (*row.cosignatures.splitlines(True), *self.lines)}
         text = "".join(by_name.values())
         batch.tx.execute(update(table).where(here).values(cosignatures=text))
-        return Answer(200)
-
-
-@dataclass(frozen=True)
-class KeepRebuilt:
-    """Keep what a witness signed who rebuilt the last release, beside what others signed of it."""
-
-    notes: Mapping[str, str]
-    person: bytes | None = None
-
-    def carry_out(self, batch: Batch) -> Answer:
-        batch.keep(REBUILT, json.dumps(self.notes))
         return Answer(200)
 
 
@@ -170,7 +153,7 @@ class Witnesses:
             points = tx.execute(newest.limit(REMEMBERED)).all()
         self._keys = {row.name: Key.parse(row.key, WITNESS) for row in rows}
         self._urls = {row.name: row.url for row in rows if row.url}
-        self._rebuilt = json.loads(self._ledger.reading.setting(REBUILT) or "{}")
+        self._rebuilt = self._ledger.reading.noted(REBUILT) or {}
         self._kept = {
             row.size: {_name(line): line for line in row.cosignatures.splitlines(True)}
             for row in points
@@ -268,7 +251,7 @@ class Witnesses:
             raise DataError("this note is not about the roster that is published now.")
         (name,) = (key.name for key in found)
         self._rebuilt = {**self.rebuilt(about.weights), name: note}
-        self._ledger.submit(KeepRebuilt(self._rebuilt)).result()
+        self._ledger.submit(Keep({REBUILT: self._rebuilt})).result()
         return name
 
     def rebuilt(self, weights: str | None = None) -> dict[str, str]:

@@ -21,8 +21,6 @@ NUMBERS = timedelta(days=365)
 class Expire:
     """Delete recorded answers, sessions, old requests, and old numbers of jobs and audits."""
 
-    person: bytes | None = None
-
     def carry_out(self, batch: Batch) -> Answer:
         tx, now, answered = batch.tx, batch.now, tables.answered.c
         old = answered.at < now - ANSWERS

@@ -68,7 +68,7 @@ class Served:
     seq: int
     at: datetime
     people: int
-    """How many people of the one before have other loans in it (`ledger.tally`)."""
+    """How many people of the one before have other loans in it (`ledger.release_counts`)."""
     wanted: int
     """How many it should mix."""
     sum_digest: str

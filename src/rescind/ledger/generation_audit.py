@@ -22,9 +22,9 @@ from rescind.audits.case import evidence
 from rescind.audits.finding import Finding
 from rescind.core.federation import Federation
 from rescind.core.records import Records
-from rescind.ledger.piping import Items
 from rescind.ledger.release_audit import Floats, Person, judged, matched, measured, with_lost
-from rescind.ledger.taken_back import FEWEST, why_not_judged
+from rescind.ledger.release_counts import FEWEST, why_not_judged
+from rescind.ledger.worker_io import Items
 
 Trained = Callable[[Sequence[Items], int], Federation]
 """Trains on loans with a seed."""

@@ -35,11 +35,11 @@ from rescind.core.method import Method
 from rescind.core.records import Records, Share
 from rescind.core.run_state import RoundResult
 from rescind.errors import RescindError
-from rescind.ledger import piping
+from rescind.ledger import worker_io
 from rescind.ledger.generation_audit import audited
 from rescind.ledger.jobs import CHECKPOINT, LISTS, LONGEST, bound, file_of
 from rescind.ledger.keyslots import seal, unseal
-from rescind.ledger.piping import Items
+from rescind.ledger.worker_io import Items
 from rescind.storage.packing import pack_now, unpack_now
 
 HELD = 10
@@ -133,10 +133,10 @@ def _say(line: dict[str, Any]) -> None:
 def main() -> int:
     """Read the loans, train, tell every round."""
     torch.set_num_threads(1)
-    facts, arrays = piping.read(sys.stdin.buffer.read())
+    facts, arrays = worker_io.read(sys.stdin.buffer.read())
     os.nice(int(facts["nice"]))
     try:
-        kept, gone = (piping.parts_of(arrays, name) for name in ("kept", "gone"))
+        kept, gone = (worker_io.parts_of(arrays, name) for name in ("kept", "gone"))
         Trainer(facts, kept, gone).run()
     except RescindError as error:
         sys.stderr.write(f"{error}\n")

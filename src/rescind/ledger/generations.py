@@ -21,6 +21,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +31,7 @@ from sqlalchemy import Row, select
 
 from rescind.audits.finding import Finding
 from rescind.errors import DataError, RescindError
-from rescind.ledger import jobs, piping, tables
+from rescind.ledger import jobs, tables, worker_io
 from rescind.ledger.batch import Answer, Items, Once
 from rescind.ledger.failpoints import reach
 from rescind.ledger.jobs import (
@@ -50,6 +51,7 @@ from rescind.ledger.jobs import (
 from rescind.ledger.kept_part import is_kept, lent_alone
 from rescind.ledger.keyslots import unseal
 from rescind.ledger.parts import Parts
+from rescind.ledger.release_worker import finding_of
 
 SEED = 0
 NOTHING: Items = np.empty(0, np.int32)
@@ -122,9 +124,8 @@ class Generations:
 
     def _read_chosen(self) -> None:
         with self._parts.store.reading() as tx:
-            name = tables.setting.c.name
-            found = tx.scalar(select(tables.setting.c.value).where(name == jobs.CHOSEN))
-        self._chosen, self._fresh = found or None, (-1, False)
+            self._chosen = tables.setting_of(tx, jobs.CHOSEN) or None
+        self._fresh = (-1, False)
 
     def begin(self) -> None:
         """Go on after a start: resume what was learning, or begin it anew; end what is stale."""
@@ -296,18 +297,14 @@ class Generations:
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
         with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=env) as process:
             self._process = process
-            assert process.stdin is not None
-            assert process.stdout is not None
-            assert process.stderr is not None
-            try:
+            assert process.stdin and process.stdout and process.stderr  # noqa: PT018
+            with suppress(BrokenPipeError):  # it ended already; its message says why
                 process.stdin.write(_piped(facts, copied, people))
                 process.stdin.close()
-            except BrokenPipeError:
-                pass  # it ended already; its message says why
             finding = self._followed(row, map(json.loads, process.stdout))
-            told = process.stderr.read().decode(errors="replace").strip().splitlines()
+            lines = process.stderr.read().decode(errors="replace").strip().splitlines()
         if process.returncode or finding is None:
-            return None, told[-1] if told else "it ended without a word"
+            return None, (lines or ["it ended without a word"])[-1]
         return finding, ""
 
     def _followed(self, row: Row, lines: Iterable[dict[str, Any]]) -> Finding | None:
@@ -315,8 +312,7 @@ class Generations:
         finding = None
         for line in lines:
             if "audit" in line:
-                ends = line["audit"].pop("interval")
-                finding = Finding(**line["audit"], interval=ends and tuple(ends))
+                finding = finding_of(line["audit"])
                 continue
             self._submit(RoundDone(row.id, line)).result()
             self.tell("round", {"job": row.id, "rounds": int(row.detail), **line})
@@ -337,6 +333,6 @@ class Generations:
 
 
 def _piped(facts: dict[str, Any], copied: Copied, people: list[bytes]) -> bytes:
-    kept = piping.joined("kept", [copied.loans[person] for person in people])
-    gone = piping.joined("gone", [copied.gone.get(person, NOTHING) for person in people])
-    return piping.written(facts, {**kept, **gone})
+    kept = worker_io.joined("kept", [copied.loans[person] for person in people])
+    gone = worker_io.joined("gone", [copied.gone.get(person, NOTHING) for person in people])
+    return worker_io.written(facts, {**kept, **gone})

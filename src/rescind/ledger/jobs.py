@@ -16,11 +16,10 @@ from rescind.audits.finding import FAILED as REFUSED
 from rescind.audits.finding import Finding
 from rescind.errors import ConfigError, DataError
 from rescind.ledger import tables
-from rescind.ledger.audited import verdict_of, write_audit
 from rescind.ledger.batch import Answer, Batch, Items
 from rescind.ledger.errors import NotThere
 from rescind.ledger.keyslots import about
-from rescind.ledger.taken_back import at_most
+from rescind.ledger.release_counts import at_most
 
 RECIPES = ("FedShare", "Softmax", "Blend")
 LEARNING, READY, STALE, FAILED = "learning", "ready", "stale", "failed"
@@ -109,7 +108,6 @@ class StartJob:
     rounds: int
     begun: Callable[[str, int], None]
     """Called with id and `seq` when it is durable, in the writer's thread."""
-    person: bytes | None = None
 
     def carry_out(self, batch: Batch) -> Answer:
         if self.recipe not in RECIPES:
@@ -142,7 +140,6 @@ class Precommit:
 
     job: str
     entry: bytes
-    person: bytes | None = None
 
     def carry_out(self, batch: Batch) -> Answer:
         row = job_row(batch.tx, self.job)
@@ -164,7 +161,6 @@ class RoundDone:
 
     job: str
     line: dict[str, Any]
-    person: bytes | None = None
 
     def carry_out(self, batch: Batch) -> Answer:
         table, number = tables.round_, int(self.line["round"])
@@ -191,7 +187,6 @@ class EndJob:
     detail: str = ""
     finding: Finding | None = None
     """What its audit found. One without an audit is never served."""
-    person: bytes | None = None
 
     def carry_out(self, batch: Batch) -> Answer:
         row = job_row(batch.tx, self.job)
@@ -207,7 +202,7 @@ class EndJob:
                 batch.destroy(row.key)
         batch.tx.execute(update(tables.job).where(tables.job.c.id == self.job).values(ended))
         if state == READY and self.finding is not None:
-            write_audit(batch, [self.finding], job=self.job)
+            batch.audit([self.finding], job=self.job)
         return Answer(200, {"job": self.job, "state": state})
 
 
@@ -216,26 +211,23 @@ class Choose:
     """Serve a generation, or the release again (None)."""
 
     job: str | None
-    person: bytes | None = None
 
     def carry_out(self, batch: Batch) -> Answer:
         if self.job is not None and batch.options.noise:
-            raise ConfigError(
-                "releases have noise here, and lists of a generation have none, so epsilon would "
-                "not hold. Serve the release."
-            )
+            raise ConfigError("lists of a generation have no noise, so epsilon would not hold.")
         if self.job is not None:
             row = job_row(batch.tx, self.job)
             if row.state != READY or changed_since(batch.tx, row.seq):
                 raise ConfigError(
-                    f"generation {self.job} is {STALE if row.state == READY else row.state}, so it "
-                    f"cannot be served. Start another one; the release is served meanwhile."
+                    f"generation {self.job} is {STALE if row.state == READY else row.state} and "
+                    f"cannot be served. Start another one."
                 )
-            verdict = verdict_of(batch.tx, self.job)
+            audits = select(tables.audit.c.verdict).where(tables.audit.c.job == self.job)
+            verdict = batch.tx.scalar(audits.order_by(tables.audit.c.n.desc()).limit(1))
             if verdict is None or verdict in REFUSED:
                 raise ConfigError(
                     f"the audit of generation {self.job} says {verdict or 'nothing'}, so it cannot "
-                    f"be served. Start another one; the release is served meanwhile."
+                    f"be served. Start another one."
                 )
         batch.keep(CHOSEN, self.job or "")
         return Answer(200, {"generation": self.job})

@@ -1,10 +1,9 @@
 """`keys.bin` while it is open: making and destroying keys, and boxes under them.
 
-How the file is laid out is in `ledger.keyfile`, and how two copies become one in
-`ledger.keycopies`. Erasing is overwriting a slot in place and then syncing; nothing else counts as
-deletion. A slot that was written only in part fails its check: it was a key that nothing needs yet,
-or one that was being destroyed, so it is destroyed. Whether anything needs it is asked before
-(`ledger.lost_keys`).
+How the file is laid out, and how two copies become one, is in `ledger.keyfile`. Erasing is
+overwriting a slot in place and then syncing; nothing else counts as deletion. A slot that was
+written only in part fails its check: it was a key that nothing needs yet, or one that was being
+destroyed, so it is destroyed. Whether anything needs it is asked before (`ledger.ownership`).
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from typing import Any
 from rescind.core.files import sync_folder
 from rescind.errors import ConfigError, DataError
 from rescind.ledger.errors import CannotStart, DiskFull
-from rescind.ledger.keycopies import Joined, joined
 from rescind.ledger.keyfile import (
     CHECK,
     FIRST,
@@ -37,12 +35,14 @@ from rescind.ledger.keyfile import (
     SIGNER,
     SLOT,
     Head,
+    Joined,
     check,
     contents,
     head_at,
     id_of,
     identity,
     is_whole,
+    joined,
     keys_in,
     newest_head,
     slots_in,
@@ -351,14 +351,12 @@ def _opened(path: Path, reading: bool) -> int:
     except BlockingIOError:
         os.close(file)
         raise CannotStart(
-            f"{path} is in use by another process: two services on one state would lose changes. "
-            f"End the other one first, or give this one a folder of its own."
+            f"{path} is in use by another process. End that one first, or name another folder."
         ) from None
     if mode := os.fstat(file).st_mode & 0o077:
         os.close(file)
         raise CannotStart(
-            f"other users may read or change {path} (mode {mode:03o}), so its keys are not secret. "
-            f"If no one else has read it: chmod 600 {path}"
+            f"other users may read {path} (mode {mode:03o}). If none did: chmod 600 {path}"
         )
     return file
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from sqlalchemy import bindparam, delete, insert, select, update
 
-from rescind.core.words import count_of, some_of
-from rescind.errors import ConfigError, ConsentError, DataError, suggest
+from rescind.core.words import some_of
+from rescind.errors import ConfigError, ConsentError, DataError
 from rescind.ledger import tables
 from rescind.ledger.batch import Answer, Batch, Items
 from rescind.ledger.errors import NotThere, VersionConflict
@@ -49,8 +49,6 @@ _REPLACE = Prepared(
 @dataclass(frozen=True)
 class Join:
     """Make an account without loans. 201 with the person's id."""
-
-    person: bytes | None = None
 
     def carry_out(self, batch: Batch) -> Answer:
         person, _ = join(batch)
@@ -106,7 +104,7 @@ class TakeBack:
 
     def carry_out(self, batch: Batch) -> Answer:
         if self.kind not in KINDS:
-            raise ConfigError(f"'{self.kind}' is no way to take back: {suggest(self.kind, KINDS)}")
+            raise ConfigError(f"'{self.kind}' is no way to take back: {', '.join(KINDS)}.")
         if self.kind == "leave" and self.items is not None:
             raise ConfigError("leaving takes everything back: give items as 'everything'.")
         if self.receipt_key is not None and len(self.receipt_key) != SECRET_BYTES:
@@ -305,8 +303,7 @@ def _without(items: Items, others: Items) -> Items:
 def _check_version(row: Any, wanted: int | None) -> None:
     if wanted is not None and wanted != row.version:
         raise VersionConflict(
-            f"your loans changed meanwhile: they have version {row.version}, you saw {wanted}. "
-            f"Read them again, then repeat."
+            f"your loans changed: they have version {row.version}, you saw {wanted}. Read them."
         )
 
 
@@ -314,11 +311,5 @@ def _check_there(old: Items, gone: Items) -> None:
     missing = _without(gone, old)
     if len(missing):
         # No id in the text: refusals are logged, and a log names no item. The doors add it.
-        which = some_of(len(missing), len(gone))
-        they = "it" if len(missing) == 1 else "they"
-        lent = f"{count_of(len(old), 'item')} {'is' if len(old) == 1 else 'are'} lent"
-        raise ConsentError(
-            f"{which} not lent, so {they} cannot be taken back. {lent}. Read your loans again, "
-            f"then repeat.",
-            item=int(missing[0]),
-        )
+        text = f"{some_of(len(missing), len(gone))} not lent. Read your loans again, then repeat."
+        raise ConsentError(text, item=int(missing[0]))

@@ -1,4 +1,4 @@
-"""Brings a database to the present tables, or back, in one transaction (Alembic)."""
+"""Brings a database to the present tables in one transaction (Alembic)."""
 
 from __future__ import annotations
 
@@ -15,21 +15,19 @@ from rescind.ledger.errors import CannotStart
 FOLDER = Path(__file__).parent / "migrations"
 
 
-def newest() -> str:
+def newest() -> str | None:
     """Return the version of the present tables."""
-    head = ScriptDirectory(str(FOLDER)).get_current_head()
-    assert head is not None
-    return head
+    return ScriptDirectory(str(FOLDER)).get_current_head()
 
 
-def migrate(connection: Connection, to: str = "head") -> None:
-    """Go up to a version, or down to an earlier one ("base": no tables). All of it or nothing."""
+def migrate(connection: Connection) -> None:
+    """Go up to the present tables: all of it or nothing."""
     config = Config()
     config.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
     config.attributes["connection"] = connection
     with connection.begin():
         try:
-            (command.upgrade if to == "head" else command.downgrade)(config, to)
+            command.upgrade(config, "head")
         except CommandError as error:
             raise CannotStart(
                 f"this ledger was made by another version of rescind ({error}). "

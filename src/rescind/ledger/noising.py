@@ -22,11 +22,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select
 
 from rescind.errors import ConfigError
 from rescind.ledger import tables
-from rescind.ledger.batch import Answer, Batch
+from rescind.ledger.batch import Answer, Batch, Keep
 from rescind.ledger.keyfile import SECRET
 from rescind.ledger.options import Options
 from rescind.ledger.parts import Parts
@@ -66,27 +66,11 @@ class Schedule:
         return self.noise, self.releases, self.changes, self.delta
 
 
-@dataclass(frozen=True)
-class KeepSchedules:
-    """Write the schedules of this ledger."""
-
-    schedules: tuple[Schedule, ...]
-    person: bytes | None = None
-
-    def carry_out(self, batch: Batch) -> Answer:
-        write(batch, self.schedules)
-        return Answer(200)
-
-
-def write(batch: Batch, schedules: tuple[Schedule, ...]) -> None:
-    """Keep the schedules, in this transaction."""
-    batch.keep(SETTING, json.dumps([asdict(one) for one in schedules]))
-
-
 def count_release(batch: Batch) -> None:
     """Count a release of the last schedule, in the transaction that makes it durable."""
     *before, last = read(batch.tx)
-    write(batch, (*before, replace(last, made=last.made + 1)))
+    schedules = (*before, replace(last, made=last.made + 1))
+    batch.keep(SETTING, json.dumps([asdict(one) for one in schedules]))
 
 
 def end_schedule(tx: Any) -> None:
@@ -97,15 +81,12 @@ def end_schedule(tx: Any) -> None:
     if schedules := read(tx):
         *before, last = (asdict(one) for one in schedules)
         ended = json.dumps([*before, {**last, "made": last["releases"]}])
-        here = tables.setting.c.name == SETTING
-        tx.execute(update(tables.setting).where(here).values(value=ended))
+        tables.keep_setting(tx, SETTING, ended)
 
 
 def read(tx: Any) -> tuple[Schedule, ...]:
     """Return the schedules of a ledger, the current one last."""
-    name = tables.setting.c.name
-    text = tx.scalar(select(tables.setting.c.value).where(name == SETTING))
-    return tuple(Schedule(**one) for one in json.loads(text or "[]"))
+    return tuple(Schedule(**one) for one in json.loads(tables.setting_of(tx, SETTING) or "[]"))
 
 
 class Noising:
@@ -125,7 +106,7 @@ class Noising:
             if any(one.made for one in known):
                 raise ConfigError(
                     "this service made releases with noise, and one without would undo it. Give "
-                    "--noise again, or begin with a new state folder."
+                    "--noise again."
                 )
             return
         new = Schedule(
@@ -140,7 +121,7 @@ class Noising:
         if known and (known[-1].wanted, known[-1].check) == (new.wanted, new.check):
             return
         begun = tuple(one for one in known if one.made)  # an unused one costs nothing
-        self._submit(KeepSchedules((*begun, new))).result()
+        self._submit(Keep({SETTING: [asdict(one) for one in (*begun, new)]})).result()
 
     @property
     def spent(self) -> bool:

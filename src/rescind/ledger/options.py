@@ -57,10 +57,7 @@ class Options:
             ("cosign_wait", 0.0),
         ):
             if getattr(self, name) < least:
-                raise ConfigError(
-                    f"{name} is {getattr(self, name)}, but must be at least {least}. "
-                    f"Leave it out for the default."
-                )
+                raise ConfigError(f"{name} is {getattr(self, name)}, but must be {least} or more.")
         if self.noise is not None:
             self._check_noise()
 
@@ -75,7 +72,4 @@ class Options:
             if not fits:
                 raise ConfigError(f"{name} is {getattr(self, name)}, but must be {what}.")
         if self.instant:
-            raise ConfigError(
-                "noise is for releases, and the instant form has none: every change would need "
-                "noise of its own. Leave out one of --noise and --instant."
-            )
+            raise ConfigError("the instant form has none. Leave out one of --noise and --instant.")

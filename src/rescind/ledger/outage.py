@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
@@ -20,54 +20,44 @@ def told_at_a_start() -> Iterator[None]:
     """Tell whoever starts a ledger what to do; `Busy` and `DiskFull` speak to whoever calls one."""
     try:
         yield
-    except Busy:
-        text = "the database went away during the start. Start again when it is there. "
-        raise CannotStart(text + AGAIN) from None
     except LogRemoved:
         raise
-    except DiskFull:
-        text = "the disk of the ledger is full. Make space there, then start again. "
-        raise CannotStart(text + AGAIN) from None
+    except (Busy, DiskFull) as error:
+        raise CannotStart(f"{what(error)}. Mend that, then start again. {AGAIN}") from None
 
 
 class Outage:
-    """What hinders changes now. Two lines for each outage, however many changes are refused."""
+    """What hinders changes or chores now: two lines for each outage, however many it hinders."""
 
-    def __init__(self) -> None:
+    def __init__(self, hindered: str, again: str) -> None:
+        """hindered, again: what the lines say"""
         self.fault: DiskFull | Busy | None = None
-        self._since = 0.0
-        self._refused = 0
+        self._texts, self._since = (hindered, again), 0.0
+        self._whose: set[Hashable] = set()
 
-    def refused(self, error: DiskFull | Busy, changes: int) -> None:
-        """Note that changes were refused."""
+    def hit(self, error: DiskFull | Busy, whose: Hashable = None) -> None:
+        """Note that somebody was hindered."""
         if self.fault is None:
-            self._since, self._refused = time.monotonic(), 0
-            LOG.warning("%s since %s: changes are refused (%d).", _what(error), now(), _of(error))
+            self._since = time.monotonic()
+            LOG.warning("%s since %s: %s.", what(error), _now(), self._texts[0])
         self.fault = error
-        self._refused += changes
+        self._whose.add(whose)
 
-    def ended(self) -> None:
-        """Note that a change was written."""
-        if self.fault is not None:
-            LOG.warning(
-                "changes are written again since %s, after %.0f s; %d were refused, its own "
-                "included.",
-                now(), time.monotonic() - self._since, self._refused,
-            )  # fmt: skip
-        self.fault = None
+    def over(self, whose: Hashable = None) -> None:
+        """Note that it went; one that was never hindered says nothing about the outage."""
+        self._whose.discard(whose)
+        if self.fault is not None and not self._whose:
+            seconds = time.monotonic() - self._since
+            LOG.warning("%s since %s, after %.0f s.", self._texts[1], _now(), seconds)
+            self.fault = None
 
 
-def _what(error: DiskFull | Busy) -> str:
+def what(error: Exception) -> str:
+    """Return what hinders, in words that hold no id."""
     if isinstance(error, LogRemoved):
         return "ledger.db-wal was removed (stop the service as usual, then start it)"
     return "the disk is full" if isinstance(error, DiskFull) else "the database is away"
 
 
-def _of(error: DiskFull | Busy) -> int:
-    """Return the status that callers get, as `service.problems` says."""
-    return 507 if isinstance(error, DiskFull) else 503
-
-
-def now() -> str:
-    """Return the time of day, as lines of the log have it."""
+def _now() -> str:
     return datetime.now(UTC).strftime("%H:%M:%S UTC")

@@ -13,8 +13,8 @@ from typing import Any
 from rescind.ledger.catalogue import Catalogue
 from rescind.ledger.keyslots import KeySlots
 from rescind.ledger.options import Options
+from rescind.ledger.release_counts import Tally
 from rescind.ledger.store import Store
-from rescind.ledger.tally import Tally
 from rescind.proof.tlog import Tree
 
 

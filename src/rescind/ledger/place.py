@@ -62,9 +62,7 @@ def check_not_elsewhere(state: Path, database: str | None) -> None:
     if database is None and note.exists():
         raise ConfigError(
             f"the ledger of {state} is in PostgreSQL, not in the folder. Give "
-            f"--database '{note.read_text().strip()}'. Only if you want to move it into the "
-            f"folder: stop the service, back up (rescind backup, with that --database), delete "
-            f"{note}, then rescind restore {state} --from BACKUP."
+            f"--database '{note.read_text().strip()}'. To move it: docs/ledger.md."
         )
 
 
@@ -79,14 +77,8 @@ def compared_with_note(state: Path, database: str | None) -> Iterator[None]:
     except ConfigError as error:
         note = state / NOTE
         noted = note.read_text().strip() if note.exists() else None
-        if database is not None and noted is None and (state / FILE).is_file():
-            raise type(error)(
-                f"the ledger of {state} is in the folder ({FILE}), and you gave "
-                f"{shown(database)}, which does not fit. Nothing was changed. Leave --database "
-                f"out; to move the ledger, keep the service stopped: rescind backup {state} "
-                f"moved.db, then rescind restore {state} --from moved.db --database "
-                f"'{shown(database)}'"
-            ) from None
+        if noted is None and (state / FILE).is_file():
+            noted = f"the folder ({FILE}; docs/ledger.md says how it moves)"
         if database is None or noted in (None, shown(database)):
             raise
         raise type(error)(
@@ -100,8 +92,7 @@ def check_there(state: Path, database: str | None) -> None:
     check_not_elsewhere(state, database)
     if database is None and not (state / FILE).is_file():
         raise ConfigError(
-            f"{state} holds no ledger ({FILE}). Name the state folder of a service; if its ledger "
-            f"is in PostgreSQL, give --database, too."
+            f"{state} holds no ledger ({FILE}). Name the folder of a service, or give --database."
         )
 
 
@@ -115,9 +106,8 @@ def check_may_begin(state: Path, database: str | None) -> None:
         _check_nobody_elses(state)
     elif database is None and not (state / FILE).exists():
         raise ConfigError(
-            f"{state} has {KEYS} and no {FILE}, and a new ledger would not fit these keys. If the "
-            f"ledger is in PostgreSQL, give --database; if it is lost: rescind restore {state} "
-            f"--from BACKUP; to begin anew, name a new folder."
+            f"{state} has {KEYS} and no {FILE}. Give --database, go back to a backup (rescind "
+            f"restore), or begin anew in a new folder."
         )
 
 
@@ -126,12 +116,6 @@ def _check_nobody_elses(state: Path) -> None:
     holding = {path.parent for name in (FILE, NOTE) for path in state.glob(f"*/{name}")}
     # Keys alone may be this service's own: a copy on a disk that is mounted in its folder.
     if inside := sorted(path for path in holding if (path / KEYS).is_file()):
-        raise ConfigError(
-            f"{state} holds no service, but {inside[0]} does. Give --state {inside[0]}; to begin "
-            f"another one, name a new folder."
-        )
+        raise ConfigError(f"{state} holds no service, but {inside[0]} does. Give that, or another.")
     if (state / "run.json").exists():
-        raise ConfigError(
-            f"{state} is the folder of a run, and a service needs its own. Name a new folder with "
-            f"--state."
-        )
+        raise ConfigError(f"{state} is the folder of a run. Name another folder with --state.")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +24,21 @@ from rescind.ledger.store import Store
 
 OPEN = ("open", "in_progress")
 """States of requests that still have to be fulfilled or refused."""
+MOST = 100_000
+"""Lines of history in an export."""
+
+
+@dataclass(frozen=True)
+class Export:
+    """What the ledger has about one person."""
+
+    account: dict[str, Any]
+    items: tuple[dict[str, str], ...]
+    """Original ids and titles of what they lend."""
+    kept: tuple[dict[str, str], ...]
+    """The same of what their browser keeps and has sent to the sum."""
+    requests: tuple[Any, ...]
+    history: tuple[Any, ...]
 
 
 class Reading:
@@ -49,30 +67,38 @@ class Reading:
 
     def versioned_loans(self, person: bytes) -> tuple[int, Items]:
         """Return the version of the loans and the loans, of one moment."""
-        for _ in range(8):
-            row = self.person(person)
-            if row.box is None:
-                return row.version, np.empty(0, np.int32)
-            try:
-                bound = about(person, "person", "box")
-                box = self._keys.unseal(row.loans_key, bytes(row.box), bound)
-            except DataError:  # changed between reading the row and opening it
-                continue
-            return row.version, np.frombuffer(box, "<i4").astype(np.int32)
-        raise DataError("these loans could not be opened. Read them again.")
+        row, box = self._opened(person, "loans_key", "box")
+        return row.version, np.frombuffer(box, "<i4").astype(np.int32)
 
     def kept_part(self, person: bytes) -> KeptPart:
         """Return what a person's browser keeps and has sent to the sum."""
+        _, box = self._opened(person, "kept_key", "kept_box")
+        return KeptPart.of(box) if box else NO_PART
+
+    def _opened(self, person: bytes, key: str, box: str) -> tuple[Row, bytes]:
+        """Return the row of a person and what is in a box of it, b"" if there is none."""
         for _ in range(8):
             row = self.person(person)
-            if row.kept_box is None:
-                return NO_PART
-            try:
-                bound = about(person, "person", "kept_box")
-                return KeptPart.of(self._keys.unseal(row.kept_key, bytes(row.kept_box), bound))
-            except DataError:  # changed between reading the row and opening it
-                continue
-        raise DataError("this part could not be opened. Read it again.")
+            if getattr(row, box) is None:
+                return row, b""
+            with suppress(DataError):  # changed between reading the row and opening it
+                bound = about(person, "person", box)
+                return row, self._keys.unseal(getattr(row, key), bytes(getattr(row, box)), bound)
+        raise DataError("this box could not be opened. Read it again.")
+
+    def export(self, person: bytes) -> Export:
+        """Read everything about somebody, or raise `NotThere`."""
+        return Export(
+            self.me(person),
+            self._named(self.loans(person)),
+            self._named(self.kept_part(person).items),
+            tuple(self.requests(person)),
+            tuple(self.events(person, most=MOST)),
+        )
+
+    def _named(self, items: Items) -> tuple[dict[str, str], ...]:
+        ids, titles = self._catalogue.ids, self._catalogue.titles
+        return tuple({"id": ids[n], "title": titles[n]} for n in items.tolist())
 
     def me(self, person: bytes) -> dict[str, Any]:
         """Return counts and dates of a person's account."""
@@ -127,8 +153,12 @@ class Reading:
 
     def setting(self, name: str) -> str | None:
         """Return a setting, or None."""
-        row = self._one(select(tables.setting).where(tables.setting.c.name == name))
-        return None if row is None else row.value
+        with self._store.reading() as connection:
+            return tables.setting_of(connection, name)
+
+    def noted(self, name: str) -> Any:
+        """Return a setting that is JSON (`Keep`); None: there is none."""
+        return json.loads(self.setting(name) or "null")
 
     def overview(self) -> dict[str, int]:
         """Return counts for the operator: never a name or an item."""

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rescind.audits.finding import Finding
-from rescind.ledger.taken_back import FEWEST, why_not_judged
+from rescind.ledger.release_counts import FEWEST, why_not_judged
 from rescind.methods.additive._live_release import Form, Weights, cut
 from rescind.methods.additive._live_sum import Items, added_up
 

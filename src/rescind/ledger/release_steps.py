@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import and_, func, insert, select, update
+from sqlalchemy import Connection, and_, func, insert, select, update
 
 from rescind.audits.finding import overall
 from rescind.core.files import write_atomically
 from rescind.ledger import tables
-from rescind.ledger.asked_release import MADE, end_asked
-from rescind.ledger.audited import write_audit
 from rescind.ledger.batch import Answer, Batch, Items
 from rescind.ledger.failpoints import reach
 from rescind.ledger.keyslots import about
@@ -27,6 +25,18 @@ from rescind.methods.additive._live_sum import Totals
 from rescind.proof.roster import release_entry
 
 PATTERN = "release-*.sealed"
+ASKED = "release asked"
+"""The setting that notes what an operator asked for before the answer, so that a start makes it.
+
+One note is enough: a release that has not begun yet answers everybody who asked for one.
+"""
+MAKING, MADE, FAILED = "making", "made", "failed"
+TRIES = 3
+"""How often one is begun: what ends the service each time must not do so at every start."""
+ENDED_EACH_TIME = (
+    f"it was begun {TRIES} times, and each time the service or its database ended meanwhile. Look "
+    f"into the log of the service (memory, disk), then ask for a release again."
+)
 
 
 @dataclass(frozen=True)
@@ -59,34 +69,6 @@ class Release:
 
 
 @dataclass(frozen=True)
-class AtOnce:
-    """What is served in the instant form: the weights of this moment, made when asked for."""
-
-    number: int
-    """Number of entries of the log: it changes with every change."""
-    at: datetime
-    make: Callable[[], Weights] = field(repr=False)
-    ids: tuple[str, ...] = field(repr=False)
-    people: int = 1
-    audit: str = "UNAUDITED"
-
-    @cached_property
-    def plain(self) -> bytes:
-        """The unpacked file."""
-        return self.make().to_bytes(self.ids)
-
-    @cached_property
-    def file(self) -> bytes:
-        """The compressed file."""
-        return live_release.packed(self.plain)
-
-    @cached_property
-    def digest(self) -> str:
-        """Of the unpacked file."""
-        return live_release.file_digest(self.plain)
-
-
-@dataclass(frozen=True)
 class Unlisted:
     """A release that has no roster yet: what it was made from."""
 
@@ -102,7 +84,6 @@ class TakeCopy:
     """Copy the sum after this batch: everything up to the batch's last `seq` is in it."""
 
     taken: Callable[[int], None]
-    person: bytes | None = None
 
     def carry_out(self, batch: Batch) -> Answer:
         batch.after(lambda: self.taken(batch.seq))
@@ -119,8 +100,7 @@ class ReleaseMade:
     made: Made = field(repr=False)
     file: bytes = field(repr=False)
     asked: int | None = None
-    """The note that it answers (`asked_release`)."""
-    person: bytes | None = None
+    """The note that it answers (`asked_in`)."""
 
     def carry_out(self, batch: Batch) -> Answer:
         table = tables.release
@@ -145,7 +125,7 @@ class ReleaseMade:
                 leaf=leaf,
             )
         )
-        write_audit(batch, self.made.findings, release=number)
+        batch.audit(self.made.findings, release=number)
         if batch.options.noise:
             count_release(batch)
         if self.asked is not None:
@@ -160,7 +140,6 @@ class EndOld:
     """Destroy the keys of releases that are not served any more."""
 
     number: int
-    person: bytes | None = None
 
     def carry_out(self, batch: Batch) -> Answer:
         table = tables.release
@@ -190,3 +169,61 @@ def path_of(state: Path, number: int) -> Path:
 def bound(number: int) -> bytes:
     """Return what the box of a release is bound to."""
     return about(str(number), "release", "file")
+
+
+def asked_in(tx: Connection) -> dict[str, Any] | None:
+    """Return the note of the last one that was asked for; None: none was."""
+    text = tables.setting_of(tx, ASKED)
+    return None if text is None else dict(json.loads(text))
+
+
+@dataclass(frozen=True)
+class AskRelease:
+    """Note that a release is asked for."""
+
+    look: str
+    """The route that tells what becomes of it."""
+    check: Callable[[], None] = lambda: None
+    """Raises where none can be made."""
+
+    def carry_out(self, batch: Batch) -> Answer:
+        self.check()
+        number = (asked_in(batch.tx) or {"n": 0})["n"] + 1
+        note = {"n": number, "state": MAKING, "asked_at": batch.time, "begun": 0}
+        batch.keep(ASKED, json.dumps(note))
+        return Answer(202, {"asked": "release", "at": batch.time, "look": self.look})
+
+
+@dataclass(frozen=True)
+class BeginAsked:
+    """Count that it is begun; the answer is empty if there is nothing to make now."""
+
+    def carry_out(self, batch: Batch) -> Answer:
+        note = asked_in(batch.tx)
+        if note is None or note["state"] != MAKING:
+            return Answer(200)
+        if note["begun"] == TRIES:
+            end_asked(batch, note["n"], {"state": FAILED, "why": ENDED_EACH_TIME})
+            return Answer(200)
+        note["begun"] += 1
+        batch.keep(ASKED, json.dumps(note))
+        return Answer(200, {"n": note["n"]})
+
+
+@dataclass(frozen=True)
+class EndAsked:
+    """Write down what became of it, such as why it failed."""
+
+    n: int
+    outcome: Mapping[str, Any] = field(default_factory=dict)
+
+    def carry_out(self, batch: Batch) -> Answer:
+        end_asked(batch, self.n, self.outcome)
+        return Answer(200)
+
+
+def end_asked(batch: Batch, n: int, outcome: Mapping[str, Any]) -> None:
+    """Note an outcome, unless it has one, or another was asked for since: that one is made next."""
+    note = asked_in(batch.tx)
+    if note is not None and note["n"] == n and note["state"] == MAKING:
+        batch.keep(ASKED, json.dumps({**note, **outcome}))

@@ -20,8 +20,9 @@ import numpy as np
 
 from rescind.audits.finding import Finding
 from rescind.errors import DataError, RescindError
-from rescind.ledger import piping
+from rescind.ledger import worker_io
 from rescind.ledger.errors import Closing
+from rescind.ledger.options import Options
 from rescind.ledger.release_audit import audited
 from rescind.methods.additive._live_release import Form, Weights, read, release_of
 from rescind.methods.additive._live_sum import NOBODY, Items, Totals, added_up
@@ -106,6 +107,23 @@ def make_here(copy: Copy, ids: Sequence[str], form: Form, noise: Noise | None = 
     return Made(file, digest, (*findings, exact))
 
 
+def warm_up(kind: Any, options: Options, form: Form) -> None:
+    """Compile before anybody asks: play a few people on a sum of its own. kind: of the sum"""
+    live = kind(24, min_count=options.min_count)
+    nothing = np.empty(0, np.int32)
+    loans = [np.sort((np.arange(8) * 3 + n) % 24).astype(np.int32) for n in range(12)]
+    for n, items in enumerate(loans):
+        live.change(bytes([n]), nothing, items)
+    live.change(b"\x00", loans[0], loans[0][1:].copy())
+    live.change(b"\x00", loans[0][1:].copy(), loans[0][2:].copy())
+    if options.instant:
+        live.ready().recommend(loans[1], 5)
+        return
+    made = make_here(Copy.of(*live.settle()), list(map(str, range(24))), form)
+    made.weights.reasoned(loans[1], 5)
+    made.weights.recommend(loans[1], 5)
+
+
 def _with_noise(copy: Copy, ids: Sequence[str], form: Form, noise: Noise) -> Made:
     """Make a release with noise. It tells nothing exact: no digest of the sum, no audit."""
     out = set(copy.left_out)
@@ -125,10 +143,10 @@ def _make_there(copy: Copy, ids: Sequence[str], form: Form, noise: Noise | None 
     settings["noise"] = None if noise is None else asdict(noise)
     arrays: dict[str, Any] = {"total": copy.sums.total, "owners": copy.sums.owners}
     for name, parts in (("kept", copy.kept), ("gone", copy.gone)):
-        arrays |= piping.joined(name, parts)
+        arrays |= worker_io.joined(name, parts)
     done = subprocess.run(
         [sys.executable, "-P", "-m", __name__],
-        input=piping.written(settings, arrays),
+        input=worker_io.written(settings, arrays),
         capture_output=True,
         check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -138,23 +156,23 @@ def _make_there(copy: Copy, ids: Sequence[str], form: Form, noise: Noise | None 
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
         raise DataError(f"the release was not made: {last[0]}. The one in service stays.")
-    facts, found = piping.read(done.stdout)
-    findings = tuple(_finding(one) for one in facts["findings"])
+    facts, found = worker_io.read(done.stdout)
+    findings = tuple(finding_of(one) for one in facts["findings"])
     return Made(found["made"].tobytes(), facts["sum_digest"], findings)
 
 
-def _finding(facts: dict[str, Any]) -> Finding:
-    interval = facts.pop("interval")
-    return Finding(**facts, interval=None if interval is None else tuple(interval))
+def finding_of(facts: dict[str, Any]) -> Finding:
+    """Read what `Finding.facts` wrote."""
+    return Finding(**{**facts, "interval": facts["interval"] and tuple(facts["interval"])})
 
 
 def main() -> int:
     """Read a copy, write the release."""
     os.nice(NICE)
-    settings, arrays = piping.read(sys.stdin.buffer.read())
-    kept = piping.parts_of(arrays, "kept")
+    settings, arrays = worker_io.read(sys.stdin.buffer.read())
+    kept = worker_io.parts_of(arrays, "kept")
     sums = Totals(arrays["total"], arrays["owners"], len(kept), len(arrays["kept_item"]))
-    gone, left_out = piping.parts_of(arrays, "gone"), tuple(settings["left_out"])
+    gone, left_out = worker_io.parts_of(arrays, "gone"), tuple(settings["left_out"])
     copy = Copy(sums, kept, gone, left_out, settings["lost"])
     noise = Noise(**settings["noise"]) if settings["noise"] else None
     try:
@@ -163,7 +181,7 @@ def main() -> int:
         sys.stderr.write(f"{error}\n")
         return 2
     facts = {"sum_digest": made.sum_digest, "findings": [one.facts() for one in made.findings]}
-    sys.stdout.buffer.write(piping.written(facts, {"made": np.frombuffer(made.file, np.uint8)}))
+    sys.stdout.buffer.write(worker_io.written(facts, {"made": np.frombuffer(made.file, np.uint8)}))
     return 0
 
 

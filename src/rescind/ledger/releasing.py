@@ -2,8 +2,8 @@
 
 The sum forgets at once. What is served forgets with the next release, which mixes the changes of
 many people, so that nobody can tell what one of them took back. A release is due when `people` of
-the last one have other loans now (`ledger.tally`) and it is `least_hours` old, or `hours` after the
-first change since it. A start makes none, unless an operator has asked for it: whoever can crash
+the last one have other loans now (`release_counts`) and it is `least_hours` old, or `hours` after
+the first change since. A start makes none, unless an operator has asked for it: whoever can crash
 the service could otherwise look at models of few changes.
 
     1  a copy of the sum         after a batch, so that its `seq` says what is in it
@@ -37,9 +37,9 @@ from rescind.ledger.kept_part import is_kept
 from rescind.ledger.keyslots import unseal
 from rescind.ledger.noising import Noising
 from rescind.ledger.parts import Parts
+from rescind.ledger.release_counts import at_most
 from rescind.ledger.release_steps import (
     PATTERN,
-    AtOnce,
     Due,
     EndOld,
     Release,
@@ -50,8 +50,7 @@ from rescind.ledger.release_steps import (
     facts_of,
     path_of,
 )
-from rescind.ledger.release_worker import Copy, make
-from rescind.ledger.taken_back import at_most
+from rescind.ledger.release_worker import Copy, finding_of, make
 from rescind.methods.additive import _live_release as live_release
 from rescind.methods.additive._live_inverse import InstantSum
 from rescind.methods.additive._live_release import Form, Reasoned
@@ -89,7 +88,6 @@ class Releasing:
         self._release: Release | None = None
         self.unread: str | None = None
         """Why the file of the release in service could not be read at the start."""
-        self._instant: AtOnce | None = None
         self._seq = 0
         self._made_at: datetime | None = None
         """When the last release was made."""
@@ -182,7 +180,7 @@ class Releasing:
     def make(self, ledger: Any = None, asked: int | None = None) -> Release:
         """Make a release now, and issue what it fulfils. Not from the writer's thread.
 
-        asked: the note that it answers, if an operator asked for it (`asked_release`)
+        asked: the note that it answers, if an operator asked for it (`release_steps`)
         """
         self.check_possible()
         with self._making:
@@ -273,11 +271,7 @@ class Releasing:
         table = tables.audit
         with self._parts.store.reading() as tx:
             detail = tx.scalar(select(table.c.detail).where(table.c.release == number))
-        found = json.loads(detail or "[]")
-        return tuple(
-            Finding(**{**one, "interval": one["interval"] and tuple(one["interval"])})
-            for one in found
-        )
+        return tuple(map(finding_of, json.loads(detail or "[]")))
 
     # -- the instant form --------------------------------------------------------------------------
 
@@ -303,16 +297,14 @@ class Releasing:
     # -- serving -----------------------------------------------------------------------------------
 
     @property
-    def current(self) -> Release | AtOnce | None:
-        """What is served now; None before the first release."""
-        if not self._parts.options.instant:
-            return self._release
-        size, live = len(self._parts.tree), self._parts.live
-        if self._instant is None or self._instant.number != size:
-            self._instant = AtOnce(
-                size, self._parts.clock(), lambda: live.ready().weights(), self._parts.catalogue.ids
-            )
-        return self._instant
+    def current(self) -> Release | None:
+        """The release in service; None before the first one, and in the instant form."""
+        return self._release
+
+    @property
+    def missing(self) -> bool:
+        """Whether none is served, and one should be."""
+        return self._release is None and not self._parts.options.instant
 
     def recommend(self, items: Items, k: int = 20) -> list[Reasoned]:
         """Return a list for somebody who owns these items (sorted places), with reasons."""
@@ -345,10 +337,9 @@ class Releasing:
 
     def file(self) -> bytes:
         """Return the file of the release in service, compressed with gzip."""
-        release = self.current
-        if release is None:
+        if self._release is None:
             raise DataError("there is no release yet. Wait for the first one, or make it.")
-        return release.file
+        return self._release.file
 
 
 def _known_to(release: Release, items: Items) -> Items:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rescind.errors import DataError
-from rescind.ledger import piping
+from rescind.ledger import worker_io
 from rescind.methods.additive._live_sum import Items, Totals, weight_of
 from rescind.proof.sum_hash import LENGTH, OWNERS, Hash, hash_of, line_of
 
@@ -83,7 +83,7 @@ class Worker:
             "total": asked.sums.total,
             "owners": asked.sums.owners,
             "seeds": np.frombuffer(b"".join(asked.seeds), np.uint8),
-            **piping.joined("part", asked.parts),
+            **worker_io.joined("part", asked.parts),
         }
         self._running = subprocess.Popen(
             [sys.executable, "-P", "-m", __name__],
@@ -94,10 +94,10 @@ class Worker:
         )
         if self._stopped:
             self._running.kill()
-        out, _ = self._running.communicate(piping.written({"counted": asked.counted}, arrays))
+        out, _ = self._running.communicate(worker_io.written({"counted": asked.counted}, arrays))
         if self._running.returncode:
             raise DataError("the roster was not made: its process ended. The one before stays.")
-        _, found = piping.read(out)
+        _, found = worker_io.read(out)
         return Hashed(tuple(_rows(found["lines"])), found["sum"])
 
     def stop(self) -> None:
@@ -114,8 +114,8 @@ def _rows(table: NDArray[np.uint64]) -> Sequence[Hash]:
 def main() -> int:
     """Read a sum and parts, write lines and hash."""
     os.nice(NICE)
-    settings, arrays = piping.read(sys.stdin.buffer.read())
-    parts = piping.parts_of(arrays, "part")
+    settings, arrays = worker_io.read(sys.stdin.buffer.read())
+    parts = worker_io.parts_of(arrays, "part")
     seeds = arrays["seeds"].tobytes()
     asked = Asked(
         Totals(arrays["total"], arrays["owners"]),
@@ -125,7 +125,7 @@ def main() -> int:
     )
     made = hashed(asked)
     lines = np.stack(made.lines) if made.lines else np.empty((0, LENGTH), np.uint64)
-    sys.stdout.buffer.write(piping.written({}, {"lines": lines, "sum": made.sum}))
+    sys.stdout.buffer.write(worker_io.written({}, {"lines": lines, "sum": made.sum}))
     return 0
 
 

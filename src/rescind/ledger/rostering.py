@@ -107,7 +107,6 @@ class RosterMade:
     fresh: tuple[Line, ...]
     kept: frozenset[bytes]
     total: bytes
-    person: bytes | None = None
 
     def carry_out(self, batch: Batch) -> Answer:
         table, stated = tables.roster, tables.roster_stated

@@ -32,8 +32,8 @@ from sqlalchemy import Connection, select
 
 from rescind.errors import DataError
 from rescind.ledger import tables
-from rescind.ledger.file_worker import Read, read_apart
 from rescind.ledger.keyslots import KeySlots, about, unseal
+from rescind.ledger.worker_io import Read, read_apart
 
 DEEPEST = 4
 """Containers inside containers that are opened."""

@@ -5,7 +5,7 @@ box, open boxes, add up the sum, compare digests, check the log. Releases and re
 (`ledger.releasing`, `ledger.fulfilment`).
 
 A release is never made because of a start: whoever can crash the service could otherwise look at
-models of few changes. One that an operator asked for before is made (`ledger.asked_release`).
+models of few changes. One that an operator asked for before is made (`release_steps`).
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ from rescind.ledger.catalogue import FILE as CATALOGUE
 from rescind.ledger.catalogue import Catalogue
 from rescind.ledger.errors import CannotStart, OlderLedger
 from rescind.ledger.kept_part import drop_kept_parts, open_kept_parts
-from rescind.ledger.keycopies import check_files
 from rescind.ledger.keyfile import FILE as KEYS
-from rescind.ledger.keyfile import Head, head_of
+from rescind.ledger.keyfile import Head, check_files, head_of
 from rescind.ledger.keyslots import KeySlots, about
 from rescind.ledger.lending import LEFT, forget_person
-from rescind.ledger.lost_keys import (
+from rescind.ledger.migrate import migrate
+from rescind.ledger.options import Options
+from rescind.ledger.ownership import (
     check_keys,
     check_owner,
     forget_gone,
@@ -45,15 +46,13 @@ from rescind.ledger.lost_keys import (
     note_owner,
     remember_mirror,
 )
-from rescind.ledger.migrate import migrate
-from rescind.ledger.options import Options
 from rescind.ledger.parts import Parts
 from rescind.ledger.place import compared_with_note, remember
 from rescind.ledger.store import Store, last_batch, last_batch_if_any
 from rescind.proof.tlog import Tree
 
-ITEMS = "catalogue items"
-"""The setting that holds the whole catalogue; "catalogue" is the digest of its ids."""
+ITEMS = "catalogue"
+"""The setting that holds the whole catalogue."""
 _NOT_DUMPABLE = 4  # PR_SET_DUMPABLE of prctl
 
 
@@ -131,7 +130,10 @@ def prepared(
         with compared_with_note(state, database):  # before anything is written into it
             check_owner(state, keys_mirror, connection)
             tree = read_tree(connection)
-            check_fits(_head(state, keys_mirror), connection, tree)
+            head = head_of(state / KEYS)
+            if head == Head() and keys_mirror is not None:
+                head = head_of(keys_mirror)
+            check_fits(head, connection, tree)
         migrate(connection)
         needed = check_keys(state, keys_mirror, connection, options.accept_lost_keys)
         _sync_names(state, store)
@@ -165,15 +167,6 @@ def _folder_of(state: Path) -> Iterator[None]:
             for path in new:
                 path.rmdir()
         raise
-
-
-def _head(state: Path, mirror: Path | None) -> Head:
-    """Return how far the ledger was when its keys were last used. A mirror counts if they are gone.
-
-    Without opening them: that makes a file where there is none.
-    """
-    found = head_of(state / KEYS)
-    return head_of(mirror) if found == Head() and mirror is not None else found
 
 
 def _sync_names(state: Path, store: Store) -> None:
@@ -216,7 +209,7 @@ def read_tree(connection: Connection) -> Tree:
         rows = connection.execute(select(tables.leaf.c.n, tables.leaf.c.hash).order_by("n")).all()
     if rows and rows[-1].n != len(rows) - 1:
         raise CannotStart(
-            f"the log has {len(rows)} leaves, but the last is number {rows[-1].n}: some are gone. "
+            f"the log has {len(rows)} leaves, and the last is number {rows[-1].n}: some are gone. "
             f"Restore a whole ledger: rescind restore."
         )
     return Tree(b"".join(bytes(row.hash) for row in rows))
@@ -231,10 +224,8 @@ def check_fits(head: Head, connection: Connection, tree: Tree) -> None:
         return
     raise OlderLedger(
         f"this ledger is older than its keys, or another one: it has {len(tree)} entries and "
-        f"{batch} batches, the keys were last used with {head.size} and {head.batch}. Starting "
-        f"would destroy the keys of what people lend now, so nothing was done. Give "
-        f"--database if the ledger is in PostgreSQL, or put the right one back; if it is lost: "
-        f"rescind restore shows what would be dropped, and asks."
+        f"{batch} batches, the keys {head.size} and {head.batch}. A start would destroy keys, so "
+        f"nothing was done. Give --database, put the right one back, or see rescind restore."
     )
 
 
@@ -285,9 +276,7 @@ def note_dropped(connection: Connection, people: int, now: datetime) -> None:
 
 def bump(connection: Connection) -> None:
     """Count a batch that a start or a restore wrote."""
-    number = last_batch(connection) + 1
-    name = tables.setting.c.name
-    connection.execute(update(tables.setting).where(name == "batch").values(value=str(number)))
+    tables.keep_setting(connection, "batch", str(last_batch(connection) + 1))
 
 
 def _recover(parts: Parts) -> Report:
@@ -360,17 +349,14 @@ def _date_erased(connection: Connection, now: datetime) -> None:
 def _compare_digest(parts: Parts, batch: int) -> None:
     """Refuse to go on if the sum differs from the one of the last clean stop."""
     with parts.store.writer().begin():
-        text = parts.store.writer().scalar(
-            select(tables.setting.c.value).where(tables.setting.c.name == "clean")
-        )
-    clean = json.loads(text or "{}")
+        clean = json.loads(tables.setting_of(parts.store.writer(), "clean") or "{}")
     if clean.get("batch") != batch:
         return
     found = parts.live.digest(clean.get("items"))  # more may have been added by this start
     if clean["digest"] != found:
         raise CannotStart(
-            f"the sum over the ledger is {found}, but was {clean['digest']} at the last stop, and "
-            f"nothing happened since. Something changed the ledger. Restore one: rescind restore."
+            f"the sum over the ledger is {found}, but was {clean['digest']} at the last stop. "
+            f"Something changed the ledger. Restore one: rescind restore."
         )
 
 
@@ -383,8 +369,8 @@ def _check_log(connection: Connection, tree: Tree) -> None:
         return
     if last.size > len(tree) or tree.root(last.size) != bytes(last.root):
         raise CannotStart(
-            f"the log has {len(tree)} entries and does not fit its own checkpoint of {last.size}: "
-            f"it was changed. Restore a whole ledger: rescind restore."
+            f"the log does not fit its own checkpoint of {last.size} entries: it was changed. "
+            f"Restore a whole ledger: rescind restore."
         )
 
 
@@ -398,38 +384,27 @@ def _catalogue(
     The ledger has it, too, and so every backup: a folder that was lost gets it from there. If one
     of the two is behind (an older backup, a kill between two writes), the longer one counts.
     """
-    name, value = tables.setting.c.name, tables.setting.c.value
     with connection.begin():
-        known = connection.scalar(select(value).where(name == "catalogue"))
-        kept = connection.scalar(select(value).where(name == ITEMS))
+        kept = tables.setting_of(connection, ITEMS)
         here = Catalogue.load(state) if (state / CATALOGUE).exists() else None
-        before = here if kept is None else Catalogue.of_text(kept)
-        stored = [one for one in (here, before) if one is not None]
-        found = given or max(stored, key=len, default=None)
+        before = Catalogue.of_text(kept) if kept else None
+        found = given or max(filter(None, (here, before)), key=len, default=None)
         if found is None:
             raise ConfigError(
-                f"{state} has no catalogue. Give the items that people may lend (--items FILE): of "
-                f"a service that was there before, the same ids in the same order. If the first "
-                f"start was to bring users (--import NAME --codes FILE), it was interrupted before "
-                f"any came: repeat that command instead."
+                f"{state} has no catalogue. Give the items that people may lend (--items FILE), or "
+                f"repeat the import that was interrupted (--import NAME --codes FILE)."
             )
         sums = live(len(found))  # before anything is kept: there may be too many items
-        if known is None:
-            values = {"catalogue": found.digest, "batch": "0", "clean": "{}"}
-            rows = [{"name": key, "value": value} for key, value in values.items()]
-            connection.execute(insert(tables.setting), rows)
-        elif known != found.digest:
-            if before is None or before.digest != known or not found.begins_with(before):
-                raise ConfigError(
-                    f"these {len(found)} items do not begin with the ones this state has, in their "
-                    f"order, and loans name their places. Give the same catalogue with new items "
-                    f"at its end, or a new state folder."
-                )
-            grown = update(tables.setting).where(name == "catalogue")
-            connection.execute(grown.values(value=found.digest))
+        if before is None:
+            for name, value in (("batch", "0"), ("clean", "{}")):
+                tables.keep_setting(connection, name, value)
+        elif not found.begins_with(before):
+            raise ConfigError(
+                f"these {len(found)} items do not begin with the ones this state has, in their "
+                f"order. Add new items at the end."
+            )
         if kept != found.text:
-            connection.execute(delete(tables.setting).where(name == ITEMS))
-            connection.execute(insert(tables.setting).values(name=ITEMS, value=found.text))
+            tables.keep_setting(connection, ITEMS, found.text)
     if here is None or here.text != found.text:
         found.save(state)
     return found, sums

@@ -18,6 +18,7 @@ from rescind.ledger.errors import Busy, CannotStart, DiskFull, LogRemoved, Older
 from rescind.ledger.keyfile import FILE as KEYS
 from rescind.ledger.keyfile import head_of
 from rescind.ledger.place import check_may_begin, check_there, compared_with_note, shown, url_of
+from rescind.ledger.tables import setting_of
 
 LOCK = 0x72657363696E64
 """The advisory lock in PostgreSQL: "rescind" in ASCII."""
@@ -25,13 +26,10 @@ WAL_PAGES = 4000
 """Pages (16 MB) in the write-ahead log after which it is moved into the database."""
 _FULL = "the disk of the ledger is full: nothing was written. Send it again when there is space."
 _REMOVED = (
-    "ledger.db-wal was removed while the ledger is open: nothing was written. Send it again when "
-    "the operator has stopped the service as usual (never by kill -9) and started it."
+    "ledger.db-wal was removed: nothing was written. The operator must stop the service as usual "
+    "(never by kill -9) and start it."
 )
-_AWAY = (
-    "the database is away, or locked by another program: nothing was acknowledged. Send it again "
-    "in a moment."
-)
+_AWAY = "the database is away or locked by another program: nothing was acknowledged. Send again."
 TIMEOUT = 5
 """Seconds to wait for another process: one that reads the file, or one that was just killed."""
 RETRY = 0.1
@@ -171,9 +169,7 @@ class Store:
             return
         driver = self.writer().connection.driver_connection  # outside any transaction
         assert isinstance(driver, sqlite3.Connection)
-        driver.execute(
-            "PRAGMA busy_timeout=0"
-        )  # a reader is not waited for: the next pause does it
+        driver.execute("PRAGMA busy_timeout=0")  # no reader is waited for: the next pause does it
         try:
             driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         except sqlite3.Error as error:
@@ -205,7 +201,7 @@ class Store:
             if found != right:
                 raise CannotStart(
                     f"the database says {found} to '{question}', but durable answers need {right}. "
-                    f"Change it there; the service does not start without."
+                    f"Change it there."
                 )
         connection.rollback()
 
@@ -222,36 +218,29 @@ class Store:
             if self._held:  # our own last connection, cut off
                 raise Busy(_AWAY)
             raise CannotStart(
-                "this database is in use by another service: two of them would lose changes. "
-                "End the other one first, or name another database."
+                "this database is in use by another service. End that one first, or name another."
             )
         connection.commit()  # the lock is of the session and stays
         self._held = True
 
     def _not_opened(self, error: DBAPIError) -> Exception:
         known = self.known(error)
-        if not self.sqlite and not self._held and isinstance(known, Busy):
-            why = " ".join(str(error.orig).split())
-            return CannotStart(
-                f"cannot use the database {shown(self.url.render_as_string(False))}: {why}. "
-                f"Check --database, and that the database is there and runs."
-            )
-        if known is not None:
+        if self._held and getattr(error.orig, "sqlstate", None) is None:
+            known = known or Busy(_AWAY)
+        if known is not None and (self.sqlite or self._held):
             return known
         if self.sqlite:
             return CannotStart(
-                f"cannot open {self.url.database}: {error.orig}. Check the disk and its free "
-                f"space; if the file is damaged, go back to a backup: rescind restore."
+                f"cannot open {self.url.database}: {error.orig}. Check the disk; if the file is "
+                f"damaged, go back to a backup: rescind restore."
             )
-        if getattr(error.orig, "sqlstate", None) is None:
-            return Busy(_AWAY)
-        return ConfigError(f"cannot use the database: {error.orig}. Check --database.")
+        why, url = " ".join(str(error.orig).split()), shown(self.url.render_as_string(False))
+        return CannotStart(f"cannot use the database {url}: {why}. Check --database.")
 
 
 def last_batch(connection: Connection) -> int:
     """Return the number of the last batch that was committed."""
-    found = connection.execute(text("SELECT value FROM setting WHERE name = 'batch'")).scalar()
-    return int(found or 0)
+    return int(setting_of(connection, "batch") or 0)
 
 
 def last_batch_if_any(connection: Connection) -> int:
@@ -274,8 +263,7 @@ def reading(state: Path, database: str | None) -> Iterator[Connection]:
             if batch < head.batch:
                 raise OlderLedger(
                     f"this ledger is older than its keys, or another one: it has {batch} batches, "
-                    f"the keys of {state} were last used with {head.batch}. What it says is not "
-                    f"what is. If the ledger is in PostgreSQL, give --database with its address."
+                    f"the keys of {state} {head.batch}. If it is in PostgreSQL, give --database."
                 )
         yield connection
 
@@ -314,7 +302,8 @@ def _arguments(url: URL, writing: bool) -> dict[str, Any]:
     # A reader sees one state of the database from its first query to its last.
     reader = "-cdefault_transaction_read_only=on -cdefault_transaction_isolation=repeatable\\ read"
     how = "-csynchronous_commit=on" if writing else reader
-    options = " ".join(filter(None, (_text(url.query.get("options")), how)))
+    given = url.query.get("options", ())
+    options = " ".join([*([given] if isinstance(given, str) else given), how])
     connecting = {"options": options, "connect_timeout": 5}
     return {"connect_args": connecting, "pool_pre_ping": True, **quiet}
 
@@ -346,7 +335,3 @@ def _sqlite_reader(connection: sqlite3.Connection, _: Any) -> None:
     connection.isolation_level = None
     connection.execute("PRAGMA query_only=ON")
     connection.execute("PRAGMA temp_store=MEMORY")
-
-
-def _text(given: Any) -> str:
-    return " ".join(given) if isinstance(given, tuple) else given or ""

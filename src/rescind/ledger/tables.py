@@ -9,7 +9,8 @@ box: a start destroys all others (`start.sweep`). So a new kind of box needs no 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -26,9 +27,13 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     case,
+    insert,
     select,
+    update,
 )
 from sqlalchemy.types import TypeEngine
+
+from rescind.errors import ConfigError
 
 metadata = MetaData()
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -130,7 +135,7 @@ event = Table(
     _column("kind", Text, NO_CONTENT, nullable=False),
     _column("n", Integer, NO_CONTENT, nullable=False),
     _column("leaf", BigInteger, NO_CONTENT),
-    _column("against", Integer, NO_CONTENT),  # how its person stood (tally.py)
+    _column("against", Integer, NO_CONTENT),  # how its person stood (release_counts.py)
 )
 answered = Table(
     "answered",
@@ -328,6 +333,34 @@ CHANGES = ("lend", "contribute", "unshare", "erase", "leave", "dropped")
 def at_least_erased() -> Any:
     """Return the level of a request whose erasure is dated: L1, or higher if it was before."""
     return case((request.c.level == "L0", "L1"), else_=request.c.level)
+
+
+def setting_of(tx: Connection, name: str) -> str | None:
+    """Return a setting, or None."""
+    return tx.scalar(select(setting.c.value).where(setting.c.name == name))
+
+
+def keep_setting(tx: Connection, name: str, value: str) -> None:
+    """Keep a setting, in the place of what it was."""
+    if not tx.execute(update(setting).where(setting.c.name == name).values(value=value)).rowcount:
+        tx.execute(insert(setting).values(name=name, value=value))
+
+
+def unkeepable(value: Any) -> ConfigError | None:
+    """Return why an operation cannot be kept: PostgreSQL has no NUL in a text, SQLite cuts it.
+
+    The error would come with the commit, when nobody knows any more whose text it was.
+    """
+    if isinstance(value, str):
+        nul = ConfigError("a text has the character NUL (0). Leave it out.")
+        return nul if "\0" in value else None
+    if isinstance(value, Mapping):
+        inside: Sequence[Any] = [*value.keys(), *value.values()]
+    elif isinstance(value, list | tuple):
+        inside = value if value and not isinstance(value[0], int) else ()  # items are many
+    else:
+        inside = tuple(vars(value).values()) if is_dataclass(value) else ()
+    return next((found for one in inside if (found := unkeepable(one)) is not None), None)
 
 
 def slot_columns() -> Iterator[Column]:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, update
+from sqlalchemy import bindparam, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from rescind.errors import RescindError
@@ -38,7 +38,6 @@ from rescind.ledger.parts import Parts
 from rescind.ledger.recorded import Recorded
 from rescind.ledger.statements import Driver, Prepared
 from rescind.ledger.store import WAL_PAGES
-from rescind.ledger.texts import unkeepable
 
 MOST = 512
 """Operations in one batch: whoever waits is in it."""
@@ -92,7 +91,7 @@ class Writer:
         self._open = False
         self._seq = self.batch = self._untidied = 0
         self._expired: datetime | None = None
-        self._outage = Outage()
+        self._outage = Outage("changes are refused", "changes are written again")
         self.dates: dict[str, tuple[datetime, datetime]] = {}
         """When requests were erased and summed, until it is written."""
         self._thread = threading.Thread(target=self._run, name="ledger writer", daemon=True)
@@ -113,8 +112,9 @@ class Writer:
 
         tell: is called once, from any thread
         """
-        lookup = self._recorded.lookup(operation.person, once) if once else None
-        wrong = unkeepable(operation)
+        person = getattr(operation, "person", None)
+        lookup = self._recorded.lookup(person, once) if once else None
+        wrong = tables.unkeepable(operation)
         with self._gate:
             refusal = wrong or self._refusal(lookup)
             if refusal is None:
@@ -197,14 +197,14 @@ class Writer:
         try:
             batch = self._committed(jobs)
         except (DiskFull, Busy) as error:
-            hit = [j for j in jobs if j.refusal is None and not (j.answer and j.answer.replayed)]
-            for job in hit:
-                job.refusal = error
-            self._outage.refused(error, len(hit))
+            for job in jobs:
+                if job.refusal is None and not (job.answer and job.answer.replayed):
+                    job.refusal = error
+            self._outage.hit(error)
             self._tell(jobs)
             return
         if batch is not None:
-            self._outage.ended()
+            self._outage.over()
             self._after(batch, jobs)
         self._tell(jobs)
 
@@ -215,7 +215,7 @@ class Writer:
             transaction = connection.begin()
         except DBAPIError as error:
             raise self._meaning(error) from error
-        batch, committing = self._new_batch(connection), False
+        batch, committing = Batch(connection, self._parts, self._seq), False
         try:
             if not self._write(batch, jobs):
                 transaction.rollback()
@@ -237,9 +237,6 @@ class Writer:
                 self._undo(batch)
                 raise meaning from error
         return batch
-
-    def _new_batch(self, connection: Connection) -> Batch:
-        return Batch(connection, self._parts, self._seq)
 
     def _write(self, batch: Batch, jobs: list[_Job]) -> bool:
         """Carry out what is new, and record its answers. Return whether anything was."""
@@ -316,7 +313,7 @@ class Writer:
 
     def _tell_early(self, jobs: list[_Job], away: Busy) -> None:
         """Tell callers to come again, while it is not known what became of their batch."""
-        self._outage.refused(away, sum(job.tell is not None for job in jobs))
+        self._outage.hit(away)
         for job in jobs:
             own, job.refusal = job.refusal, job.refusal or away
             self._tell([job])
@@ -341,7 +338,7 @@ class Writer:
                 self._keys.destroy(slot_id)
             self._keys.sync()
         except (OSError, DiskFull) as error:
-            self._end(f"keys could not be overwritten: {_why(error)}")
+            self._end(f"keys could not be overwritten: {error}")
 
     def _after(self, batch: Batch, jobs: list[_Job]) -> None:
         """Do steps 3 and 4, then what others wanted to do afterwards."""
@@ -357,7 +354,7 @@ class Writer:
                 self._keys.write_head(Head(len(parts.tree), self.batch, parts.tree.root()))
             self._keys.sync()
         except (OSError, DiskFull) as error:
-            self._end(f"old keys could not be destroyed: {_why(error)}")
+            self._end(f"old keys could not be destroyed: {error}")
         reach("old keys destroyed")
         erased = parts.clock()
         for person, (old, new) in batch.changes.items():
@@ -421,11 +418,6 @@ class Writer:
         )
         sys.stderr.flush()
         os._exit(EXIT)
-
-
-def _why(error: OSError | DiskFull) -> str:
-    """Return a reason that does not ask for what nobody can do any more."""
-    return "the disk is full" if isinstance(error, DiskFull) else str(error)
 
 
 def _dated(answer: Answer, erased: datetime, summed: datetime) -> Answer:

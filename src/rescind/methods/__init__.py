@@ -15,16 +15,12 @@ look_also(Outside())
 
 
 def all_methods() -> dict[str, type]:
-    """Return every learner, by name."""
     return classes(__name__, "server_sample")
 
 
 def all_unlearners() -> dict[str, type]:
     """Return everything that can forget, by name: learners, and classes that only forget."""
     return classes(__name__, "unlearn")
-
-
-found = all_unlearners  # the name in 0.1; gone in 0.3
 
 
 def __getattr__(name: str) -> Any:

@@ -37,11 +37,9 @@ def remove_client(
 ) -> Federation:
     """Run the unlearner's rounds, clear the server state, withdraw the client, run repair rounds.
 
-    If the client never took part, the model does not change. Repair rounds use the federation's own
-    method without the client. Requests for single records are answered by retraining, which is
-    exact: these papers only cover leaving clients.
+    A client that never took part changes nothing. Requests for single records are answered by
+    retraining, which is exact: these papers only cover leaving clients.
 
-    steps: runs the unlearner's rounds, given the federation and the role of each client
     """
     event = request.event
     if not isinstance(event, Withdraw):

@@ -1,12 +1,8 @@
 """Methods outside this package: in a user's own file, or in another installed package.
 
-A class is found by its name in these places, in this order:
-
-1. modules of this process that define a method: a script, a notebook, a file that was loaded here
-2. installed packages: the entry point group `rescind.methods`, `Anchored = "my_package:Anchored"`
-3. files that this user has run before (`--method FILE.py`). Their paths are in `methods.txt` in the
-   folder of keys, so that `rescind recommend RUN` knows a method without naming its file again. Of
-   two files with a class of one name, neither is taken
+A class is found by its name in modules of this process that define a method, then in installed
+packages (entry point group `rescind.methods`), then in files that this user has run before (their
+paths are in `methods.txt` in the folder of keys).
 
 A saved run has the name of its method and the digest of its file, never code: nothing that came
 with a run is executed. It is opened with the file of that digest alone (`made_by`), because two
@@ -48,8 +44,7 @@ REMEMBERED = "methods.txt"
 def class_name(text: str, marker: str = LEARNS, near: Path | None = None) -> str:
     """Return the name of a class, given as a name, as FILE.py or as FILE.py:Class.
 
-    A file is loaded, and remembered for later commands of this user. If a name is that of a class
-    in a file that was remembered, it is told which file this is.
+    A file is loaded, and remembered for later commands of this user.
 
     near: a folder in which a file is looked for first, such as the one of a recipe
     """
@@ -86,7 +81,6 @@ def remember(path: Path) -> None:
 
 
 def _remembered() -> list[Path]:
-    """Return the files that this user has run, the newest first."""
     try:
         lines = (keys.folder() / REMEMBERED).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
@@ -135,7 +129,6 @@ class Outside:
     """Finds classes that are in no package of rescind."""
 
     def find(self, marker: str, name: str) -> type | None:
-        """Return the class of this name, ignoring case, or None."""
         for module in self._modules(name):
             for given, cls in classes_in(module, marker).items():
                 if given.lower() == name.lower():

@@ -96,7 +96,6 @@ def _source(path: Path, text: bytes | None = None) -> str:
 
 
 def _cause(error: Exception, path: Path) -> str:
-    """Return what went wrong and in which line of the file."""
     inside = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == path]
     line = error.lineno if isinstance(error, SyntaxError) else inside[-1].lineno if inside else None
     words = error.msg if isinstance(error, SyntaxError) else str(error)
@@ -120,8 +119,7 @@ def missing_module(error: Exception, path: Path) -> str:
 def in_own_file(error: Exception) -> str:
     """Return the lines of a traceback that are in files loaded here, and what happened at last.
 
-    If none of them is, but a method of such a file was at work, it is about what that returned. ""
-    without one.
+    "" if no such file, and no method of one, was at work.
     """
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if Path(frame.filename) in LOADED]

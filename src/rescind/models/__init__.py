@@ -8,11 +8,7 @@ from rescind.core.settings import classes
 
 
 def all_models() -> dict[str, type]:
-    """Return every model, by name."""
     return classes(__name__, "tables")
-
-
-found = all_models  # the name in 0.1; gone in 0.3
 
 
 def __getattr__(name: str) -> Any:

@@ -161,7 +161,6 @@ class GraphMatrices:
         return out
 
     def _matrix(self, which: str, dtype: torch.dtype) -> tuple[Any, Any]:
-        """Return a matrix and its transpose, made once."""
         if (which, dtype) not in self.cache:
             graph: Graph = self.graph()
             nodes, width = len(graph.owner), self.clients * graph.features
@@ -189,7 +188,6 @@ def compressed(row: Tensor, column: Tensor, value: Tensor, shape: tuple[int, int
 
 
 def by_rows(row: Tensor, column: Tensor, value: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Build the same matrix in torch, on any device."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse")
         indices = torch.stack([row, column])

@@ -49,10 +49,7 @@ class Hops(NodeModel):
 
     def __post_init__(self) -> None:
         if not 0 <= self.hops <= 20 or (self.random is not None and self.random < 0):
-            raise ConfigError(
-                f"Hops.hops must be from 0 to 20 and Hops.random at least 0; got {self.hops} and "
-                f"{self.random}."
-            )
+            raise ConfigError("Hops.hops must be from 0 to 20 and Hops.random at least 0.")
 
     def drawn(self, features: int) -> int:
         """Return the number of random features; 0: the columns themselves."""
@@ -120,11 +117,10 @@ def _drop(gone: Any) -> None:
 
 
 def must_be_small(value: np.ndarray) -> None:
-    """Raise `DataError` if features are too large for random features."""
     if value.size and np.abs(value).max() > LARGEST:
         raise DataError(
-            f"features reach {np.abs(value).max():g}, and random features need values of about "
-            f"1. Divide the columns by constants that all clients know."
+            f"features reach {np.abs(value).max():g}, and random features need values of about 1. "
+            f"Divide the columns."
         )
 
 

@@ -115,12 +115,10 @@ def together(lot: Lot, items: int) -> Tensor:
 
 
 def must_fit(items: int, most: int, name: str) -> None:
-    """Raise ConfigError if items x items does not fit into memory."""
     if items > most:
         raise ConfigError(
             f"{name} keeps a number for every pair of items: {items} items are "
-            f"{items * items * 8 / 1e9:.0f} GB, and max_items is {most}. Raise max_items if the "
-            "memory is large enough, or drop rare items first (data.core)."
+            f"{items * items * 8 / 1e9:.0f} GB, and max_items is {most}. Raise it."
         )
 
 
@@ -139,7 +137,6 @@ class LocalWeights(_NothingPrivate):
         return {"neighbour": none, "weight": torch.zeros(sizes.items, self.many)}
 
     def of_lot(self, public: Params, lot: Lot) -> Tensor:
-        """Compute x B for every client, with x its own items. [C, I]"""
         from scipy.sparse import csr_array
 
         weights = by_source(public)

@@ -82,12 +82,10 @@ class TwoSidedLightGCN(LightGCN):
     user_spread: float = 0.04
 
     def infer(self, rows: Params, own: Params, lot: Lot) -> Params:
-        """Compute the user's vector, and what it adds to their items."""
         scale = torch.rsqrt(lot.count.clamp(min=1).to(own["user"].dtype)).unsqueeze(1)
         return {**super().infer(rows, own, lot), "taken up": own["user"] * scale}
 
     def score_held(self, rows: Params, own: Params, owner: Tensor) -> Tensor:
-        """Compute cos(u, v_i) for items of the user's graph."""
         moved = rows["item"] + own["taken up"].index_select(0, owner)
         return self.score({**rows, "item": moved}, own, owner)
 
@@ -96,12 +94,6 @@ def along(unit: Tensor, item: Tensor) -> Tensor:
     """Compute the cosine of unit rows and item rows, without normalising the items. [n]"""
     size = torch.linalg.vecdot(item, item).clamp(min=TINY)
     return torch.linalg.vecdot(unit, item) * torch.rsqrt(size)
-
-
-def cosine(one: Tensor, two: Tensor) -> Tensor:
-    """Compute the cosine of each pair of rows. [n]"""
-    size = torch.linalg.vecdot(one, one).clamp(min=TINY)
-    return along(one, two) * torch.rsqrt(size)
 
 
 def uniform(purpose: str, rows: Tensor, dim: int, bound: float, clock: Clock) -> Tensor:

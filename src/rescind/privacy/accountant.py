@@ -1,11 +1,8 @@
 """Privacy accounting for runs with Gaussian noise: epsilon at a delta, and a budget.
 
 The guarantee is user level: it compares the sums with the same sums where one client's updates are
-empty in every round. Clients are sampled by a public hash, so sampling does not improve it: a
-client that took part T times is covered by T Gaussian mechanisms, and the run by the client that
-took part most often. T mechanisms of noise multiplier z are exactly one of z / sqrt(T) (Dong,
-Roth, Su 2019, corollary 3.3), for which epsilon is known in closed form up to a root (Balle and
-Wang 2018, theorem 8).
+empty in every round. Clients are sampled by a public hash, so sampling does not improve it: the run
+is covered by the client that took part most often (`gaussian.delta_of`).
 """
 
 from __future__ import annotations
@@ -48,7 +45,6 @@ def renyi_epsilon(values: Sequence[float], delta: float, orders: Sequence[float]
 
 
 def count(took_part: list[int], ids: Tensor) -> list[int]:
-    """Add one round to the participation counts. ids: [clients] of the round"""
     after = took_part + [0] * (int(ids.max()) + 1 - len(took_part) if len(ids) else 0)
     for client in ids.tolist():
         after[client] += 1
@@ -97,18 +93,15 @@ def run_within(
 def guarantee(fed: Federation, delta: float = DELTA) -> dict[str, Any]:
     """Return what a federation guarantees by noise: the section `privacy` of run.json.
 
-    `epsilon` is None without Gaussian noise. All rounds under the guards count, also those of
-    before a request was answered; rounds that ran without guards are covered by nothing. Sums that
-    are published with noise (`rs.methods.Gram(noise=...)`) state theirs, at the method's own delta.
-
-    delta: epsilon is stated at this delta; keep it well below 1 / number of users
+    `epsilon` is None without Gaussian noise. All rounds under the guards count. Sums that are
+    published with noise (`rs.methods.Gram(noise=...)`) state theirs, at the method's own delta.
     """
     check_delta(delta)
     guards, rounds = getattr(fed.executor, "guards", ()), fed.now.state.round
     if guards and rounds and fed.spent is None:
         raise ConfigError(
             f"it is not known who took part in the {rounds} rounds of this federation: they ran "
-            f"without guards, or an earlier version saved it. Its run.json says what is known."
+            f"without guards."
         )
     times = 0 if fed.spent is None else int(fed.spent.max())
     stated = statement(guards, fed.method.individual, times, delta, fed.world.sizes.clients)

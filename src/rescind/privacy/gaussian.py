@@ -59,7 +59,6 @@ def rounds_within(noise: float, delta: float, epsilon: float) -> int:
 
 
 def check_delta(delta: float) -> None:
-    """Raise ConfigError if delta is not between 0 and 1."""
     if not 0 < delta < 1:
         hint = "Choose one well below 1 / (number of clients), for example 1e-5."
         raise ConfigError(f"delta must lie between 0 and 1, got {delta}. {hint}")

@@ -22,6 +22,7 @@ import secrets
 import stat
 from collections.abc import Callable
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,7 +47,12 @@ def folder() -> Path:
 
 
 def signing_key() -> Ed25519PrivateKey:
-    """Return the key that signs receipts. It is made on first use, with its public half."""
+    """Return the key that signs receipts. It is made on first use, with its public half.
+
+    Without a home, as in Python that only tries things out, it is one of this process alone.
+    """
+    if not home().is_dir():
+        return _passing_key()
     place = private_folder() / "signing.key"
     key = key_at(place)
     published = place.with_name("signing.pub")
@@ -56,11 +62,15 @@ def signing_key() -> Ed25519PrivateKey:
     return key
 
 
-def about_signer() -> dict[str, str]:
-    """Return what receipts that are signed here state of the signer, as far as it was said.
+@lru_cache
+def _passing_key() -> Ed25519PrivateKey:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    A folder that cannot be entered says nothing: the user of a service may have no home.
-    """
+    return Ed25519PrivateKey.generate()
+
+
+def about_signer() -> dict[str, str]:
+    """Return what receipts state of the signer. A folder that cannot be entered says nothing."""
     found = dict[str, str]()
     for name in (OPERATOR, SOFTWARE):
         with suppress(OSError, RuntimeError):  # the latter: of a user who has no home
@@ -109,14 +119,11 @@ def check_rotation(statement: bytes) -> tuple[str, str, str]:
                 bytes.fromhex(given[f"by_{which}"]), text
             )
     except (ValueError, KeyError, TypeError, InvalidSignature):
-        raise ConfigError(
-            "this is not a statement of a new key that both keys signed. Ask the signer for it."
-        ) from None
+        raise ConfigError("this is no statement of a new key that both keys signed.") from None
     return fact["old"], fact["new"], fact["date"]
 
 
 def log_key() -> Ed25519PrivateKey:
-    """Return the key that signs checkpoints of this user's log, made on first use."""
     return key_at(private_folder() / "log.key")
 
 
@@ -162,10 +169,7 @@ def new_secret() -> bytes:
 def write_secret(path: Path, secret: bytes) -> None:
     """Write a requester's key as 64 hexadecimal digits, mode 600; an existing file is an error."""
     if not _create(path, _secret_text(secret)):
-        raise ConfigError(
-            f"{path} exists already, and an overwritten key is lost. "
-            f"Move it away or name another file."
-        )
+        raise ConfigError(f"{path} exists already. Move it away or name another file.")
 
 
 def replace_secret(path: Path, secret: bytes) -> None:
@@ -174,7 +178,6 @@ def replace_secret(path: Path, secret: bytes) -> None:
 
 
 def read_secret(path: Path) -> bytes:
-    """Read a key that `write_secret` or `replace_secret` wrote."""
     return _secret(path, read_private(path))
 
 
@@ -204,7 +207,7 @@ def public_key(given: str) -> str:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise ConfigError(
             f"'{given}' is neither a public key ({PREFIX} and 64 hexadecimal digits) nor a file "
-            f"with one ({reason}). Ask the signer for their signing.pub."
+            f"with one ({reason}). Ask the signer for signing.pub."
         ) from None
     return _public_from_pem(path, text) if text.startswith("-----") else _public(text, str(path))
 
@@ -214,8 +217,8 @@ def read_private(path: Path, largest: int = 10_000) -> bytes:
     data, mode = _read(path, largest)
     if mode & 0o077:
         raise ConfigError(
-            f"{path} can be read or changed by other users (mode {mode:03o}), so it is "
-            f"not secret. If no one else has read it: chmod 600 {path}"
+            f"{path} can be read or changed by other users (mode {mode:03o}). If no one else has "
+            f"read it: chmod 600 {path}"
         )
     return data
 
@@ -234,22 +237,18 @@ def private_folder() -> Path:
         ) from None
     if mode & 0o022:
         raise ConfigError(
-            f"other users can write to {place} (mode {mode:03o}) and could replace the keys in it. "
-            f"Run: chmod 700 {place}"
+            f"other users can write to {place} (mode {mode:03o}). Run: chmod 700 {place}"
         )
     return place
 
 
 def _read(path: Path, largest: int) -> tuple[bytes, int]:
-    """Read a file that was opened once; return what is in it, and its mode."""
     try:
         with open(path, "rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             return file.read(largest), mode
     except OSError as error:
-        raise ConfigError(
-            f"cannot read the key {path}: {error.strerror or error}. Name a file that you can read."
-        ) from None
+        raise ConfigError(f"cannot read the key {path}: {error.strerror or error}.") from None
 
 
 def _read_or_make(path: Path, make: Callable[[], bytes]) -> bytes:
@@ -288,10 +287,7 @@ def _write(path: Path, data: bytes, put: Callable[[Path, Path], None], mode: int
     except FileExistsError:
         raise
     except OSError as error:
-        raise ConfigError(
-            f"cannot write {path}: {error.strerror or error}. "
-            f"Free disk space, or choose a folder that you can write to."
-        ) from None
+        raise ConfigError(f"cannot write {path}: {error.strerror or error}.") from None
     finally:
         with suppress(OSError):
             temporary.unlink()
@@ -316,8 +312,8 @@ def _signing(path: Path, pem: bytes) -> Ed25519PrivateKey:
         key = None
     if not isinstance(key, Ed25519PrivateKey):
         raise ConfigError(
-            f"{path} is not an Ed25519 signing key in PEM. Restore the right file, or move it away "
-            f"to get a new key (receipts signed so far stay valid under the old one)."
+            f"{path} is not an Ed25519 signing key. Restore the right file, or move it away to get "
+            f"a new key."
         )
     return key
 
@@ -333,8 +329,7 @@ def _secret(path: Path, text: bytes) -> bytes:
         secret = b""
     if len(secret) != SECRET_BYTES:
         raise ConfigError(
-            f"{path} holds no key: expected {2 * SECRET_BYTES} hexadecimal digits. "
-            f"Restore the right file; a lost key cannot be made again."
+            f"{path} holds no key of {2 * SECRET_BYTES} hexadecimal digits. Restore the right file."
         )
     return secret
 
@@ -343,8 +338,7 @@ def _public(text: str, where: str) -> str:
     digits = text.removeprefix(PREFIX)
     if not text.startswith(PREFIX) or len(digits) != 64 or set(digits) - set("0123456789abcdef"):
         raise ConfigError(
-            f"{where} is not a public key: expected '{PREFIX}' and 64 lower-case hexadecimal "
-            f"digits. Ask the signer for their signing.pub."
+            f"{where} is not a public key: '{PREFIX}' and 64 lower-case hexadecimal digits."
         )
     return text
 
@@ -359,7 +353,6 @@ def _public_from_pem(path: Path, text: str) -> str:
         key = None
     if not isinstance(key, Ed25519PublicKey):
         raise ConfigError(
-            f"{path} is not a public Ed25519 key. Ask the signer for their signing.pub; a private "
-            f"key is never needed to verify."
+            f"{path} is not a public Ed25519 key; a private key is never needed to verify."
         )
     return PREFIX + key.public_bytes_raw().hex()

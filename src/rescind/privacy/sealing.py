@@ -35,10 +35,7 @@ def run_key(key: bytes) -> bytes:
 
 
 def fits(stated: str, text: str, key: bytes | None) -> bool:
-    """Return whether a digest in a receipt stands for this text. key: the run's key
-
-    Receipts of format 1 state digests of models and sums as they are.
-    """
+    """Return whether a digest in a receipt stands for this text. key: the run's key"""
     expected = text if key is None or not stated.startswith(BOUND) else bound(text, key)
     return hmac.compare_digest(stated.encode(), expected.encode())
 

@@ -149,14 +149,12 @@ class Share:
             return REFUSED + str(why).encode()
 
     def _seed(self, device: int, load: bytes) -> bytes:
-        """Keep a seed until its vector is in a sum. Return a receipt."""
         name, seed = self._named(load, SEED)
         self.seeds[name] = seed
         self.devices[name] = device
         return self._receipt(device, name)
 
     def _vector(self, device: int, load: bytes) -> bytes:
-        """Add a vector whose seed the first server has."""
         name, rest = self._named(load, MAC + NUMBER + 8 * len(self.total))
         receipt, tag, vector = rest[:MAC], rest[MAC : MAC + NUMBER], rest[MAC + NUMBER :]
         if not hmac.compare_digest(receipt, self._receipt(device, name)):

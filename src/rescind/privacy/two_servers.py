@@ -1,19 +1,17 @@
 """Two servers that each hold one share of a sum; one share alone reveals nothing.
 
 A device sends the first server the seed of a random vector, and the second its numbers minus that
-vector, modulo 2**64. Each server adds up what it gets; only both totals together give the sum, bit
-for bit, because integers do not round. The two processes communicate over local sockets; this is
-secure as long as they do not show each other their totals before an opening.
+vector, modulo 2**64. Only both totals together give the sum, bit for bit. The two processes
+communicate over local sockets; this is secure as long as they do not show each other their totals.
 
-- The first server gives a receipt for a seed, and the second adds no vector without one. So the
-  second knows who is in the sum, and an opening never waits: a seed without a vector is dropped.
-- Devices are known to each server by a key. Both servers count the different devices since the
-  last opening, and open nothing for fewer than `least`.
-- With each contribution goes a checksum that only devices and the reader of the sum can compute,
-  split in the same way. A server that changes a share or a total is found at the opening.
+- The second server adds no vector without the first one's receipt for its seed, so it knows who is
+in the sum; a seed without a vector is dropped. - Devices are known to each server by a key. Both
+servers count the different devices since the last opening, and open nothing for fewer than `least`.
+- With each contribution goes a checksum that only devices and the reader of the sum can compute. A
+server that changes a share or a total is found at the opening.
 
-An opened sum itself can reveal data: docs/additive.md says why `least` is not enough, and
-docs/secure-sums.md what is not covered. Used by `Gram(servers=2)`.
+An opened sum itself can reveal data: docs/additive.md and docs/secure-sums.md. Used by
+`Gram(servers=2)`.
 """
 
 from __future__ import annotations
@@ -179,7 +177,6 @@ class TwoServers:
         self._ask(1, MASKED, load, device)
 
     def share(self, server: int) -> Numbers:
-        """Return the total of one server, if `shown` is set. [size]"""
         return numbers_of(self._ask(server, LOOK))
 
     def open(self) -> Tensor:
@@ -197,8 +194,8 @@ class TwoServers:
         outside = (total <= -LARGEST) | (total >= LARGEST)
         if bool(outside.any()) or checksum(self._check, total) != tag:
             raise DataError(
-                "the sum does not fit its checksum: a server has changed a share or its total, or "
-                "an entry is above 2**59. Do not use it; start again with servers that you trust."
+                "the sum does not fit its checksum: a server has changed something, or an entry is "
+                "above 2**59. Do not use it."
             )
         return total
 
@@ -213,8 +210,8 @@ class TwoServers:
                 answer = _receive(connection, 8 * self.size + 2**26)
         except (OSError, EOFError, IndexError) as error:
             raise DataError(
-                f"server {server + 1} of 2 does not answer ({error!r}). Try again; if it ended, "
-                "its share of the sum is lost: start again and let all devices send again."
+                f"server {server + 1} of 2 does not answer ({error!r}). Start again, and let all "
+                "devices send again."
             ) from None
         if answer[:1] != OK:
             raise DataError(f"server {server + 1} of 2 refused: {answer[1:].decode()}.")

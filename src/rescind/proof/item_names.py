@@ -74,25 +74,16 @@ def check_names(log: LogFolder, line: str, told: Mapping[str, Any]) -> str | Non
     if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
         raise DataError("the names of its items (ids) are missing. Ask for the file again.")
     if len(names) != len(items):
-        raise DataError(
-            f"it has {len(items):,} items and {len(names):,} names (ids). Ask for the file again."
-        )
+        raise DataError(f"it has {len(items):,} items and {len(names):,} names (ids).")
     stated, first = _while_counted(log, line)
     if "proofs" not in told:
         if first is None:
             return None  # written before the log stated names
-        raise DataError(
-            "the log states the names of the items, and this file does not show that its names are "
-            "those. Ask for the file again."
-        )
+        raise DataError("this file does not show that its names are those of the log.")
     found = {_stated_by(told, at) for at in range(len(items))}
     if len(found) != 1 or (entry := found.pop()) not in stated:
         wrong = [n for n in range(len(items)) if _stated_by(told, n) not in stated]
-        which = (
-            f"'{names[wrong[0]]}' for item {items[wrong[0]]}"
-            if wrong
-            else "they are of several statements"
-        )
+        which = f"'{names[wrong[0]]}' for item {items[wrong[0]]}" if wrong else "several statements"
         raise DataError(
             f"its names are not those that the log stated while it counted this line: {which}."
         )

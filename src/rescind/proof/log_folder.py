@@ -8,9 +8,8 @@ and still forgets.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cached_property
 from hashlib import sha256
@@ -39,8 +38,8 @@ KINDS = {
 }
 """What an entry may be about, by its first byte."""
 ENTRIES, CHECKPOINT = "entries.bin", "checkpoint"
-WAITS = 100
-"""How often a command tries to get the lock: five seconds in all."""
+PATIENCE = 5.0
+"""Seconds that a command waits for another one."""
 
 
 def entry_of(kind: int, data: bytes) -> bytes:
@@ -56,8 +55,8 @@ class LogFolder:
         self.folder = folder
         if not (folder / CHECKPOINT).is_file():
             raise ConfigError(
-                f"{folder} holds no log. Name the folder of one with --log (a copy of somebody "
-                f"else's: public/log). To begin one of your own: rescind log key --log {folder}."
+                f"{folder} holds no log. Name the folder of one with --log, or begin one: rescind "
+                f"log key --log {folder}."
             )
         self.note = _read(folder / CHECKPOINT).decode("utf-8", "replace")
         self.checkpoint, _ = opened(self.note, ())
@@ -66,7 +65,7 @@ class LogFolder:
         if self.tree_root(self.checkpoint.size) != self.checkpoint.root:
             raise DataError(
                 f"{folder}: the entries are not the {self.checkpoint.size} that its checkpoint "
-                f"signs: some were changed, moved or removed. Restore the folder from a copy."
+                f"signs. Restore the folder from a copy."
             )
 
     @classmethod
@@ -74,15 +73,9 @@ class LogFolder:
         """Make an empty log under this name; an existing one is opened."""
         if not (folder / CHECKPOINT).exists():
             if not is_name(name):
-                raise ConfigError(
-                    f"'{name}' cannot name a log: use letters, digits, dots and slashes, such as "
-                    f"example.org/log, without spaces or '+'."
-                )
+                raise ConfigError(f"'{name}' cannot name a log. Write it like example.org/log.")
             if (folder / ENTRIES).exists():
-                raise DataError(
-                    f"{folder} has entries but no checkpoint, so nobody can tell which were "
-                    f"signed. Restore the checkpoint, or move the folder away."
-                )
+                raise DataError(f"{folder} has entries but no checkpoint. Restore it from a copy.")
             make_folder(folder)
             write_atomically(folder / ENTRIES, b"")
             empty = signed(Checkpoint(name, 0, Tree().root()), private)
@@ -121,14 +114,7 @@ class LogFolder:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Hold the lock of the folder, and see what others appended before."""
-        with ExitStack() as held:
-            for _ in range(WAITS):  # another command appends for some milliseconds
-                with suppress(DataError):
-                    held.enter_context(locked(self.folder))
-                    break
-                time.sleep(0.05)
-            else:
-                held.enter_context(locked(self.folder))  # says that it is in use
+        with locked(self.folder, PATIENCE):  # another command appends for some milliseconds
             self.__dict__.pop("tree", None)
             LogFolder.__init__(self, self.folder)
             yield
@@ -136,10 +122,7 @@ class LogFolder:
     def _check_own(self, private: Ed25519PrivateKey) -> None:
         own = Key(self.checkpoint.origin, private.public_key().public_bytes_raw())
         if own not in opened(self.note, [own])[1]:
-            raise ConfigError(
-                f"{self.folder} was signed by another key than the one given: whoever trusts the "
-                f"log would see two. Restore its log.key, or start a log in another folder."
-            )
+            raise ConfigError(f"{self.folder} was signed by another key. Restore its log.key.")
 
     def _write(self, more: Sequence[bytes]) -> None:
         # What a killed command left behind is complete entries, which are signed now, and perhaps a
@@ -172,8 +155,8 @@ class LogFolder:
             _, found = opened(note, [witness])
             if witness not in found:
                 raise DataError(
-                    f"the answer is no signature of {witness.name} under this checkpoint: the log "
-                    f"grew meanwhile, or the key is another one. Ask again with the right key."
+                    f"the answer is no signature of {witness.name} under this checkpoint. Ask "
+                    f"again with the right key."
                 )
             self.note = note
             write_atomically(self.folder / CHECKPOINT, note.encode())
@@ -203,16 +186,13 @@ class LogFolder:
                 raise DataError(f"your checkpoint from before: {error}") from None
             if before.size > point.size:  # an honest older copy and a log that was cut look alike
                 raise DataError(
-                    f"this copy has {point.size} entries and your checkpoint {before.size}: it is "
-                    f"older than your checkpoint, so nothing is shown about two histories. Fetch "
-                    f"it again. If a fresh copy still has fewer, the log was cut: keep that copy "
-                    f"and your checkpoint, which are the evidence."
+                    f"this copy has {point.size} entries and your checkpoint {before.size}. Fetch "
+                    f"it again; if a fresh copy has fewer, the log was cut: keep both."
                 )
             if self.tree_root(before.size) != before.root:
                 raise DataError(
                     f"TWO HISTORIES: this log signed {before.size} entries that are not the first "
-                    f"{before.size} of the {point.size} shown now. Keep both checkpoints: they are "
-                    f"the evidence."
+                    f"{before.size} of the {point.size} shown now. Keep both checkpoints."
                 )
         return seen
 
@@ -236,9 +216,7 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise DataError(
-            f"cannot read {path}: {error.strerror or error}. Restore the folder of the log."
-        ) from None
+        raise DataError(f"cannot read {path}: {error.strerror or error}.") from None
 
 
 def saw(seen: Mapping[Key, int]) -> str:

@@ -47,8 +47,7 @@ class Pulling:
         point, found = opened(note, [self._log])
         if self._log not in found:
             raise DataError(
-                f"the checkpoint at {self._base} is not signed by {self._log.name}. Is --key the "
-                f"line that this service tells under /v1/keys?"
+                f"the checkpoint at {self._base} is not signed by {self._log.name}. Check --key."
             )
         seen = self._witness.seen(self._log.name)
         if point.size < seen.size:
@@ -86,19 +85,16 @@ class Pulling:
         path = self._folder / "second-history.json"
         write_atomically(path, f"{json.dumps(proof, indent=1)}\n".encode())
         return SecondHistory(
-            f"{self._log.name} showed {seen.size} entries before and {why}. It is not signed. "
-            f"What it signed is in {path.name}: show it to others who use this log."
+            f"{self._log.name} showed {seen.size} entries before and {why}. It is not signed. The "
+            f"proof is in {path.name}."
         )
 
     def _get(self, path: str) -> bytes:
-        return self._sent(Request(f"{self._base}/{path}"))
+        return sent(Request(f"{self._base}/{path}"))
 
     def _post(self, path: str, body: bytes) -> None:
         headers = {"Content-Type": "text/plain"}
-        self._sent(Request(f"{self._base}/{path}", data=body, headers=headers, method="POST"))
-
-    def _sent(self, request: Request) -> bytes:
-        return sent(request)
+        sent(Request(f"{self._base}/{path}", data=body, headers=headers, method="POST"))
 
 
 def sent(request: Request, most: int = LARGEST) -> bytes:

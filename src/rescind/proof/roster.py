@@ -45,8 +45,7 @@ FORMAT = 2
 MOST = 1 << 48
 """More lines and items than any roster has."""
 PER_ITEM = "sum_has_people_per_item"
-"""In the file of a person: whether the sum also has the number of people of each item. It was named
-`counted`, which people read as "I am counted"."""
+"""In the file of a person: whether the sum also has the number of people of each item."""
 
 
 @dataclass(frozen=True)
@@ -120,10 +119,7 @@ class Public:
         except OSError as error:
             # Nothing of a roster there: another folder was meant. A part is the operator's fault.
             kind = DataError if any(path.exists() for path in files) else ConfigError
-            raise kind(
-                f"{folder} holds no roster ({error.filename}: {error.strerror}). Name the folder "
-                f"that rescind roster publish or rescind roster fetch wrote."
-            ) from None
+            raise kind(f"{folder} holds no roster ({error.filename}: {error.strerror}).") from None
         return cls(lines, total, stated, LogFolder(folder / LOG))
 
     def write(self, folder: Path) -> None:
@@ -140,10 +136,7 @@ class Public:
         """
         shown = self.log.checkpoint
         if log.checkpoint.origin != shown.origin or log.tree_root(shown.size) != shown.root:
-            raise DataError(
-                f"{self.log.folder} shows another log than {log.folder}. Name the folder that was "
-                f"published from this log."
-            )
+            raise DataError(f"{self.log.folder} shows another log than {log.folder}.")
         _copy(log, self.log.folder)
 
 
@@ -153,7 +146,6 @@ def _copy(log: LogFolder, folder: Path) -> None:
 
 
 def digest(line: bytes) -> str:
-    """Return the digest by which a line is named."""
     return sha256(line).hexdigest()
 
 
@@ -218,10 +210,7 @@ def check(
     if len(public.total) != BYTES or stated.sum != digest(public.total):
         raise DataError(f"{SUM} is not the sum that the release states.")
     if added_up(public.lines) != public.total:
-        raise DataError(
-            "the lines do not add up to the published sum: the sum holds something that no line "
-            "accounts for, or lacks something."
-        )
+        raise DataError("the lines do not add up to the published sum.")
     told.append("they add up to the published sum")
     return told
 
@@ -237,9 +226,7 @@ def _of_release(stated: Stated, every: Sequence[bytes], place: int) -> list[str]
         return []
     own = release_entry(stated.facts)
     if own not in every[:place] or stated.facts.get("weights") != stated.weights:
-        raise DataError(
-            "the release that the roster names is not in the log, or has other weights."
-        )
+        raise DataError("the release of the roster is not in the log, or has other weights.")
     newer = sum(one[0] == RELEASE for one in every[every.index(own) + 1 :])
     return [
         f"it is of release {stated.facts.get('number')}, whose weights have the digest "
@@ -279,7 +266,6 @@ def own_line(told: Mapping[str, Any]) -> str:
     """Return the digest of a line, made from what a person was given."""
     try:
         part = Part(0, int(told["block"]), int(told["weight"]), np.array(told["items"], np.int64))
-        counted = told["counted"] if PER_ITEM not in told else told[PER_ITEM]
-        return digest(part.line(bytes.fromhex(told["seed"]), bool(counted)))
+        return digest(part.line(bytes.fromhex(told["seed"]), bool(told[PER_ITEM])))
     except (KeyError, ValueError, TypeError, OverflowError) as error:
         raise DataError(f"this is not a line as rescind roster mine writes it ({error}).") from None

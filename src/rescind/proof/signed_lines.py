@@ -42,7 +42,6 @@ def text_of(origin: str, number: int, time: str, lines: Iterable[str]) -> bytes:
 
 
 def written(signed: Sequence[Signed]) -> bytes:
-    """Return the bytes of `signed.json`."""
     rows = [asdict(one) for one in signed]
     return (json.dumps(rows, indent=1) + "\n").encode()
 

@@ -16,7 +16,6 @@ TILE = 256  # hashes in a full tile
 
 
 def leaf_hash(entry: bytes) -> bytes:
-    """Return the hash of an entry."""
     return sha256(b"\0" + entry).digest()
 
 

@@ -147,7 +147,6 @@ def bare(note: str) -> str:
 
 
 def request_body(old: int, path: Sequence[bytes], note: str) -> bytes:
-    """Return the body of a request `add-checkpoint`."""
     proof = "".join(f"{in_base64(one)}\n" for one in path)
     return f"old {old}\n{proof}\n{note}".encode()
 
@@ -169,9 +168,9 @@ def _read(path: Path) -> dict[str, Checkpoint]:
         found = {name: Checkpoint.parse(text) for name, text in lines.items()}
     except FileNotFoundError:
         raise DataError(
-            f"{path} is gone, and with it what this witness has signed: it could be led to sign a "
-            f"second history. Restore it, or start a witness with a new folder, name and key."
+            f"{path} is gone, and with it what this witness has signed. Restore it, or start a "
+            f"witness with a new folder, name and key."
         ) from None
     except (OSError, ValueError, TypeError, AttributeError, DataError) as error:
-        raise DataError(f"{path} cannot be read ({error}). Restore it from a copy.") from None
+        raise DataError(f"{path} cannot be read ({error}).") from None
     return found

@@ -77,26 +77,23 @@ def cosignature(url: str, witness: Key, note: str, tree: Tree, anywhere: bool = 
         if not old.isdecimal() or int(old) > point.size:
             raise DataError(
                 f"the witness has signed {old} entries and this log has {point.size}: it was "
-                f"rolled back. Restore the log from a newer copy."
+                f"rolled back. Restore a newer copy."
             )
         path = tree.consistency(int(old), point.size)
         reply = _post(url, request_body(int(old), path, note), anywhere)
         if reply.status == 409:
             raise DataError(
                 f"the witness refused: it has signed {old} entries of another history of this log, "
-                f"or meanwhile of a longer one. Ask again; if it refuses again, this log shows a "
-                f"second history. Restore it from a copy that the witness has signed."
+                f"or of a longer one. Ask again; else restore a copy that it has signed."
             )
     if reply.status != 200:
         said = "".join(c if c.isprintable() else " " for c in reply.body[:200]).strip()
         raise DataError(
-            f"the witness refused ({reply.status}): {said}. If it says that the log does not "
-            f"continue what it signed, this log shows a second history."
+            f"the witness refused ({reply.status}): {said}. It may be a second history."
         )
     if witness not in opened(note + reply.body, [witness])[1]:
         raise DataError(
-            f"the answer is no signature of {witness.name} under this checkpoint. Is the key "
-            f"the one that this witness prints?"
+            f"the answer is no signature of {witness.name} under this checkpoint. Check its key."
         )
     return reply.body
 

@@ -137,8 +137,6 @@ def _first(out: Page, receipt: Receipt, same: bool, whom: str) -> None:
 
 def _for_whom(receipt: Receipt, name: str, parts: bool) -> str:
     """Return who may have this page, and what others get in its place."""
-    if receipt.format == 1:
-        return ""
     if isinstance(receipt.asked.people, str):  # a band
         return FOR_STRANGERS
     if receipt.asked.people > 1:

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from rescind.core.records import Event
 
 FORMAT = 2
-"""Format 1 had exact counts, plain digests of the model after, and no sealed part. It is read."""
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 """UTC to the second; such texts sort by time."""
 RUN_KEY = "run.key"
@@ -333,11 +332,8 @@ def _band(number: float | str) -> str:
 def opened(receipt: Receipt, key: bytes) -> Receipt:
     """Return a receipt with its exact numbers, or raise `DataError` if the key is another one.
 
-    Also raises if they contradict what the receipt says in the open. A receipt of format 1 has no
-    sealed part and is returned as it is.
+    Also raises if they contradict what the receipt says in the open.
     """
-    if receipt.format == 1:
-        return receipt
     table, hints = from_bytes(decrypt(receipt.sealed, key)), hints_of(Receipt)
     if not isinstance(table, dict) or table.keys() != set(SECTIONS):
         raise DataError("its sealed part does not hold the numbers of a receipt.")
@@ -377,28 +373,21 @@ def write_keys(key: bytes, path: Path, bound_to_run: bool = True) -> Path:
 
 
 def run_key_of(run: Path) -> bytes | None:
-    """Read the key that binds a run to its receipt; None if there is none (format 1)."""
+    """Read the key that binds a run to its receipt; None if there is none."""
     path = run / RUN_KEY
     return keys.read_secret(path) if path.exists() else None
 
 
 def canonical(receipt: Receipt) -> bytes:
     """Return the canonical bytes of a receipt."""
-    return to_bytes(_all(receipt))
+    return to_bytes(plain(receipt))
 
 
 def signed_bytes(receipt: Receipt) -> bytes:
     """Return the bytes that are signed: the receipt without its signature."""
-    table = _all(receipt)
+    table: dict[str, Any] = plain(receipt)
     del table["signature"]
     return to_bytes(table)
-
-
-def _all(receipt: Receipt) -> dict[str, Any]:
-    table: dict[str, Any] = plain(receipt)
-    if receipt.format == 1:
-        del table["sealed"]
-    return table
 
 
 def parse(data: bytes) -> Receipt:
@@ -413,10 +402,8 @@ def parse(data: bytes) -> Receipt:
         raise DataError(
             "it is JSON, but not a receipt of rescind. Give receipt.json, the signed file."
         )
-    if table["format"] not in (1, FORMAT):
-        raise DataError(f"its format is {table['format']!r}; this version reads 1 to {FORMAT}.")
-    if table["format"] == 1:
-        table.setdefault("sealed", "")
+    if table["format"] != FORMAT:
+        raise DataError(f"its format is {table['format']!r}; this version reads {FORMAT}.")
     try:
         receipt: Receipt = typed(table, Receipt, "the receipt")
         same = canonical(receipt) == data

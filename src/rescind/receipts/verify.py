@@ -114,7 +114,7 @@ def verify(
     if request is not None:
         key = request[1]
         result = result.also(_request(receipt, *request))
-    if key is not None and receipt.format > 1:
+    if key is not None:
         result = _open(result, receipt, key, key_in)
     if request is not None:
         result = result.also(*_of_another(result, receipt, *request[:2]))
@@ -369,7 +369,7 @@ def _of_another(result: Verification, receipt: Receipt, event: Event, key: bytes
     if fits or not result.checks[0].holds:
         return []
     given, about = type(event).__name__, receipt.asked.kind
-    other_key = receipt.format > 1 and result.exact is None
+    other_key = result.exact is None
     if given != about:
         files = "the request file and the key belong" if other_key else "the request file belongs"
         why = f"{files} to another receipt: the file asks for {given}, and this one is of {about}"

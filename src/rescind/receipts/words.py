@@ -82,7 +82,7 @@ def of_one_process(receipt: Receipt) -> bool:
 
     Neither stored rows nor a service count who was online; over silos, claims name the silos.
     """
-    return receipt.format > 1 and bool(receipt.done.online) and CONFIRMED not in receipt.claims
+    return bool(receipt.done.online) and CONFIRMED not in receipt.claims
 
 
 def sentences(receipt: Receipt) -> tuple[str, str, str]:

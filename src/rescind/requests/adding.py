@@ -14,12 +14,12 @@ from rescind.home.request import REFUSED
 from rescind.requests.words import Words, in_file
 
 
-def dataset_named(name: str | None) -> str:
-    """Return the imported dataset that is meant: by name, or the only one."""
+def dataset_named(ledger: Ledger, name: str | None) -> str:
+    """Return the data that is meant: by name, or the only imported one."""
     known = imported_names()
     if name is None and len(known) == 1:
         return known[0]
-    if name is None or (name not in known and not name.startswith("run:")):
+    if name is None or not (name in known or ledger.copies(name)):
         raise ConfigError(
             f"name imported data with --data; got {name}. {suggest(name or '', known)}"
         )

@@ -20,8 +20,9 @@ from typing import Any
 
 from rescind.core.files import locked
 from rescind.data.blocklist import Blocklist
-from rescind.errors import DataError
+from rescind.errors import ConfigError, DataError
 from rescind.home import Ledger, Refused, Request
+from rescind.home.ledger import PATIENCE
 from rescind.home.request import (
     ALREADY_GONE,
     ERASED,
@@ -52,10 +53,12 @@ class Judgement:
 
 def answer(ledger: Ledger, name: str, progress: Progress = lambda _: None) -> Request:
     """Answer a request; after a crash, call it again. A refusal is an outcome, not an error."""
-    with locked(ledger.file.parent):
+    with locked(ledger.file.parent, PATIENCE):
         request = ledger.request(name)
         if not request.open:
             return request
+        if any(copy.kind == "silos" for copy in ledger.copies(request.dataset)):
+            return ledger.end(request, WAITING, reason="Silos answer it: rescind flower run.")
         try:
             return _answered(ledger, request, progress)
         except Refused as refused:
@@ -70,7 +73,7 @@ def _answered(ledger: Ledger, request: Request, progress: Progress) -> Request:
         judgement = judged(ledger, request)
         if judgement.outcome in (REPEATED, ALREADY_GONE):
             if judgement.departs:
-                _leaves(ledger, request)
+                _leaves(request)
             return ledger.end(request, judgement.outcome, judgement.receipt)
         ledger.done(request, "asked", {"outcome": judgement.outcome})
         state = ledger.steps(request)
@@ -94,7 +97,11 @@ def judged(ledger: Ledger, request: Request) -> Judgement:
             raise Refused("unknown-data", f"there is no run of '{request.dataset}' any more.")
         return Judgement(ERASED)
     held = [(holder, holder.held(request)) for holder in having]
-    each = [_judged(ledger, request, user, held) for user in request.records]
+    each = []
+    for user in request.records:
+        has = frozenset[str]().union(*(of.get(user, frozenset()) for _, of in held))
+        learnt = any(holder.model and user in of for holder, of in held)
+        each.append(judged_one(ledger, request, user, has, learnt))
     doing = [one for one in each if one.outcome == ERASED]
     if not doing:
         return each[0]
@@ -102,12 +109,11 @@ def judged(ledger: Ledger, request: Request) -> Judgement:
     return Judgement(ERASED if learnt else ROWS_ONLY)
 
 
-def _judged(
-    ledger: Ledger, request: Request, user: str, held: list[tuple[Holder, Any]]
+def judged_one(
+    ledger: Ledger, request: Request, user: str, has: frozenset[str], learnt: bool
 ) -> Judgement:
-    listed = Blocklist.of_dataset(request.dataset)
-    has: frozenset[str] = frozenset().union(*(of.get(user, frozenset()) for _, of in held))
-    learnt = any(holder.model and user in of for holder, of in held)
+    """Return what a request means for one person. has: items of theirs    learnt: by a model"""
+    listed = Blocklist.of_dataset(request.dataset, ledger.file.parent)
     away, known = listed.has_withdrawn(user), listed.has_asked(user)
     if not (known or has or learnt):
         raise Refused("unknown-person", f"'{request.dataset}' has no person '{user}'.")
@@ -121,38 +127,38 @@ def _judged(
         return _judged_items(ledger, request, user, has)
     if request.kind == "leave":
         if away and not (has or learnt):
-            return _repeated(ledger, request, user)
+            return repeated(ledger, request, user)
         return Judgement(ERASED) if has or learnt else Judgement(ALREADY_GONE, departs=True)
     if has:
         return Judgement(ERASED)
     returned = ledger.readmitted(request.dataset, listed.digest_of(user))
     if away or not returned:
-        return _repeated(ledger, request, user)
+        return repeated(ledger, request, user)
     return Judgement(ALREADY_GONE)
 
 
 def _judged_items(ledger: Ledger, request: Request, user: str, has: frozenset[str]) -> Judgement:
     asked = request.records[user] or ()
     if missing := sorted({*asked} - has):
-        listed = Blocklist.of_dataset(request.dataset)
+        listed = Blocklist.of_dataset(request.dataset, ledger.file.parent)
         if len(missing) == len({*asked}) and all(listed.has_erased(user, i) for i in missing):
-            return _repeated(ledger, request, user)
+            return repeated(ledger, request, user)
         raise Refused("not-held", f"'{user}' has no '{missing[0]}' in '{request.dataset}'.")
     return Judgement(ERASED)
 
 
-def _repeated(ledger: Ledger, request: Request, user: str) -> Judgement:
+def repeated(ledger: Ledger, request: Request, user: str) -> Judgement:
     """Name the receipt of the last answer that deleted something of theirs."""
     earlier = (one.receipt for one in ledger.answers_about(request.dataset, user) if one.receipt)
     return Judgement(REPEATED, next(earlier, ""))
 
 
-def _leaves(ledger: Ledger, request: Request) -> None:
+def _leaves(request: Request) -> None:
     for user in request.records:
         Blocklist().with_withdrawn(user).add_to(request.dataset)
 
 
-def hidden(ledger: Ledger, request: Request, state: State, progress: Progress) -> dict[str, Any]:
+def hidden(ledger: Ledger, request: Request, _state: State, _progress: Progress) -> dict[str, Any]:
     """Write the departure. An unshared record departs from loans alone (`Run.unlearn` lists it)."""
     if request.kind in ("leave", "erase"):
         listed = Blocklist()
@@ -172,16 +178,33 @@ def unlearnt(ledger: Ledger, request: Request, state: State, progress: Progress)
     for holder in holders(ledger, request):
         before = state.get(f"unlearnt {holder.copy.id}")
         if holder.has(request):
-            made[holder.copy.id] = holder.unlearn(ledger, request, progress)
-            if not holder.model:
-                ledger.done(request, f"unlearnt {holder.copy.id}", made[holder.copy.id])
+            made[holder.copy.id] = _forgotten(ledger, request, holder, progress)
         elif before is not None:
             holder.finish(before)
             made[holder.copy.id] = before
     return {"of": made}
 
 
-def purged(ledger: Ledger, request: Request, state: State, progress: Progress) -> dict[str, Any]:
+def _forgotten(
+    ledger: Ledger, request: Request, holder: Holder, progress: Progress
+) -> dict[str, Any]:
+    """Let one holder forget. A model that cannot is deleted, unless somebody tries it out."""
+    name = f"unlearnt {holder.copy.id}"
+    try:
+        known = holder.unlearn(ledger, request, progress)
+    except ConfigError as error:
+        if request.options.get("method") or request.dataset.startswith("run:"):
+            raise
+        known = {"deleted": str(error)}
+        ledger.done(request, name, known)
+        holder.delete()
+        ledger.unregister(holder.copy.id)
+    if not holder.model:
+        ledger.done(request, name, known)
+    return known
+
+
+def purged(ledger: Ledger, request: Request, state: State, _progress: Progress) -> dict[str, Any]:
     """Let every holder delete what else it has."""
     concerned = state["unlearnt"]["of"]
     for holder in holders(ledger, request):
@@ -194,10 +217,8 @@ def purged(ledger: Ledger, request: Request, state: State, progress: Progress) -
     return {}
 
 
-def checked(ledger: Ledger, request: Request, state: State, progress: Progress) -> dict[str, Any]:
+def checked(ledger: Ledger, request: Request, _state: State, _progress: Progress) -> dict[str, Any]:
     """Read every holder again; raise if one still has something."""
-    if request.kind in ("nodes", "edges", "labels"):
-        return {}
     for holder in holders(ledger, request):
         if holder.has(request):
             raise DataError(
@@ -207,18 +228,18 @@ def checked(ledger: Ledger, request: Request, state: State, progress: Progress) 
     return {}
 
 
-def signed(ledger: Ledger, request: Request, state: State, progress: Progress) -> dict[str, Any]:
+def signed(ledger: Ledger, request: Request, state: State, _progress: Progress) -> dict[str, Any]:
     """Sign the one receipt; killed before it is noted, the same receipt is found again."""
     body = ledger.receipt_of(request) or signed_receipt(ledger, request, state)
     return {"receipt": ledger.keep_receipt(request, body)}
 
 
-def logged(ledger: Ledger, request: Request, state: State, progress: Progress) -> dict[str, Any]:
+def logged(ledger: Ledger, request: Request, state: State, _progress: Progress) -> dict[str, Any]:
     """Put the receipt into the log, and write the papers that are sent."""
     body, _ = ledger.receipt(state["signed"]["receipt"])
     proof = log_receipt(body)
     ledger.keep_receipt(request, body, proof)
-    write_papers(ledger, request, body, proof, state)
+    write_papers(request, body, proof, state)
     return {}
 
 

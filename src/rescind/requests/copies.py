@@ -13,14 +13,21 @@ def holders(ledger: Ledger, request: Request) -> list[Holder]:
     from rescind.requests.run_holder import Run
     from rescind.requests.table_holder import Table
 
-    kinds: dict[str, type[Holder]] = {"run": Run, "table": Table}
-    found = [
-        kinds[copy.kind](copy) for copy in ledger.copies(request.dataset) if copy.kind in kinds
-    ]
+    kinds = {"run": Run, "table": Table, "saved": _saved}
+    present = {holder.copy.id: holder for holder in ledger.present}
+    copies = [copy for copy in ledger.copies(request.dataset) if copy.kind in kinds]
+    found: list[Holder] = [kinds[copy.kind](copy) for copy in copies if copy.id not in present]
     for holder in found:
         if not holder.there:
             ledger.unregister(holder.copy.id)
-    return [holder for holder in found if holder.there]
+    mine = [holder for holder in present.values() if holder.copy.dataset == request.dataset]
+    return [holder for holder in found if holder.there] + mine
+
+
+def _saved(copy: Copy) -> Holder:
+    from rescind.requests.saved_holder import Saved  # estimators, which few homes have
+
+    return Saved(copy)
 
 
 def run_copy(run: Path) -> Copy:

@@ -41,12 +41,16 @@ class Holder(ABC):
     def unlearn(self, ledger: Ledger, request: Request, progress: Progress) -> dict[str, Any]:
         """Forget, killed at any moment and begun again; return the facts for the receipt."""
 
-    def finish(self, known: dict[str, Any]) -> None:
+    def finish(self, known: dict[str, Any]) -> None:  # noqa: B027 - most have nothing to finish
         """Finish what `unlearn` had begun when it was killed. known: what it returned"""
 
     @abstractmethod
     def purge(self, request: Request) -> None:
         """Delete everything else that holds the records or was made with them."""
+
+    def delete(self) -> None:
+        """Delete a model that cannot forget."""
+        raise NotImplementedError
 
     def has(self, request: Request) -> bool:
         """Return whether it has some of what a request names."""

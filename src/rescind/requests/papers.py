@@ -14,7 +14,7 @@ from typing import Any
 
 from rescind.core.files import write_atomically
 from rescind.core.home import home
-from rescind.home import Ledger, Request
+from rescind.home import Request
 from rescind.receipts.page import page
 from rescind.receipts.receipt import parse
 
@@ -28,12 +28,10 @@ def papers_of(name: str) -> Path:
     return home() / "answers" / f"{name}.zip"
 
 
-def write_papers(
-    ledger: Ledger, request: Request, body: bytes, proof: str, state: Mapping[str, Any]
-) -> None:
+def write_papers(request: Request, body: bytes, proof: str, state: Mapping[str, Any]) -> None:
     """Write the papers of an answer; the key is in them and nowhere else afterwards."""
     of = state["unlearnt"]["of"].values()
-    first = next((facts for facts in of if "draft" in facts), {})
+    first: Mapping[str, Any] = next((facts for facts in of if "draft" in facts), {})
     together = len(request.records) > 1
     shown = page(parse(body), key=request.key, parts=together)
     files = {RECEIPT: body, PAGE: shown.encode(), PROOF: proof.encode()}
@@ -43,6 +41,16 @@ def write_papers(
     if together and event:
         files |= _parts(event, request.key, body)
     write_atomically(papers_of(request.id), bundle(files), private=True)
+
+
+def write_again(folder: Path, body: bytes, proof: str) -> None:
+    """Write a receipt and its proof, as often as somebody asks. The key is not here any more."""
+    for name, data in (
+        (RECEIPT, body),
+        (PROOF, proof.encode()),
+        (PAGE, page(parse(body)).encode()),
+    ):
+        write_atomically(folder / name, data)
 
 
 def bundle(files: Mapping[str, bytes]) -> bytes:

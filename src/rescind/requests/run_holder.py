@@ -6,6 +6,7 @@ between the two is answered by forgetting again: unlearners are deterministic.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -30,7 +31,7 @@ from rescind.experiments.validation import quality
 from rescind.forgetting.forget import FEWEST, Evidence, forget
 from rescind.forgetting.parallel import one_thread
 from rescind.forgetting.purge import kept_list
-from rescind.home import Ledger, Request
+from rescind.home import Ledger, Refused, Request
 from rescind.privacy.accountant import guarantee
 from rescind.privacy.gaussian import DELTA
 from rescind.receipts.of_run import Found, check_fit
@@ -80,16 +81,23 @@ class Run(Holder):
         records = self.fed.now.vault.holdings.records if records is None else records
         for user in request.records:
             if (client := self.client(user)) is not None:
-                mine = records.item[records.client == client].unique().tolist()
+                mine = torch.unique(records.item[records.client == client]).tolist()
                 found[user] = frozenset(self.fed.labels.item_id(item) for item in mine)
         return found
 
     def has(self, request: Request) -> bool:
         if request.kind in GRAPH:
-            return not self.copy.facts.get("answered") == request.id
+            return self._has_parts(request)
         if request.kind == "leave":  # of a graph, or who has no records, too
             return any(self.client(user) is not None for user in request.records)
         return super().has(request)
+
+    def _has_parts(self, request: Request) -> bool:
+        try:
+            self.event(request)
+        except Refused:
+            return False
+        return True
 
     def event(self, request: Request) -> Event:
         """Return what a request means to this run, in its own numbers."""
@@ -97,10 +105,11 @@ class Run(Holder):
             return graph_event(self.fed, request)
         if request.kind == "leave":
             return Withdraw(next(c for u in request.records if (c := self.client(u)) is not None))
-        users, items = [], []
+        users, items = list[int](), list[int]()
         for user, held in self.held(request).items():
+            client = self.fed.labels.client(user, self.fed.world.sizes.clients)
             for item in sorted(named(request, user, held)):
-                users.append(self.client(user))
+                users.append(client)
                 items.append(self.fed.labels.item(item, self.fed.world.sizes.items))
         named_records = Records.of(users, items)
         source = self.fed.now.vault.holdings.records
@@ -158,7 +167,15 @@ class Run(Holder):
         write_facts(self.folder, known["run.json"])
 
     def purge(self, request: Request) -> None:
-        clear_made_with(self.folder)
+        if self.there:
+            clear_made_with(self.folder)
+
+    def delete(self) -> None:
+        """Delete the model: it cannot forget, and nothing else may keep the records."""
+        with working_on(self.folder):
+            shutil.rmtree(self.folder / "model")
+            clear_made_with(self.folder)
+        del self.fed
 
 
 def _unlearner(options: Mapping[str, Any]) -> Unlearner | None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from rescind.audits.finding import Finding
-from rescind.core.claims import CASE, ITEMS, one_line
+from rescind.core.claims import CASE, CONFIRMED, ITEMS, one_line
 from rescind.core.labels import Labels
 from rescind.core.records import Erase, Records
 from rescind.forgetting.purge import kept_list
@@ -33,21 +33,28 @@ def signed_receipt(ledger: Ledger, request: Request, state: Mapping[str, Any]) -
     """
     of: dict[str, dict[str, Any]] = state["unlearnt"]["of"]
     rows = next((facts for facts in of.values() if "rows" in facts), None)
+    deleted = [facts["deleted"] for facts in of.values() if "deleted" in facts]
     drafts = {name: Draft.of_text(f["draft"]) for name, f in of.items() if "draft" in f}
     if drafts:
         draft = _of_models(drafts)
         if rows:
             draft = _with_rows(draft, rows)
     else:
-        draft = _of_rows(ledger, request, rows or {"rows": 0, "items": 0, "before": ""})
+        draft = _of_rows(request, rows or {"rows": 0, "items": 0, "before": ""})
+    if deleted:
+        note = f"{len(deleted)} models could not forget, and were deleted."
+        findings = (*draft.findings, Finding("deleted models", "SHOWN", n=len(deleted), note=note))
+        draft = replace(draft, findings=findings)
     previous = ledger.last_receipt(request.dataset)
+    if silos := state["purged"].get("silos"):
+        draft = replace(draft, claims={**draft.claims, CONFIRMED: silos})
     issued = finish(draft, request.key, previous)
     body = canonical(issued.receipt)
     ledger.keep_receipt(request, body)
     for name, facts in of.items():
         copy = ledger.copy(name)
         if copy is not None and "draft" in facts:
-            known = {"receipt": body.decode(), "run key": run_key(request.key).hex()}
+            known = {**copy.facts, "receipt": body.decode(), "run key": run_key(request.key).hex()}
             known |= {"model": facts["model"], "data": facts["data"], "answered": request.id}
             ledger.register(Copy(copy.id, copy.dataset, copy.kind, copy.address, known))
     return body
@@ -80,7 +87,7 @@ def _scan(rows: int) -> Finding:
     return Finding("scan", "SHOWN", value=0.0, n=rows, note=note)
 
 
-def _of_rows(ledger: Ledger, request: Request, rows: Mapping[str, Any]) -> Draft:
+def _of_rows(request: Request, rows: Mapping[str, Any]) -> Draft:
     """Return a receipt about rows that no model had learnt."""
     pairs = [(user, item) for user, items in request.records.items() for item in items or ()]
     users, items = (

@@ -150,29 +150,17 @@ class Acknowledged(BaseModel):
     kind: str | None = None
     seq: int | None = None
     time: str | None = None
-    entry: Annotated[
-        str | None, Field(description="The entry of the log, 33 bytes as hexadecimal digits.")
-    ] = None
-    leaf: Annotated[int | None, Field(description="The index of the entry in the log, from 0.")] = (
-        None
+    entry: str | None = Field(None, description="Of the log: 33 bytes as hexadecimal digits.")
+    leaf: int | None = Field(None, description="The index of the entry in the log, from 0.")
+    opening: str | None = Field(None, description="32 secret bytes: show what `entry` is about.")
+    items: list[str] | None = Field(
+        None,
+        description="Of a take-back: what it was about. An answer that is sent again has them only "
+        "if the request named them.",
     )
-    opening: Annotated[
-        str | None,
-        Field(
-            description="32 secret bytes as hexadecimal digits: show what the entry is about. "
-            "Whoever has them can test guesses of it."
-        ),
-    ] = None
-    items: Annotated[
-        list[str] | None,
-        Field(
-            description="Of a take-back: what it was about, in the order of the catalogue. An "
-            "answer that is sent again has them only if the request named them."
-        ),
-    ] = None
-    checkpoint: Annotated[
-        str | None, Field(description="Of a take-back: the log as it was signed with the answer.")
-    ] = None
+    checkpoint: str | None = Field(
+        None, description="Of a take-back: the log as it was signed with the answer."
+    )
 
 
 class Acknowledgement(BaseModel):

@@ -1,4 +1,4 @@
-"""Who calls: a session's cookie, a bearer token, or nobody."""
+"""Who calls: a session's cookie, a bearer token, or nobody; and tokens that a command makes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from rescind.errors import ConfigError
 from rescind.ledger import accounts, credentials
 from rescind.service.policy import SCOPES, Role
 
@@ -22,6 +23,8 @@ CONFIRMED = timedelta(minutes=5)
 """How long a confirmation with a passkey lasts."""
 SEEN_EVERY = timedelta(hours=1)
 """How often the use of a session is written down."""
+INVITATION, PATIENCE = timedelta(days=2), timedelta(days=30)
+"""How long invitations last: of operators and officers, and of people."""
 
 
 @dataclass(frozen=True)
@@ -137,3 +140,35 @@ class Callers:
         role = Role(token.role)
         scopes = frozenset(token.scope.split()) & SCOPES.get(role, frozenset())
         return Caller(role, b"", scopes, digest)
+
+
+def scopes_of(text: str) -> tuple[str, ...]:
+    """Read scopes such as read,extend; raise `ConfigError` with those that there are."""
+    scopes = tuple(part.strip() for part in text.split(",") if part.strip())
+    for scope in scopes:
+        if scope not in SCOPES[Role.OPERATOR]:
+            known = ", ".join(sorted(SCOPES[Role.OPERATOR]))
+            raise ConfigError(f"'{scope}' is no scope. There are: {known}.")
+    if not scopes:
+        raise ConfigError("a token without scopes opens nothing. Give some, such as read,extend.")
+    return scopes
+
+
+def make_token(ledger: Ledger, text: str, name: str, days: int) -> str:
+    """Make a token with these scopes; return it."""
+    scopes = scopes_of(text)
+    role = Role.OFFICER if set(scopes) <= SCOPES[Role.OFFICER] else Role.OPERATOR
+    return _made(ledger, name, role, scopes, timedelta(days=days))
+
+
+def invite(ledger: Ledger, who: str, role: Role) -> str:
+    """Make an invitation for an operator, an officer or a person; return its code."""
+    lasts = PATIENCE if role is Role.PERSON else INVITATION
+    return _made(ledger, who, f"{accounts.INVITED}{role}", (), lasts)
+
+
+def _made(ledger: Ledger, name: str, role: str, scopes: tuple[str, ...], lasts: timedelta) -> str:
+    text, digest = new_secret()
+    until = ledger.clock() + lasts
+    ledger.submit(accounts.MakeToken(digest, name, role, scopes, until)).result()
+    return text

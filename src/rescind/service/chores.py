@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select
 
-from rescind.errors import RescindError
+from rescind.errors import DataError, RescindError
 from rescind.ledger import agency, tables
-from rescind.ledger.errors import Busy, Closing, DiskFull, LogRemoved
-from rescind.ledger.outage import now
-from rescind.service import callbacks, learning, statuses
+from rescind.ledger.errors import Busy, DiskFull
+from rescind.ledger.outage import Outage
+from rescind.proof import reaching
+from rescind.service import releases, statuses
 
 if TYPE_CHECKING:
     from rescind.service.context import Service
 
 LOG = logging.getLogger("rescind.service")
-LOGS, LOG_DAYS, TIDY_SECONDS = "logs", 30, 3600.0
+TIDY_SECONDS, LOG_SECONDS = 3600.0, 30 * 24 * 3600
+"""How often logs are looked at, and how old they may be."""
 LOOK_SECONDS, ADVANCE_SECONDS, CALLBACK_SECONDS, WITNESS_SECONDS = 1.0, 60.0, 10.0, 10.0
+SECONDS = 10.0
+"""Until an agent's answer counts as none."""
+FIRST_PAUSE, FACTOR = timedelta(minutes=1), 2
+GIVE_UP = timedelta(days=7)
 END_SECONDS = 15.0
 """From a signal until the chores are cancelled, at most: open requests are answered first."""
 
@@ -31,42 +39,19 @@ def all_of(service: Service) -> list[Coroutine[Any, Any, None]]:
     """Return everything that runs beside the routes."""
     told: dict[str, tuple[str, str | None]] = {}
     chores: list[tuple[float, Callable[[], Any]]] = [
-        (LOOK_SECONDS, lambda: learning.release_if_asked(service)),
-        (LOOK_SECONDS, lambda: learning.release_if_due(service)),
+        (LOOK_SECONDS, lambda: releases.release_if_asked(service)),
+        (LOOK_SECONDS, lambda: releases.release_if_due(service)),
         (ADVANCE_SECONDS, lambda: advance(service)),
         (CALLBACK_SECONDS, lambda: tell_agents(service, told)),
         (WITNESS_SECONDS, service.log.witnesses.ask),
         (LOOK_SECONDS, lambda: make_roster(service)),
-        (TIDY_SECONDS, lambda: delete_logs(service.ledger.state / LOGS)),
+        (TIDY_SECONDS, lambda: delete_logs(service.ledger.state / "logs")),
     ]
-    waiting = Waiting()
+    waiting = Outage("what is due waits", "what is due is done again")
     return [_every(seconds, call, waiting) for seconds, call in chores]
 
 
-class Waiting:
-    """Chores that database or disk hinder now. Two lines for each time, however many wait."""
-
-    def __init__(self) -> None:
-        self._chores: set[Any] = set()
-        self._since = 0.0
-
-    def hindered(self, chore: Any, error: Busy | DiskFull) -> None:
-        """Note that a chore has to wait."""
-        if not self._chores:
-            self._since = time.monotonic()
-            LOG.warning("%s since %s: what is due waits.", waits_for(error), now())
-        self._chores.add(chore)
-
-    def went(self, chore: Any) -> None:
-        """Note that a chore was done; one that never waited says nothing about the hindrance."""
-        if chore in self._chores:
-            self._chores.remove(chore)
-            if not self._chores:
-                seconds = time.monotonic() - self._since
-                LOG.warning("what is due is done again since %s, after %.0f s.", now(), seconds)
-
-
-async def _every(seconds: float, call: Callable[[], Any], waiting: Waiting) -> None:
+async def _every(seconds: float, call: Callable[[], Any], waiting: Outage) -> None:
     """Call again and again, in a thread of its own, until the service ends.
 
     A signal that ends the service may end its processes first. So an error is told only if the
@@ -75,23 +60,16 @@ async def _every(seconds: float, call: Callable[[], Any], waiting: Waiting) -> N
     while True:
         try:
             await asyncio.to_thread(call)
-            waiting.went(call)
+            waiting.over(call)
         except (Busy, DiskFull) as error:
-            waiting.hindered(call, error)
+            waiting.hit(error, call)
         except Exception as error:
             await asyncio.sleep(END_SECONDS)
             if isinstance(error, RescindError):
-                LOG.warning("%s; what is due is tried again.", waits_for(error))
+                LOG.warning("%s: what is due is tried again.", type(error).__name__)
             else:
                 LOG.error("a chore failed: %s", type(error).__name__)
         await asyncio.sleep(seconds)
-
-
-def waits_for(error: RescindError) -> str:
-    """Return why a chore has to wait, in words that hold no id."""
-    known = {Busy: "the database is away", DiskFull: "the disk is full", Closing: "it is ending"}
-    known[LogRemoved] = "ledger.db-wal was removed"
-    return known.get(type(error), f"a chore was refused ({type(error).__name__})")
 
 
 def tell_unfinished(service: Service) -> None:
@@ -102,14 +80,12 @@ def tell_unfinished(service: Service) -> None:
 
 def make_roster(service: Service) -> bool:
     """Make the roster of a release that has none, if lines are what this service publishes."""
-    if service.ending:
-        return False
-    return service.ledger.roster.publish() is not None
+    return not service.ending and service.ledger.roster.publish() is not None
 
 
 def delete_logs(folder: Path) -> int:
     """Delete logs that were last written 30 days ago; return how many there were."""
-    old = time.time() - LOG_DAYS * 24 * 3600
+    old = time.time() - LOG_SECONDS
     gone = [path for path in folder.glob("*.log") if path.stat().st_mtime < old]
     for path in gone:
         path.unlink()
@@ -122,10 +98,32 @@ def advance(service: Service) -> None:
         service.callers.read_again()
 
 
+def pause_after(tries: int) -> timedelta:
+    """Return how long to wait after so many tries: 1 min, 2, 4, ... up to a day."""
+    return min(FIRST_PAUSE * FACTOR ** min(tries, 12), timedelta(days=1))
+
+
+def send_status(url: str, status: Mapping[str, Any]) -> bool:
+    """Send a status; return whether the agent answered 200. Never raises.
+
+    The address must be public (`rescind.proof.reaching`), and the answer is not read.
+    """
+    headers = {"Content-Type": "application/json"}
+    try:
+        if not url.startswith("https://"):
+            raise reaching.NotPublic("it is not https")
+        return reaching.post(url, json.dumps(status).encode(), headers, SECONDS).status == 200
+    except reaching.NotPublic:
+        LOG.warning("a status callback was not sent: its address is not public https")
+    except DataError:
+        pass
+    return False
+
+
 def tell_agents(
     service: Service,
     told: dict[str, tuple[str, str | None]],
-    send: Callable[[str, dict[str, Any]], bool] = callbacks.send,
+    send: Callable[[str, dict[str, Any]], bool] = send_status,
 ) -> int:
     """Send statuses that are due to their agents; return how many were taken.
 
@@ -150,10 +148,10 @@ def tell_agents(
 def _next_try(row: Any, done: bool, now: Any) -> agency.Told:
     """Say when to call again: after a pause, at the next change of state, or never."""
     final = row.status not in (agency.OPEN, agency.IN_PROGRESS)
-    given_up = now - row.received_at > callbacks.GIVE_UP and not done
+    given_up = now - row.received_at > GIVE_UP and not done
     if (done and final) or given_up:
         return agency.Told(row.id, 0, None)
     if done:
         return agency.Told(row.id, 0, now)
     tries = (row.callback_tries or 0) + 1
-    return agency.Told(row.id, tries, now + callbacks.pause_after(tries))
+    return agency.Told(row.id, tries, now + pause_after(tries))

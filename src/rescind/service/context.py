@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 
-from rescind.ledger.batch import Answer, Items, Once, Operation
+from rescind.ledger.batch import Answer, Items, Once, Operation, Tell
 from rescind.ledger.errors import Busy
 from rescind.ledger.public_log import PublicLog
-from rescind.service.arriving import Arriving
 from rescind.service.callers import Callers
 from rescind.service.events import EVERYBODY, OPERATORS, Events
 from rescind.service.limits import Limits, Probing
 from rescind.service.measures import Measures
 from rescind.service.passkeys import Ceremonies
-from rescind.service.release_now import ReleaseNow
+from rescind.service.releases import ReleaseNow
 from rescind.service.settings import Settings
 
 if TYPE_CHECKING:
@@ -27,6 +28,45 @@ LOCAL = frozenset({"127.0.0.1", "::1"})
 INSTANT = "Changes show at once here, so somebody who asks before and after can tell what left."
 OPTIONAL = "release_loaded"
 READABLE = "Whoever runs this service can read what is lent while it is lent."
+
+_Waiting = asyncio.Future[Answer]
+
+
+class Arriving:
+    """Hands answers from the writer's thread to those who wait on one loop.
+
+    The writer answers a batch of callers at once. Waking the loop for each of them takes longer
+    than the answer, so it is woken once and hands out whatever has arrived.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._arrived: deque[tuple[_Waiting, Answer | BaseException]] = deque()
+        self._woken = False
+
+    def expect(self) -> tuple[_Waiting, Tell]:
+        """Return what the caller waits for, and what tells it. Any thread may call the latter."""
+        waiting: _Waiting = self.loop.create_future()
+
+        def tell(outcome: Answer | BaseException) -> None:
+            self._arrived.append((waiting, outcome))
+            if not self._woken:  # else the loop has yet to begin handing out: it takes this, too
+                self._woken = True
+                with suppress(RuntimeError):  # the loop has ended: nobody waits any more
+                    self.loop.call_soon_threadsafe(self._hand_out)
+
+        return waiting, tell
+
+    def _hand_out(self) -> None:
+        self._woken = False  # first: what arrives from now on wakes the loop again
+        while self._arrived:
+            waiting, outcome = self._arrived.popleft()
+            if waiting.done():  # given up
+                continue
+            if isinstance(outcome, Answer):
+                waiting.set_result(outcome)
+            else:
+                waiting.set_exception(outcome)
 
 
 class Service:
@@ -72,10 +112,6 @@ class Service:
         found: Items = self.ledger.live.of(person)
         return found
 
-    def due(self) -> Any:
-        """Return when the next release is due: `people_left`, `earliest` and `at`."""
-        return self.ledger.releases.due()
-
     def facts(self) -> dict[str, Any]:
         """Return what every page says about this service."""
         said = [READABLE]
@@ -102,7 +138,7 @@ class Service:
             "can_write": able and self.ledger.store.answers(),
             "keys_open": len(self.ledger.keys) > 0,
             "sum_built": self.ledger.live is not None,  # the port opens after these two
-            "release_loaded": self.ledger.releases.current is not None,
+            "release_loaded": not self.ledger.releases.missing,
         }
 
     def changed(self, person: bytes, what: str, answer: Answer) -> None:

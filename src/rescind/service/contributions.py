@@ -6,14 +6,13 @@ page says so. It keeps them sealed to subtract them again, and uses them for not
 
 from __future__ import annotations
 
-from starlette.requests import Request
 from starlette.responses import Response
 
 from rescind.ledger.contributing import Contribute, Part
 from rescind.service import bodies
 from rescind.service.answers import reply, told
 from rescind.service.context import Service
-from rescind.service.doors import Doors, TheCaller, TheService, once
+from rescind.service.doors import Doors, TheCaller, TheOnce, TheService
 
 router = Doors()
 
@@ -34,16 +33,12 @@ def kept_part(service: TheService, caller: TheCaller) -> Response:
     more={200: {"description": "As it was."}},
 )
 async def contribute(
-    request: Request,
-    body: bodies.Difference,
-    key: bodies.IdempotencyKey,
-    service: TheService,
-    caller: TheCaller,
+    body: bodies.Difference, asked: TheOnce, service: TheService, caller: TheCaller
 ) -> Response:
     """Replace what your browser keeps and has sent to the sum."""
     minus, plus = (_part(service, one) for one in (body.minus, body.plus))
     operation = Contribute(caller.id, bytes.fromhex(body.device), minus, plus)
-    answer = await service.submit(operation, await once(request, key))
+    answer = await service.submit(operation, asked)
     service.changed(caller.id, "loans", answer)
     return told(answer)
 

@@ -41,11 +41,8 @@ def people_of(name: str, say: Say = print) -> People:
     first = np.flatnonzero(np.r_[True, user[1:] != user[:-1]]) if len(user) else np.empty(0, int)
     loans = tuple(np.unique(part) for part in np.split(item, first[1:]))
     ids = [str(one) for one in data.items]
-    titles = (
-        [str(t) or i for t, i in zip(data.titles, ids, strict=True)]
-        if (data.titles is not None)
-        else ids
-    )
+    titles = ids if data.titles is None else data.titles
+    titles = [str(title) or one for title, one in zip(titles, ids, strict=True)]
     say(f"{data.name}: {len(loans):,} people, {len(ids):,} items, from {data.source}.")
     return People(Catalogue(ids, titles), loans, tuple(map(str, data.users[user[first]])))
 
@@ -83,7 +80,7 @@ def fill(ledger: Ledger, people: People, say: Say = print) -> None:
         for one in lent:
             one.result()
         ids += fresh
-    if ledger.releases.current is None:  # the instant form needs none
+    if ledger.releases.missing:
         ledger.releases.make(ledger)
     say(f"{len(ids):,} people lend {sum(map(len, people.loans)):,} records.")
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends
-from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from rescind.ledger.batch import Once
-from rescind.service.answers import refusals
+from rescind.service.answers import refusals, reply
+from rescind.service.bodies import Cursor, IdempotencyKey, PageSize
 from rescind.service.callers import Caller
 from rescind.service.context import Service
 from rescind.service.guard import PLAINLY, GuardedRoute, Plainly
@@ -70,14 +71,6 @@ class Doors(APIRouter):
 
         return register
 
-    def adopt(self, router: APIRouter) -> None:
-        """Put the guard before routes that were made without one."""
-        for route in router.routes:
-            if isinstance(route, APIRoute):
-                for method in route.methods or ():
-                    media = "text/plain" if "{" not in route.path else "application/octet-stream"
-                    self.at(f"{method} {route.path}", media=media)(route.endpoint)
-
 
 async def _body_is_json(request: Request) -> None:
     """Refuse a body that cannot be read also where nothing is asked for: it was meant to say so."""
@@ -97,20 +90,42 @@ async def _caller(request: Request) -> Caller:
     return caller
 
 
-async def once(request: Request, key: str) -> Once:
+async def once(request: Request, key: IdempotencyKey) -> Once:
     """Return what makes this request have one effect: its key, and what it asks for."""
     asked = f"{request.method} {request.scope['path']}\n".encode() + await request.body()
     return Once(key, asked)
 
 
-def place(cursor: str | None) -> int:
-    """Return where a page of a list begins."""
-    if cursor is None:
-        return 0
-    if not (cursor.isascii() and cursor.isdigit()) or len(cursor) > 9:
-        raise Problem(400, "The cursor is not one of ours.", "Use `next` of the page before.")
-    return int(cursor)
+@dataclass(frozen=True)
+class Part:
+    """Which part of a list somebody wants."""
+
+    first: int
+    size: int
+
+    @property
+    def last(self) -> int:
+        """Where the next part begins."""
+        return self.first + self.size
+
+    def reply(self, name: str, rows: list[Any], **more: Any) -> Response:
+        """Answer with the rows of this part; one row more than that says that others follow."""
+        follows = str(self.last) if len(rows) > self.size else None
+        return reply({name: rows[: self.size], "next": follows, **more})
+
+
+def parts_of(usual: int) -> Any:
+    """Return the dependency of a route that lists so many rows at a time, unless asked."""
+
+    async def part(cursor: Cursor = None, size: PageSize = usual) -> Part:
+        if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 10):
+            raise Problem(400, "The cursor is not one of ours.", "Use `next` of the page before.")
+        return Part(int(cursor or 0), size)
+
+    return Depends(part)
 
 
 TheService = Annotated[Service, Depends(_service)]
 TheCaller = Annotated[Caller, Depends(_caller)]
+TheOnce = Annotated[Once, Depends(once)]
+ThePart = Annotated[Part, parts_of(100)]

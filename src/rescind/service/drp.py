@@ -66,9 +66,8 @@ def exercised(message: dict[str, Any]) -> tuple[str, str | None]:
     if version != VERSION:
         raise Problem(400, "drp.version is not supported.", f"Send {VERSION}.")
     if not isinstance(action, str) or action not in ACTIONS:
-        raise Problem(
-            400, "Unsupported rights actions submitted.", f"Allowed: {', '.join(ACTIONS)}."
-        )
+        allowed = f"Allowed: {', '.join(ACTIONS)}."
+        raise Problem(400, "Unsupported rights actions submitted.", allowed)
     regime = message.get("regime")
     if not (regime is None or isinstance(regime, str)) or regime not in REGIMES:
         raise Problem(400, "regime is not supported.", "Send ccpa or gdpr, or leave it out.")

@@ -39,7 +39,7 @@ async def begin_account(
     """
     person, invitation, code = b"", b"", b""
     if body.code is not None and body.invitation is not None:
-        raise problems.one_way_in()
+        raise problems.named("one-way-in")
     if body.code is not None:
         person, code = await _owner_of(service, body.code), recovery.split(body.code)[0]
     elif body.invitation is not None:
@@ -50,10 +50,10 @@ async def begin_account(
             raise NotThere("this invitation is not known here, was used, or is too old.")
     elif caller.role is Role.PERSON:
         if not caller.confirmed:
-            raise problems.confirm_first()
+            raise problems.named("confirm-first")
         person = caller.id
     elif service.settings.sign_up is not SignUp.OPEN:
-        raise problems.invited_only()
+        raise problems.named("forbidden")
     name, options = service.ceremonies.begin_registration(
         _network(request), person, invitation, code
     )
@@ -72,7 +72,7 @@ async def finish_account(body: bodies.Ceremony, service: TheService, caller: The
         return await _return(service, ceremony, passkey)
     if ceremony.person:
         if caller.id != ceremony.person:
-            raise problems.not_signed_in()
+            raise problems.named("unauthorized")
         await service.submit(accounts.AddPasskey(ceremony.person, passkey))
         return reply({"role": caller.role, "recovery_codes": []}, 201)
     secret, digest = new_secret()
@@ -122,8 +122,7 @@ async def _open_operator(
     operator = secrets.token_bytes(16)
     secret, digest = new_secret()
     session = NewSession(digest, role, operator=operator)
-    operation = accounts.OpenOperator(ceremony.invitation, operator, passkey, session)
-    await service.submit(operation)
+    await service.submit(accounts.OpenOperator(ceremony.invitation, operator, passkey, session))
     return signed_in({"role": role, "recovery_codes": []}, secret, 201)
 
 
@@ -212,7 +211,7 @@ async def enter(code: str, service: TheService) -> Response:
     """Sign in to the demonstration with the link that its start printed. It works once."""
     person = service.entrances.pop(digest_of(code), None)
     if person is None:
-        raise problems.used_link()
+        raise problems.named("used-link")
     secret, digest = new_secret()
     await service.submit(NewSession(digest, Role.PERSON, person=person))
     answer = RedirectResponse("/", 303)

@@ -130,13 +130,11 @@ def _refused(status: int, rule: Rule, caller: Caller, bearer: bool) -> Problem:
     if bearer and caller.role in (Role.OFFICER, Role.OPERATOR):
         return problems.scope_missing(rule.scope, caller.scopes)
     if status == 401:
-        unknown = bearer and caller.role is Role.ANONYMOUS
-        if unknown:
-            return problems.bad_token()
-        return problems.token_needed() if rule.scope == "metrics" else problems.not_signed_in()
+        kind = "no-token" if rule.scope == "metrics" else "unauthorized"
+        return problems.named("bad-token" if bearer and caller.role is Role.ANONYMOUS else kind)
     if status == 403:
         return Problem(403, "This token may not do that.", "Use the token of the right agent.")
-    return problems.not_there()
+    return problems.named("not-found")
 
 
 def _same_site(service: Service, rule: Rule, headers: Sent) -> None:
@@ -181,7 +179,8 @@ async def check_depth(rule: Rule, request: Request) -> None:
     for bracket in BRACKET.findall(bare):
         depth += 1 if bracket in b"[{" else -1
         if depth > DEEPEST:
-            raise problems.too_deep(DEEPEST)
+            text = f"The body is nested deeper than {DEEPEST} levels."
+            raise Problem(422, text, "Send it flat; GET /openapi.json describes it.")
 
 
 class Frame:
@@ -290,6 +289,6 @@ def handle_problems(app: FastAPI) -> None:
 def _of_http(error: HTTPException) -> Problem:
     """Starlette's own refusals: no such route, no such method, a body that is not JSON."""
     if error.status_code == 404:
-        return problems.not_there()
+        return problems.named("not-found")
     next_step = "GET /openapi.json describes every route."
     return Problem(error.status_code, str(error.detail), next_step, headers=error.headers)

@@ -65,7 +65,7 @@ async def static_file(digest: str, path: str, request: Request) -> Response:
     """Hand over a file of the pages."""
     file = static().files.get(path)
     if file is None or digest != static().digest:
-        raise problems.not_there()
+        raise problems.named("not-found")
     headers = {"Cache-Control": FOR_EVER, "Vary": "Accept-Encoding"}
     if file.packed and "gzip" in request.headers.get("accept-encoding", ""):
         return Response(file.packed, 200, {**headers, "Content-Encoding": "gzip"}, file.kind)

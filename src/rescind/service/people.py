@@ -16,13 +16,11 @@ from starlette.responses import Response
 from rescind.ledger import accounts, agency, lending
 from rescind.ledger.batch import Items
 from rescind.ledger.errors import NotThere
-from rescind.ledger.exporting import export_of
 from rescind.service import (
     bodies,
     pages,
     plainly,
     problems,
-    receipts,
     recommending,
     recovery,
     statuses,
@@ -30,7 +28,16 @@ from rescind.service import (
 from rescind.service.answers import for_spreadsheets, moment, reply, told
 from rescind.service.callers import Caller, new_secret
 from rescind.service.context import Service
-from rescind.service.doors import Doors, TheCaller, TheService, once, place
+from rescind.service.doors import (
+    Doors,
+    Part,
+    TheCaller,
+    TheOnce,
+    ThePart,
+    TheService,
+    once,
+    parts_of,
+)
 from rescind.service.events import OPERATORS, Listening
 from rescind.service.plainly import Change
 from rescind.service.policy import Role
@@ -43,20 +50,16 @@ CODE_DAYS = 7
 
 @router.at("GET /v1/catalogue", bodies.Page, more={304: {"description": "Not changed."}})
 async def catalogue(
-    request: Request,
-    service: TheService,
-    cursor: bodies.Cursor = None,
-    size: bodies.PageSize = 5_000,
+    request: Request, service: TheService, part: Annotated[Part, parts_of(5_000)]
 ) -> Response:
     """List the items that people may lend."""
     items = service.ledger.catalogue
-    tag = f'"{items.digest[7:23]}-{place(cursor)}-{size}"'
+    tag = f'"{items.digest[7:23]}-{part.first}-{part.size}"'
     headers = {"ETag": tag, "Cache-Control": "no-cache"}
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
-    first = place(cursor)
-    last = min(first + size, len(items))
-    rows = [{"id": items.ids[n], "title": items.titles[n]} for n in range(first, last)]
+    last = min(part.last, len(items))
+    rows = [{"id": items.ids[n], "title": items.titles[n]} for n in range(part.first, last)]
     body = {"items": rows, "next": str(last) if last < len(items) else None, "total": len(items)}
     return reply(body, headers=headers)
 
@@ -76,16 +79,12 @@ def me(service: TheService, caller: TheCaller) -> Response:
 
 @router.at("GET /v1/me/loans", bodies.Page)
 def loans(
-    service: TheService,
-    caller: TheCaller,
-    cursor: bodies.Cursor = None,
-    size: bodies.PageSize = 1_000,
+    service: TheService, caller: TheCaller, part: Annotated[Part, parts_of(1_000)]
 ) -> Response:
     """List what you lend. Send its ETag as If-Match with a change to notice another tab."""
     version, mine = service.ledger.reading.versioned_loans(caller.id)
-    first = place(cursor)
-    shown, left = mine[first : first + size], len(mine) - first - size
-    body = {"items": named(service, shown), "next": str(first + size) if left > 0 else None}
+    shown = named(service, mine[part.first : part.last])
+    body = {"items": shown, "next": str(part.last) if len(mine) > part.last else None}
     return reply({**body, "total": len(mine)}, headers={"ETag": f'"{version}"'})
 
 
@@ -107,7 +106,7 @@ def export(
 
 def exported(service: Service, person: bytes, form: str = "json") -> Response:
     """Return everything about a person."""
-    found = export_of(service.ledger.reading, service.ledger.catalogue, person)
+    found = service.ledger.reading.export(person)
     name = {"Content-Disposition": f'attachment; filename="rescind.{form}"'}
     if form == "csv":
         out = io.StringIO()
@@ -163,7 +162,7 @@ async def lend(
 
 async def _take(request: Request, service: Service, caller: Caller, asked: Change) -> Response:
     if (asked.items is None or asked.kind == "leave") and not caller.confirmed:
-        raise problems.confirm_first()
+        raise problems.named("confirm-first")
     given = None if asked.items is None else service.ledger.catalogue.indices_of(asked.items)
     places = None if given is None else tuple(given.tolist())
     secret = bytes.fromhex(asked.receipt_key) if asked.receipt_key else None
@@ -195,7 +194,7 @@ async def take_back(
 ) -> Response:
     """Take items back: unreadable and out of the sum with the answer."""
     if body.items is None and body.kind != "leave":  # a forgotten field is not the largest wish
-        raise problems.say_what()
+        raise problems.named("items-missing")
     items = body.items if isinstance(body.items, list) else None
     asked = Change(key, items, if_match, body.kind, body.receipt_key)
     return await _take(request, service, caller, asked)
@@ -233,17 +232,11 @@ def _tag(body: Any) -> dict[str, str]:
 
 
 @router.at("GET /v1/me/requests", bodies.Page)
-def requests(
-    service: TheService,
-    caller: TheCaller,
-    cursor: bodies.Cursor = None,
-    size: bodies.PageSize = 100,
-) -> Response:
+def requests(service: TheService, caller: TheCaller, part: ThePart) -> Response:
     """List your requests, the newest first."""
-    rows, first = service.ledger.reading.requests(caller.id), place(cursor)
-    shown = [statuses.for_person(service, row) for row in rows[first : first + size]]
-    more = str(first + size) if len(rows) > first + size else None
-    return reply({"requests": shown, "next": more, "total": len(rows)})
+    rows = service.ledger.reading.requests(caller.id)
+    shown = [statuses.for_person(service, row) for row in rows[part.first : part.last + 1]]
+    return part.reply("requests", shown, total=len(rows))
 
 
 def _own(service: Service, caller: Caller, name: str, waiting: bool = False) -> Any:
@@ -254,10 +247,10 @@ def _own(service: Service, caller: Caller, name: str, waiting: bool = False) -> 
     try:
         row = service.ledger.reading.request(name)
     except NotThere:
-        raise problems.not_there() from None
+        raise problems.named("not-found") from None
     mine = row.person is not None and bytes(row.person) == caller.id
     if not mine and not (waiting and row.reason == agency.NEED_USER_VERIFICATION):
-        raise problems.not_there()
+        raise problems.named("not-found")
     return row
 
 
@@ -270,7 +263,7 @@ def one_request(name: bodies.RequestId, service: TheService, caller: TheCaller) 
 @router.at("GET /v1/me/requests/{id}/receipt", bodies.Anything)
 def receipt(name: bodies.RequestId, service: TheService, caller: TheCaller) -> Response:
     """Hand over the receipt, byte for byte as it was signed."""
-    return receipts.receipt(service, _own(service, caller, name))
+    return statuses.receipt(service, _own(service, caller, name))
 
 
 @router.at("GET /v1/me/requests/{id}/proof", media="text/plain")
@@ -280,50 +273,41 @@ async def proof(name: bodies.RequestId, service: TheService, caller: TheCaller) 
     It waits some seconds for them; the header Rescind-Cosigned says how many signed.
     """
     row = await run_in_threadpool(_own, service, caller, name)
-    return await receipts.proof(service, row)
+    return await statuses.proof(service, row)
 
 
 @router.at(
     "POST /v1/me/requests/{id}/confirm", bodies.Status, 202, more={200: {"description": "Done."}}
 )
 async def give_word(
-    request: Request,
-    name: bodies.RequestId,
-    key: bodies.IdempotencyKey,
-    service: TheService,
-    caller: TheCaller,
+    name: bodies.RequestId, asked: TheOnce, service: TheService, caller: TheCaller
 ) -> Response:
     """Confirm what an agent asked for you. It is carried out at once."""
     if not caller.confirmed:
-        raise problems.confirm_first()
-    operation = agency.GiveWord(caller.id, name)
-    answer = await service.submit(operation, await once(request, key))
+        raise problems.named("confirm-first")
+    answer = await service.submit(agency.GiveWord(caller.id, name), asked)
     return await _taken_back(service, caller, answer)
 
 
 @router.at("POST /v1/me/codes", bodies.Token, 201)
-async def agent_code(
-    request: Request, key: bodies.IdempotencyKey, service: TheService, caller: TheCaller
-) -> Response:
+async def agent_code(asked: TheOnce, service: TheService, caller: TheCaller) -> Response:
     """Make a code for an agent: with it, a request for you needs no further word."""
     if not caller.confirmed:
-        raise problems.confirm_first()
+        raise problems.named("confirm-first")
     text, _ = new_secret()
     until = service.ledger.clock() + timedelta(days=CODE_DAYS)
     operation = accounts.MakeAgentCode(caller.id, text.encode(), until)
-    return told(await service.submit(operation, await once(request, key)))
+    return told(await service.submit(operation, asked))
 
 
 @router.at("POST /v1/me/recovery-codes", bodies.RecoveryCodes, 201)
-async def new_recovery_codes(
-    request: Request, key: bodies.IdempotencyKey, service: TheService, caller: TheCaller
-) -> Response:
+async def new_recovery_codes(asked: TheOnce, service: TheService, caller: TheCaller) -> Response:
     """Make ten new recovery codes. The earlier ones are void from then on."""
     if not caller.confirmed:
-        raise problems.confirm_first()
+        raise problems.named("confirm-first")
     texts, codes = await run_in_threadpool(recovery.new_codes)
     operation = accounts.NewCodes(caller.id, codes, tuple(texts))
-    return told(await service.submit(operation, await once(request, key)))
+    return told(await service.submit(operation, asked))
 
 
 async def _list_plainly(request: Request, service: Service, caller: Caller) -> Response | None:
@@ -374,13 +358,13 @@ def by_link(link: str, request: Request, service: TheService) -> Response:
 @router.at("GET /r/{link}/receipt", bodies.Anything)
 def receipt_by_link(link: str, service: TheService) -> Response:
     """Hand over the receipt."""
-    return receipts.receipt(service, statuses.linked(service, link))
+    return statuses.receipt(service, statuses.linked(service, link))
 
 
 @router.at("GET /r/{link}/proof", media="text/plain")
 async def proof_by_link(link: str, service: TheService) -> Response:
     """Hand over the proof."""
-    return await receipts.proof(service, await run_in_threadpool(statuses.linked, service, link))
+    return await statuses.proof(service, await run_in_threadpool(statuses.linked, service, link))
 
 
 @router.at("GET /r/{link}/export", bodies.Anything)
@@ -388,5 +372,5 @@ def export_by_link(link: str, service: TheService) -> Response:
     """Hand over everything, to whoever holds the link of an access request."""
     row = statuses.linked(service, link)
     if row.kind != agency.ACCESS or row.person is None:
-        raise problems.not_there()
+        raise problems.named("not-found")
     return exported(service, bytes(row.person))

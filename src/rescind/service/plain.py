@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from rescind.ledger import fulfilment
 from rescind.ledger.errors import Busy
-from rescind.service import bodies, pages, recommending
+from rescind.service import bodies, pages
 from rescind.service.answers import reply
 from rescind.service.context import OPTIONAL, Service
 from rescind.service.doors import Doors, TheService
@@ -64,26 +64,22 @@ def metrics(service: TheService) -> Response:
 
 
 def _of_the_ledger(service: Service) -> dict[str, Any]:
-    """Return the numbers that the database is asked for."""
-    counts: dict[str, Any] = dict(service.ledger.reading.overview())
-    counts |= _waiting(service, counts.pop("open"))
-    release, due = recommending.served(service), service.due()
-    counts["release"] = release.number if release else 0
-    counts["people_until_release"] = due.people_left if due else 0
-    open_now = service.ledger.reading.open_requests()
-    for alarm, which in fulfilment.alarms(open_now, service.ledger.clock()).items():
-        counts[f"requests_{alarm}"] = len(which)
-    return counts
+    """Return the numbers that the database is asked for.
 
-
-def _waiting(service: Service, number: int) -> dict[str, float]:
-    """Return what `rescind requests run --metrics` tells, too, under the same names."""
-    now = service.ledger.clock()
-    due = [row.expected_by for row in service.ledger.reading.open_requests()] if number else []
-    return {
-        "requests_open": number,
+    Those of requests are told by `rescind requests run --metrics`, too, under the same names.
+    """
+    ledger, now = service.ledger, service.ledger.clock()
+    counts: dict[str, Any] = ledger.reading.overview()
+    waiting, release = ledger.reading.open_requests(), ledger.releases.current
+    due = [row.expected_by for row in waiting]
+    counts["requests_open"] = counts.pop("open")
+    for name, ids in fulfilment.alarms(waiting, now).items():
+        counts[f"requests_{name}"] = len(ids)
+    return counts | {
         "requests_overdue": sum(at < now for at in due),
         "requests_next_due_seconds": min(due).timestamp() if due else 0.0,
+        "release": release.number if release else 0,
+        "people_until_release": ledger.releases.due().people_left,
     }
 
 

@@ -102,70 +102,57 @@ class Problem(Exception):
         return Response(json.dumps(body), self.status, self.headers, "application/json")
 
 
-def not_signed_in() -> Problem:
-    """Nobody is signed in."""
-    return Problem(401, "Nobody is signed in.", "Sign in with a passkey, then send this again.")
-
-
-def token_needed() -> Problem:
-    """Measures are read by a script, which has no passkey."""
-    return Problem(401, "No token came with this.", "Send a token with the scope metrics.")
-
-
-def not_there() -> Problem:
-    """What does not exist and what is not yours: one answer, so that nobody can tell them apart."""
-    return Problem(
+NAMED: dict[str, tuple[int, str, str]] = {
+    "unauthorized": (401, "Nobody is signed in.", "Sign in with a passkey, then send this again."),
+    "no-token": (401, "No token came with this.", "Send a token with the scope metrics."),
+    # What does not exist and what is not yours get one answer: nobody can tell them apart.
+    "not-found": (
         404,
         "There is nothing here for you.",
         "Check the address. What is not yours is answered the same way.",
-    )
-
-
-def one_way_in() -> Problem:
-    """An invitation and a recovery code came together: they open different accounts."""
-    return Problem(
+    ),
+    "one-way-in": (
         422,
         "invitation and code: an invitation makes a new account, a code opens one that is there.",
         "Send one of them.",
-    )
-
-
-def invited_only() -> Problem:
-    """Nobody makes an account here without an invitation."""
-    return Problem(
+    ),
+    "forbidden": (
         403,
         "New accounts need an invitation here.",
         "Ask whoever runs this service for one, or sign in to the account that you have.",
-    )
-
-
-def used_link() -> Problem:
-    """A link of the demonstration that was opened before, or never was one."""
-    return Problem(
+    ),
+    "used-link": (
         404,
         "This link opens nothing, or no longer.",
         "It works once: go on in the window that opened it, or start the demonstration again.",
-    )
-
-
-def confirm_first() -> Problem:
-    """The session is too old for this step."""
-    return Problem(
+    ),
+    "confirm-first": (
         401,
         "This needs a fresh confirmation with your passkey.",
         "POST /v1/session/begin, then /v1/session/confirm, then send this again within 5 minutes.",
-        kind="confirm-first",
-    )
-
-
-def bad_token() -> Problem:
-    """A bearer token that opens nothing."""
-    return Problem(
+    ),
+    "bad-token": (
         401,
         "This token is not known here: it was mistyped, has ended, or was revoked.",
         "Make another one: rescind tokens make SCOPES, or POST /v1/operator/tokens as an operator.",
-        kind="bad-token",
-    )
+    ),
+    "passkey-needed": (
+        403,
+        "A token cannot make a token: this needs an operator's passkey.",
+        "Sign in at /operator, or stop the service and give: rescind tokens make SCOPES.",
+    ),
+    "items-missing": (
+        422,
+        "items is missing: nothing was taken back.",
+        'Name them, such as "items": ["50", "172"], or say "items": "everything".',
+    ),
+}
+"""Refusals that need no more words, by their kind."""
+
+
+def named(kind: str) -> Problem:
+    """Return a refusal of this kind."""
+    return Problem(*NAMED[kind], kind=kind)
 
 
 def scope_missing(needed: str, scopes: Collection[str]) -> Problem:
@@ -178,34 +165,11 @@ def scope_missing(needed: str, scopes: Collection[str]) -> Problem:
     )
 
 
-def needs_passkey() -> Problem:
-    """A token wants to make a token."""
-    return Problem(
-        403,
-        "A token cannot make a token: this needs an operator's passkey.",
-        "Sign in at /operator, or stop the service and give: rescind tokens make SCOPES.",
-        kind="passkey-needed",
-    )
-
-
-def say_what() -> Problem:
-    """A request to take back that names nothing."""
-    return Problem(
-        422,
-        "items is missing: nothing was taken back.",
-        'Name them, such as "items": ["50", "172"], or say "items": "everything".',
-        kind="items-missing",
-    )
-
-
 def too_many(seconds: int) -> Problem:
     """A limit is reached."""
-    return Problem(
-        429,
-        "Too many requests from here.",
-        f"Wait {seconds} s, then send it again.",
-        headers={"Retry-After": str(max(1, seconds))},
-    )
+    headers = {"Retry-After": str(max(1, seconds))}
+    wait = f"Wait {seconds} s, then send it again."
+    return Problem(429, "Too many requests from here.", wait, headers=headers)
 
 
 def too_many_today(most: int, seconds: int) -> Problem:
@@ -221,21 +185,8 @@ def too_many_today(most: int, seconds: int) -> Problem:
 
 def too_much_open(what: str) -> Problem:
     """Somebody holds as much open at once as they may."""
-    return Problem(
-        429,
-        f"Too many {what} are open from here.",
-        "End some of them, or wait until they have ended.",
-        headers={"Retry-After": "10"},
-    )
-
-
-def too_deep(most: int) -> Problem:
-    """JSON of lists within lists: reading it would use up the stack."""
-    return Problem(
-        422,
-        f"The body is nested deeper than {most} levels.",
-        "Send it flat; GET /openapi.json describes it.",
-    )
+    end = "End some of them, or wait until they have ended."
+    return Problem(429, f"Too many {what} are open.", end, headers={"Retry-After": "10"})
 
 
 def of(error: Exception) -> Problem:

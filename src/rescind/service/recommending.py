@@ -25,7 +25,7 @@ def answer(service: Service, person: bytes, k: int) -> Response:
     loans = service.loans(person)
     if (text := of_generation(service, person, loans, k)) is not None:
         return _sent(text)  # not kept: once it is stale, nobody gets it again
-    release = served(service)
+    release = service.ledger.releases.current
     if service.ledger.options.instant:  # what is served shows every change anyway
         return _sent(ranked(service, loans, k))
     number = release.number if release is not None else 0
@@ -44,11 +44,6 @@ def _sent(text: str) -> Response:
     return Response(text, media_type="application/json")
 
 
-def served(service: Service) -> Any:
-    """Return the release in service; None before the first, and in the instant form."""
-    return None if service.ledger.options.instant else service.ledger.releases.current
-
-
 def ranked(service: Service, loans: Items, k: int) -> str:
     """Return the list of the release in service, as JSON.
 
@@ -61,11 +56,9 @@ def ranked(service: Service, loans: Items, k: int) -> str:
     lines = zip(*(one.tolist() for one in found), strict=True)
     for place, (item, chosen, shares, ranks) in enumerate(lines, 1):
         because = ",".join(
-            [
-                f'{{{names[own[n]]},"share":{share:.4f},"without":{rank}}}'
-                for n, share, rank in zip(chosen, shares, ranks, strict=True)
-                if n >= 0
-            ]
+            f'{{{names[own[n]]},"share":{share:.4f},"without":{rank}}}'
+            for n, share, rank in zip(chosen, shares, ranks, strict=True)
+            if n >= 0
         )
         rows.append(f'{{"rank":{place},{names[item]},"because":[{because}]}}')
     return _list(service, "release", rows)
@@ -87,9 +80,9 @@ def _lines(service: Service, loans: Items, k: int) -> list[str]:
 def of_generation(service: Service, person: bytes, loans: Items, k: int) -> str | None:
     """Return the list of the generation that the operator chose, as JSON; None: the release's."""
     chosen = service.ledger.generations.recommend(person, loans, k)
-    return (
-        None if chosen is None else _list(service, "generation", _without_reasons(service, chosen))
-    )
+    if chosen is None:
+        return None
+    return _list(service, "generation", _without_reasons(service, chosen))
 
 
 def popular(service: Service, loans: Items, k: int) -> str:
@@ -104,7 +97,7 @@ def _without_reasons(service: Service, chosen: list[int]) -> list[str]:
 
 
 def _list(service: Service, kind: str, rows: list[str]) -> str:
-    release = served(service)
+    release = service.ledger.releases.current
     about = '"release":null,"made_at":null'
     if release is not None:
         about = f'"release":{release.number},"made_at":"{moment(release.at)}"'
@@ -113,7 +106,7 @@ def _list(service: Service, kind: str, rows: list[str]) -> str:
 
 def release_facts(service: Service) -> dict[str, Any]:
     """Return what is served, and when the next release is due."""
-    release, due = served(service), service.due()
+    release, due = service.ledger.releases.current, service.ledger.releases.due()
     options = service.ledger.options
     now = None
     if release is not None:
@@ -125,9 +118,9 @@ def release_facts(service: Service) -> dict[str, Any]:
             "rebuilt": list(service.log.witnesses.rebuilt(release.digest).values()),
         }
     coming = {
-        "people_left": due.people_left if due else None,
-        "at_the_earliest": moment(due.earliest) if due else None,
-        "at_the_latest": moment(due.at) if due else None,
+        "people_left": due.people_left,
+        "at_the_earliest": moment(due.earliest),
+        "at_the_latest": moment(due.at),
     }
     rules: dict[str, Any] = {"people": options.people, "hours": options.hours}
     rules |= {"least_hours": options.least_hours, "instant": options.instant}
@@ -139,11 +132,9 @@ def release_facts(service: Service) -> dict[str, Any]:
 
 def release_file(service: Service, digest: str) -> Response:
     """Return the release in service as bytes; it never changes under its digest."""
-    release = served(service)
+    release = service.ledger.releases.current
     if release is None or digest not in (release.digest, release.digest.partition(":")[2]):
-        raise problems.not_there()
-    headers = {
-        "Cache-Control": "private, max-age=31536000, immutable",
-        "Content-Encoding": "gzip",
-    }
+        raise problems.named("not-found")
+    kept = "private, max-age=31536000, immutable"
+    headers = {"Cache-Control": kept, "Content-Encoding": "gzip"}
     return Response(service.ledger.releases.file(), 200, headers, "application/octet-stream")

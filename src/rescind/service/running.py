@@ -19,16 +19,15 @@ from rescind.ledger.book import Ledger
 from rescind.ledger.catalogue import FILE as CATALOGUE
 from rescind.ledger.catalogue import Catalogue
 from rescind.ledger.keyfile import FILE as KEYS
-from rescind.ledger.lost_keys import mirror_missing, mirror_of
+from rescind.ledger.operators import Remove
 from rescind.ledger.options import Options
+from rescind.ledger.ownership import mirror_missing, mirror_of
 from rescind.ledger.place import FILE as LEDGER
-from rescind.ledger.removal import Remove
+from rescind.ledger.release_worker import warm_up
 from rescind.ledger.start import swap_in_use
-from rescind.ledger.warming import warm_up
 from rescind.proof.notes import WITNESS, Key
-from rescind.service import bringing, demonstration, entrances
+from rescind.service import callers, demonstration, import_users
 from rescind.service.app import create_app
-from rescind.service.callers import new_secret
 from rescind.service.limits import ACCOUNTS, CHANGES, CONNECTIONS
 from rescind.service.policy import Role, SignUp
 from rescind.service.settings import Settings
@@ -75,15 +74,13 @@ class Doorway:
                 raise ConfigError(f"{path} is not a file. Give the PEM files of a certificate.")
         if self.demo and (not self.local or self.behind_proxy or self.tls_cert):
             raise ConfigError(
-                "--demo signs anybody in who has its link, so it listens on this machine only, "
-                "under no other name, and needs no TLS. Leave out --host, --behind-proxy, "
-                "--tls-cert and --tls-key."
+                "--demo signs anybody in who has its link, so it listens on this machine only: "
+                "leave out --host, --behind-proxy, --tls-cert and --tls-key."
             )
         if not (self.local or self.tls_cert or self.behind_proxy or self.insecure):
             raise ConfigError(
                 f"{self.host} can be reached from elsewhere, and nothing is encrypted. Give "
-                f"--tls-cert and --tls-key, or --behind-proxy NAME, or leave out --host. "
-                f"--insecure listens all the same, and every page says so."
+                f"--tls-cert and --tls-key, or --behind-proxy NAME; or --insecure."
             )
 
     @property
@@ -159,24 +156,18 @@ class Wanted:
         self.witnesses_found()
         self.removed()
         if self.make_token is not None:
-            entrances.scopes_of(self.make_token)
-        if self.users is not None and self.demo:
-            raise ConfigError("--import brings your own users: leave --demo out.")
-        if self.items is not None and self.demo:
-            raise ConfigError("--demo has items of its own: leave --items out.")
+            callers.scopes_of(self.make_token)
+        if self.demo and (self.users is not None or self.items is not None):
+            raise ConfigError("--demo brings people and items: leave --import and --items out.")
         if self.codes is not None and self.users is None:
             raise ConfigError("--codes is the file of an import: give --import NAME, too.")
 
     def removed(self) -> list[Remove]:
         """Return what removes them."""
-        wrong = [text for text in self.remove if "=" not in text]
-        if wrong:
-            raise ConfigError(
-                f"'{wrong[0]}' is not KIND=NAME. Give --remove operator=Anna, agent=ID or "
-                f"token=NAME."
-            )
-        pairs = (text.split("=", 1) for text in self.remove)
-        return [Remove(kind, name) for kind, name in pairs]
+        for text in self.remove:
+            if "=" not in text:
+                raise ConfigError(f"'{text}' is not KIND=NAME, such as operator=Anna.")
+        return [Remove(*text.split("=", 1)) for text in self.remove]
 
     def witnesses_found(self) -> list[tuple[str, Key]]:
         """Return address and key of each witness."""
@@ -185,8 +176,7 @@ class Wanted:
             url, _, key = text.partition("=")
             if not key:
                 raise ConfigError(
-                    f"'{text}' is not URL=KEY. Give --witness http://silo-0:8017=witness-0.pub, "
-                    f"with the line that rescind witness prints, or a file that holds it."
+                    f"'{text}' is not URL=KEY, such as http://silo-0:8017=witness-0.pub."
                 )
             found.append((url, _witness_key(key)))
         return found
@@ -196,8 +186,8 @@ def _witness_key(text: str) -> Key:
     if "+" not in text:  # every key has one
         if not (path := Path(text)).is_file():
             raise ConfigError(
-                f"there is no file {path} with the key of a witness. Name the file that holds the "
-                f"line that rescind witness prints, or give the line itself: NAME+ID+KEY."
+                f"there is no file {path} with the key of a witness. Give the line that rescind "
+                f"witness prints, or a file that holds it."
             )
         text = path.read_text(encoding="utf-8", errors="replace")
     return Key.parse(text, WITNESS)
@@ -219,7 +209,7 @@ def run(
     """
     wanted.check()
     _check_mirror(keys_mirror)
-    bringing.check_begun(state, wanted.codes)
+    import_users.check_begun(state, wanted.codes)
     people = _people(wanted, say)
     listening = door.listening()
     try:
@@ -237,9 +227,9 @@ def run(
         )
         try:
             # Before people come in, that none are here would read as if the import had failed.
-            found = ledger.report.notes.strip() if _comes_first(people, ledger) else ledger.report
-            if found:
-                say(str(found))
+            begins = people is not None and not ledger.report.people
+            if found := ledger.report.notes.strip() if begins else str(ledger.report):
+                say(found)
             if missing := mirror_missing(state, mirror_of(state, keys_mirror)):
                 say(f"note: {missing}")
             if swap_in_use():
@@ -263,37 +253,31 @@ def _make_ready(
 ) -> None:
     """Bring and remove what is wanted, then compile."""
     if wanted.users is None:
-        bringing.check_complete(ledger)
+        import_users.check_complete(ledger)
     if people is not None and wanted.users and wanted.codes:
-        bringing.bring(ledger, wanted.users, people, wanted.codes, say, progress)
+        import_users.bring(ledger, wanted.users, people, wanted.codes, say, progress)
     elif people is not None:
         demonstration.fill(ledger, people, say)
     for one in wanted.removed():
         count = ledger.submit(one).result().body["removed"]
         say(f"removed {one.kind} {one.name} ({count}).")
     say("getting ready: a minute if this version has not compiled here before.")
-    warm_up(ledger)
+    warm_up(type(ledger.live), ledger.options, ledger.releases.form)
     if note := release_missing(ledger):
         say(note)
-
-
-def _comes_first(people: demonstration.People | None, ledger: Ledger) -> bool:
-    """Whether people are to come in, and nobody is here yet."""
-    return people is not None and not ledger.report.people
 
 
 def _check_mirror(mirror: Path | None) -> None:
     """Refuse a mirror without a folder before anything is made."""
     if mirror is not None and not mirror.parent.is_dir():
         raise ConfigError(
-            f"--keys-mirror: there is no folder {mirror.parent}. Make it, best on another disk, or "
-            f"name a file elsewhere. Nothing was started."
+            f"--keys-mirror: there is no folder {mirror.parent}. Make it, best on another disk."
         )
 
 
 def _people(wanted: Wanted, say: Say) -> demonstration.People | None:
     if wanted.users is not None:
-        return bringing.users_of(wanted.users, wanted.codes, say, wanted.items)
+        return import_users.users_of(wanted.users, wanted.codes, say, wanted.items)
     return demonstration.people_of(wanted.demo, say) if wanted.demo else None
 
 
@@ -307,7 +291,7 @@ def _catalogue(state: Path, items: Path | None, mirror: Path | None, say: Say) -
                 f"--items FILE.csv (columns id, title), or --demo ml-100k to try it out."
             )
         return None
-    listed = bringing.items_of(items)
+    listed = import_users.items_of(items)
     if not (state / CATALOGUE).exists():
         return listed
     known = Catalogue.load(state)
@@ -353,15 +337,13 @@ def _serve(
 
 def release_missing(ledger: Ledger) -> str | None:
     """Return what to tell if people lend and no release is served, as after a restore."""
-    if ledger.releases.current is not None or not ledger.reading.overview()["lenders"]:
+    if not ledger.releases.missing or not ledger.reading.overview()["lenders"]:
         return None
-    why, unread = "none was made yet, or a restore went back behind it", ledger.releases.unread
+    why = ledger.releases.unread or "none was made yet, or a restore went back behind it"
     return (
-        f"note: no release is served ({unread or why}), so every list shows the first items "
-        "of the catalogue until the next one is due. Make one now: Release now on the operator's "
-        "page, or POST /v1/operator/releases with a token of the scope release."
-        + " It needs nothing of that file: no loan and no receipt is lost."
-        * bool(unread)
+        f"note: no release is served ({why}), so every list shows the first items of the "
+        f"catalogue. Make one now: Release now on the operator's page, or POST "
+        f"/v1/operator/releases."
     )
 
 
@@ -371,8 +353,7 @@ def name_differs(name: str, settings: Settings) -> str | None:
         return None
     return (
         f"note: the log is called {name}, after the address of the first start, and this is "
-        f"{settings.origin}. Its name can never change: receipts and witnesses know it. If nobody "
-        f"lends here yet, begin with a new folder and this address."
+        f"{settings.origin}. Its name can never change: receipts and witnesses know it."
     )
 
 
@@ -382,7 +363,7 @@ def _print_entrances(service: Service, wanted: Wanted, say: Say) -> None:
     ledger, origin = service.ledger, service.settings.origin
     operator = wanted.invite_operator
     if wanted.demo:
-        secret, digest = new_secret()
+        secret, digest = callers.new_secret()
         service.entrances[digest] = demonstration.guest(ledger)
         say(f"sign in once, as one of the people: {origin}/v1/enter/{secret}")
         operator = operator or "operator"
@@ -390,9 +371,9 @@ def _print_entrances(service: Service, wanted: Wanted, say: Say) -> None:
     for who, role in ((operator, Role.OPERATOR), (wanted.invite_officer, Role.OFFICER), *people):
         page, days = ("", 30) if role is Role.PERSON else ("operator", 2)
         if who:
-            link = f"{origin}/{page}#invite={entrances.invite(ledger, who, role)}"
+            link = f"{origin}/{page}#invite={callers.invite(ledger, who, role)}"
             say(f"invitation for {who} ({role}), for {days} days: {link}")
     scopes = wanted.make_token or (DEMO_SCOPES if wanted.demo else None)
     if scopes:
-        text = entrances.make_token(ledger, scopes, "made at the start", TOKEN_DAYS)
+        text = callers.make_token(ledger, scopes, "made at the start", TOKEN_DAYS)
         say(f"token for {scopes}, for {TOKEN_DAYS} days: {text}")

@@ -1,22 +1,31 @@
-"""How a request is told: the status object of the Data Rights Protocol, and more for its person."""
+"""How a request is told: the status object of the Data Rights Protocol, its receipt and proof."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import replace
 from datetime import datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
 from rescind.ledger import agency
 from rescind.ledger.batch import Answer
-from rescind.service import problems, recommending
+from rescind.ledger.cosigned import Covering
+from rescind.ledger.reading import OPEN
+from rescind.service import problems
 from rescind.service.answers import moment
+from rescind.service.problems import Problem
 
 if TYPE_CHECKING:
     from rescind.service.context import Service
 
+LOOK_SECONDS = 0.2
 STEPS = ("hidden", "erased", "summed", "served", "issued")
 WRITING = "What is served is made without it. Its receipt is being written: look again in a moment."
 NO_RECEIPT = (
@@ -58,9 +67,7 @@ def next_release(service: Service) -> str:
     """Return when the next release is due, in words."""
     if service.ledger.releases.noising.spent:
         return "No release comes any more: the privacy budget of this service is spent."
-    due = service.due()
-    if due is None:
-        return "Served without it from the next release on."
+    due = service.ledger.releases.due()
     waits = due.earliest is not None and service.ledger.clock() < due.earliest
     more = "it comes" if waits else "it is being made"
     if due.people_left:
@@ -113,7 +120,7 @@ def for_person(service: Service, row: Any) -> dict[str, Any]:
 
 def _served(service: Service, row: Any) -> dict[str, Any]:
     """Return the steps that are done and the release without it, also while its receipt is made."""
-    if being_written(service, row) and (now := recommending.served(service)) is not None:
+    if being_written(service, row) and (now := service.ledger.releases.current) is not None:
         return {"steps": {**_steps(row), "served": moment(now.at)}, "release": now.number}
     return {"steps": _steps(row), "release": row.release}
 
@@ -209,8 +216,51 @@ def linked(service: Service, text: str) -> Any:
     try:
         token = urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except ValueError:
-        raise problems.not_there() from None
+        raise problems.named("not-found") from None
     row = service.ledger.reading.linked_request(hashlib.sha256(token).digest())
     if row.link_until is None or row.link_until < service.ledger.clock():
-        raise problems.not_there()
+        raise problems.named("not-found")
     return row
+
+
+def receipt(service: Service, row: Any) -> Response:
+    """Return a receipt, byte for byte as it was signed."""
+    if row.receipt is None:
+        raise _not_there(service, row)
+    return Response(bytes(row.receipt), media_type="application/json")
+
+
+async def proof(service: Service, row: Any) -> Response:
+    """Return the proof that the log holds the receipt, and say how many witnesses signed it."""
+    if row.receipt is None or row.receipt_leaf is None:
+        raise _not_there(service, row)
+    under = await covering(service, row.receipt_leaf)
+    headers = {"Rescind-Cosigned": f"{len(under.signed)} of {under.of}"}
+    text = await run_in_threadpool(service.log.proof, row.receipt_leaf, under)
+    return Response(text, headers=headers, media_type="text/plain; charset=utf-8")
+
+
+def _not_there(service: Service, row: Any) -> Problem:
+    """Say why there is no receipt: it comes, it cannot come, or none belongs to the request."""
+    if receipt_impossible(row):
+        ask = "Use the receipt that was issued before, or ask the operator for it."
+        return Problem(404, f"This request is {row.status}. {NO_RECEIPT}", ask, kind="no-receipt")
+    look = "Read its status: it says what was done, and what comes when."
+    if row.status not in OPEN:
+        text = f"This request is {row.status}: no receipt belongs to it."
+        return Problem(404, text, look, kind="no-receipt")
+    if being_written(service, row):
+        return Problem(404, "Its receipt is being written.", "Ask in a moment.", kind="not-yet")
+    text = f"This request is {row.status}: its receipt is not issued yet."
+    return Problem(404, text, look, kind="not-yet")
+
+
+async def covering(service: Service, leaf: int) -> Covering:
+    """Return a checkpoint over a leaf; wait some seconds for all witnesses to sign it."""
+    known, end = service.log.witnesses, time.monotonic() + service.ledger.options.cosign_wait
+    while True:
+        found = known.covering(leaf)
+        if found.complete or time.monotonic() >= end or service.ending:
+            return found
+        await asyncio.to_thread(known.ask)
+        await asyncio.sleep(LOOK_SECONDS)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from fastapi import Path
 from sqlalchemy import select
@@ -14,60 +12,49 @@ from starlette.responses import Response
 
 from rescind.errors import DataError
 from rescind.ledger import tables
-from rescind.ledger.cosigned import Covering, facts_of
+from rescind.ledger.cosigned import facts_of
 from rescind.proof.notes import WITNESS, Key
 from rescind.service import bodies
 from rescind.service.answers import moment, reply, told
-from rescind.service.doors import Doors, TheService, once, place
-
-if TYPE_CHECKING:
-    from rescind.service.context import Service
+from rescind.service.doors import Doors, TheOnce, ThePart, TheService
 
 router = Doors()
 WitnessId = Annotated[str, Path(alias="id", pattern="^[0-9a-f]{8}$")]
-LOOK_SECONDS = 0.2
 NOTE = {
     "requestBody": {"required": True, "content": {"text/plain": {"schema": {"type": "string"}}}}
 }
 
 
 @router.at("GET /v1/operator/witnesses", bodies.Page)
-def witnesses(
-    service: TheService, cursor: bodies.Cursor = None, size: bodies.PageSize = 100
-) -> Response:
+def witnesses(service: TheService, part: ThePart) -> Response:
     """List witnesses and what each signed last, and the newest checkpoint that has cosignatures."""
-    table, point, first = tables.witness, tables.checkpoint, place(cursor)
+    table, point = tables.witness, tables.checkpoint
+    chosen = select(table).order_by(table.c.name).offset(part.first).limit(part.size + 1)
     with service.ledger.store.reading() as tx:
-        rows = tx.execute(select(table).order_by(table.c.name).offset(first).limit(size + 1)).all()
+        rows = tx.execute(chosen).all()
         newest = tx.execute(select(point).order_by(point.c.size.desc()).limit(1)).first()
     seen = service.log.witnesses
-    shown = [{**facts_of(row, seen), "at": moment(row.at)} for row in rows[:size]]
-    more = str(first + size) if len(rows) > size else None
+    shown = [{**facts_of(row, seen), "at": moment(row.at)} for row in rows]
     last = None
     if newest is not None:
         by = [name for name in seen.names if (seen.signed_by(name) or 0) >= newest.size]
         last = {"size": newest.size, "at": moment(newest.at), "by": by, "of": len(seen.names)}
     leaves = len(service.ledger.tree)
-    return reply({"witnesses": shown, "next": more, "checkpoint": last, "leaves": leaves})
+    return part.reply("witnesses", shown, checkpoint=last, leaves=leaves)
 
 
 @router.at(
     "POST /v1/operator/witnesses", bodies.Anything, 201, more={200: {"description": "As it was."}}
 )
-async def admit(
-    request: Request, body: bodies.NewWitness, key: bodies.IdempotencyKey, service: TheService
-) -> Response:
+async def admit(body: bodies.NewWitness, asked: TheOnce, service: TheService) -> Response:
     """Let a witness cosign the log. Without an address it comes by itself (rescind witness)."""
-    found, asked = Key.parse(body.key, WITNESS), await once(request, key)
+    found = Key.parse(body.key, WITNESS)
     return told(await run_in_threadpool(service.log.witnesses.admit, found, body.url, asked))
 
 
 @router.at("DELETE /v1/operator/witnesses/{id}", bodies.Anything)
-async def dismiss(
-    request: Request, witness: WitnessId, key: bodies.IdempotencyKey, service: TheService
-) -> Response:
+async def dismiss(witness: WitnessId, asked: TheOnce, service: TheService) -> Response:
     """Ask a witness no more. What it signed is kept."""
-    asked = await once(request, key)
     return told(await run_in_threadpool(service.log.witnesses.dismiss, witness, asked))
 
 
@@ -90,14 +77,3 @@ async def _note(request: Request) -> str:
         return (await request.body()).decode()
     except UnicodeDecodeError:
         raise DataError("the body is not text. Send a signed note (C2SP).") from None
-
-
-async def covering(service: Service, leaf: int) -> Covering:
-    """Return a checkpoint over a leaf; wait some seconds for all witnesses to sign it."""
-    known, end = service.log.witnesses, time.monotonic() + service.ledger.options.cosign_wait
-    while True:
-        found = known.covering(leaf)
-        if found.complete or time.monotonic() >= end or service.ending:
-            return found
-        await asyncio.to_thread(known.ask)
-        await asyncio.sleep(LOOK_SECONDS)

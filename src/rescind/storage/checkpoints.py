@@ -110,9 +110,8 @@ def resume(
             continue
         if facts["key"] != key:
             raise ConfigError(
-                f"{path} is a checkpoint of another run: its configuration, its data or the file "
-                f"of its method differ. Give the command without --resume to start from the "
-                f"beginning, which removes it, or choose another --out."
+                f"{path} is a checkpoint of another run. Start again without --resume, or choose "
+                f"another --out."
             )
         now = packing.unpack_now(drawer("now", tensors), facts["now"], fed)
         if until is not None and "until" in facts:

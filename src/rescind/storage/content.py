@@ -80,15 +80,12 @@ class Store:
             data = path.read_bytes()
         except OSError as error:
             raise DataError(
-                f"{path} cannot be read ({error.strerror or error}), and the model beside it needs "
-                f"it. If another process saved meanwhile, load again; else restore it from a copy, "
-                f"or rerun."
+                f"{path} cannot be read ({error.strerror or error}). If another process saved "
+                f"meanwhile, load again; else restore it from a copy."
             ) from None
         if name_of(data) != name:
             raise DataError(
-                f"{path} does not match the digest that is its name: it was changed or is "
-                f"incomplete, so the wrong user could be erased. Restore it from a copy, or "
-                f"rerun."
+                f"{path} does not match the digest that is its name. Restore it from a copy."
             )
         return data
 

@@ -29,7 +29,7 @@ from rescind.core.records import (
 from rescind.core.world import Host
 from rescind.errors import DataError
 from rescind.storage import packing
-from rescind.storage.packing import Facts, Packed, columns, drawer, under
+from rescind.storage.packing import Facts, Packed, drawer, under
 
 KINDS: dict[str, type[Event]] = {
     kind.__name__: kind
@@ -51,7 +51,7 @@ def pack_event(event: Event, rows: bool = True) -> Packed:
     for field in fields(event):
         value = getattr(event, field.name)
         if isinstance(value, Records):
-            tensors |= columns(value) if rows else {}
+            tensors |= value.columns() if rows else {}
         elif isinstance(value, Holdings):
             held, facts[field.name] = packing.pack_holdings(value)
             tensors |= held
@@ -98,8 +98,8 @@ def unpack_events(name: str, tensors: Params, facts: Facts) -> list[Event]:
 def event_text(event: Event, labels: Labels | None = None) -> str:
     """Return a request as JSON for the requester. It is never kept with the receipt.
 
-    labels: to name users and items by their original ids, too. Without them the text is that of
-    version 0.1. Ratings are left out: no digest covers them
+    labels: to name users and items by their original ids, too. Ratings are left out: no digest
+    covers them
     """
     tensors, facts = pack_event(event)
     lists = {name: value.tolist() for name, value in tensors.items() if name != "rating"}
@@ -143,7 +143,7 @@ def _canonical(table: Mapping[str, Any]) -> str:
 
 
 def read_event(text: str) -> Event:
-    """Read what `event_text` wrote, this version or an older one. Raises `DataError`."""
+    """Read what `event_text` wrote, or raise `DataError`."""
     kinds = {kind.__name__: kind for kind in REQUESTS}
     try:
         table = json.loads(text)
@@ -157,11 +157,9 @@ def read_event(text: str) -> Event:
         event.digest()
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise DataError(
-            f"not a request ({why_not(error)}). Expected JSON with kind (one of "
-            f"{', '.join(kinds)}) and client, item, time: lists of one length (for Withdraw: "
-            f"client, a number), by themselves or under {INNER}. Give the file that came with the "
-            f"receipt (rescind forget --request wrote it). A service gives none: there, press "
-            f"'check it here' on the page where you asked, or give its answer (--acknowledgement)."
+            f"not a request ({why_not(error)}). Give the file that came with the receipt (rescind "
+            f"forget --request wrote it). A service gives none: there, press 'check it here' on "
+            f"the page, or give its answer (--acknowledgement)."
         ) from None
     return event
 
@@ -177,8 +175,8 @@ def why_not(error: Exception) -> str:
 
 def _inner_numbers(table: Mapping[str, Any], kind: type[Event]) -> dict[str, Any]:
     """Return the numbers that the receipt's digest covers."""
-    if INNER not in table:  # ratings stood in requests of version 0.2
-        return {name: value for name, value in table.items() if name not in ("kind", "rating")}
+    if INNER not in table:
+        return {name: value for name, value in table.items() if name != "kind"}
     inner = dict(table[INNER])
     named = {name for name in table if name not in ("kind", INNER)}
     expected = {"user"} if kind is Withdraw else {"user", "item"}
@@ -203,7 +201,6 @@ def named_event(event: Event, labels: Labels) -> dict[str, Any]:
 
 
 def event_named(table: Mapping[str, Any], labels: Labels) -> Event:
-    """Return the event of a table with original ids."""
     facts = {name: value for name, value in table.items() if not isinstance(value, list)}
     lists = {name: value for name, value in table.items() if isinstance(value, list)}
     try:
@@ -214,7 +211,4 @@ def event_named(table: Mapping[str, Any], labels: Labels) -> Event:
             lists["item"] = [labels.item(i, len(labels.items)) for i in lists["item"]]
         return unpack_event({n: torch.tensor(v).long() for n, v in lists.items()}, facts)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(
-            f"not an event ({error!r}). Expected a table with kind (one of {', '.join(KINDS)}), "
-            f"user, and where the kind has records also item and time: lists of one length."
-        ) from None
+        raise DataError(f"not an event of kind {', '.join(KINDS)} ({error!r}).") from None

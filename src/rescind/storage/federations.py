@@ -8,7 +8,7 @@ all.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -20,7 +20,6 @@ from rescind.core.clock import Clock
 from rescind.core.doing import step
 from rescind.core.executor import Executor, InProcess, Vault
 from rescind.core.federation import Federation
-from rescind.core.gradient import RankingMethod
 from rescind.core.guards import Clip, Gaussian, Laplace
 from rescind.core.labels import Labels
 from rescind.core.method import Method
@@ -37,17 +36,17 @@ from rescind.core.saved import (
     reading,
     table_in,
 )
-from rescind.core.settings import fields_of, find, from_table, in_package, to_table
+from rescind.core.settings import find, from_table, to_table
 from rescind.core.world import Sizes, World
 from rescind.errors import ConfigError, DataError
 from rescind.methods._outside import made_by
 from rescind.methods._own_file import check_name, code_of
-from rescind.storage import packing, whole
+from rescind.storage import packing
 from rescind.storage.content import Store, warn_of
 from rescind.storage.kinds import METHODS, MODELS
 from rescind.storage.lists import Reader, Writer
 from rescind.storage.name_lists import read_labels, write_labels
-from rescind.storage.packing import Facts, as_notes, columns, drawer, under
+from rescind.storage.packing import Facts, as_notes, drawer, under
 from rescind.storage.past import (
     add_holdings,
     add_model,
@@ -56,12 +55,12 @@ from rescind.storage.past import (
     remember_past,
     unpack_past,
 )
-from rescind.storage.run_folder import HEAD, model_in, read_facts
+from rescind.storage.run_folder import HEAD, model_in
 
 SAVE_SECONDS = 1e-8
 """CPU time of a save for each byte that the server keeps, measured with 13 and 54 MB."""
 FORMAT = 3
-"""Version of federations that are saved in pieces."""
+"""Version of saved federations."""
 FLAGS: Schema = {
     name: Values(torch.bool, ("clients",)) for name in ("members", "available", "keeps")
 }
@@ -90,9 +89,8 @@ def save_federation(fed: Federation, folder: Path | str) -> Path:
             _save(fed, folder)
     except OSError as error:
         raise DataError(
-            f"cannot save into {folder}: {error.strerror or error}. Free some space or choose "
-            f"another folder, then save again; until then it holds the old federation or the new "
-            f"one."
+            f"cannot save into {folder}: {error.strerror or error}. It holds the old federation or "
+            f"the new one."
         ) from None
     return folder
 
@@ -109,8 +107,6 @@ def _save(fed: Federation, folder: Path) -> None:
     params.save(folder / HEAD, server.tensors, as_notes(facts))  # from now on the new one counts
     for store in stores.values():
         store.sweep()
-    for old in whole.FILES:
-        (folder / old).unlink(missing_ok=True)
     files.sweep(folder)
 
 
@@ -154,7 +150,7 @@ def _add_server(fed: Federation, out: Writer, facts: Facts) -> None:
     out.add(tensors | under("flags", flags))
     out.add(under("ledger", {} if fed.spent is None else {"spent": fed.spent}))
     if (shared := fed.world.shared.table) is None:
-        out.add(under("shared", columns(fed.world.shared)))
+        out.add(under("shared", fed.world.shared.columns()))
     else:
         out.add_table("shared", shared)
 
@@ -189,8 +185,9 @@ def _load(
     read: _Read, folder: Path, executor: Executor | None, method: type[Method] | None
 ) -> Federation:
     server, facts, held_facts = read.server, read.facts, read.device_facts
-    learner = _method(facts["method"], method or _class_of(facts, folder))
-    executor = _guarded(executor or InProcess(), facts.get("guards") or [], folder)
+    cls = method or _class_of(facts, folder)
+    learner = cast(Method, from_table(cls, facts["method"], {"model": MODELS}))
+    executor = _guarded(executor or InProcess(), facts["guards"], folder)
     executor = learner.executor_for(executor)
     device = getattr(executor, "device", "cpu")
     vault = _unpack(read.devices, held_facts, device)
@@ -217,11 +214,10 @@ def _load(
         labels=read.labels,
         events=tuple((kind, digest, at) for kind, digest, at in facts["events"]),
         past=past or None,
-        keep_every=facts.get("keep_every"),
+        keep_every=facts["keep_every"],
         spent=drawer("ledger", server).get("spent"),
     )
-    if read.lists is not None:
-        _remember(fed, *read.lists)
+    _remember(fed, *read.lists)
     return fed
 
 
@@ -231,10 +227,10 @@ def _check_world(server: Params, facts: Facts, clients: int) -> None:
     must_count(facts, "block")
     must_count(sizes, *sizes)
     must(type(facts["seed"]) is int, "the seed is no whole number")
-    must(type(facts.get("keep_every")) in (int, type(None)), "keep_every is no number of rounds")
+    must(type(facts["keep_every"]) in (int, type(None)), "keep_every is no number of rounds")
     must(clients == sizes["clients"], "devices and server differ in clients")
     fitting(drawer("flags", server), FLAGS, sizes)
-    fitting({n: v for n, v in lent.items() if n != "rating"}, packing.LENT, sizes)
+    fitting(lent, packing.rated(packing.LENT, lent), sizes)
 
 
 def _check_kept(kept: Params, learner: Method, clients: int) -> None:
@@ -255,14 +251,12 @@ class _Read:
     device_facts: Facts
     past: tuple[Params, Facts] | None
     labels: Labels
-    lists: tuple[Reader, Reader] | None = None
-    """Of server and devices; None if the federation was saved whole."""
+    lists: tuple[Reader, Reader]
+    """Of server and devices."""
 
 
 def _read(folder: Path) -> _Read:
-    tensors, facts = packing.read_packed(folder / HEAD, (whole.FORMAT, FORMAT))
-    if facts["format"] == whole.FORMAT:
-        return _Read(tensors, facts, *whole.read(folder, facts))
+    tensors, facts = packing.read_packed(folder / HEAD, FORMAT)
     stores = {name: Store(folder / name, suffix) for name, suffix in SIDES.items()}
     names = {name: bytes.fromhex(text) for name, text in facts["lists"].items()}
     server = Reader(stores["server"], tensors, facts["large"])
@@ -294,8 +288,7 @@ def _guard_tables(executor: Executor) -> list[Facts]:
     for guard in guards:
         if type(guard) not in GUARDS.values():
             raise ConfigError(
-                f"the guard {type(guard).__name__} cannot be saved, and without it a loaded "
-                f"federation would train unprotected. Allowed: {', '.join(GUARDS)}."
+                f"the guard {type(guard).__name__} cannot be saved. Allowed: {', '.join(GUARDS)}."
             )
     return [to_table(guard) for guard in guards]
 
@@ -308,8 +301,8 @@ def _guarded(executor: Executor, tables: list[Facts], folder: Path) -> Executor:
         return executor
     if given or not isinstance(executor, InProcess):
         raise ConfigError(
-            f"{folder} was trained with the guards {saved}; the given executor has {given}. "
-            f"Give an InProcess without guards, or with the same."
+            f"{folder} was trained with the guards {saved}; the given executor has {given}. Give "
+            f"the same."
         )
     return replace(executor, guards=saved)
 
@@ -322,14 +315,4 @@ def _class_of(facts: Facts, folder: Path) -> type:
     """Return the class of a saved method: of the code that it was saved with."""
     name, made = str(facts["method"]["name"]), str(facts.get("code", ""))
     run = folder.parent if folder.name == "model" else folder
-    if not made and in_package(*METHODS, name) is None:  # saved before federations had it
-        made = str((read_facts(run) or {}).get("versions", {}).get(name, ""))
     return made_by(METHODS[1], name, made, str(run)) if made else find(*METHODS, name)
-
-
-def _method(table: Facts, cls: type) -> Method:
-    """Return the saved method, without settings that it had in version 0.1 and did not read."""
-    fixed = {field.name for field in fields(cls) if not field.init}
-    old = fixed | (fields_of(RankingMethod).keys() - fields_of(cls).keys())
-    known = {k: v for k, v in table.items() if k not in old}
-    return cast(Method, from_table(cls, known, {"model": MODELS}))

@@ -49,7 +49,6 @@ class Writer:
         """What the files with large values hold, by name."""
 
     def add(self, values: Params) -> None:
-        """Add tensors."""
         for name, value in values.items():
             if value.numel() * value.element_size() <= SMALL:
                 self.tensors[name] = value

@@ -25,7 +25,6 @@ def _encoded(chunk: NameChunk) -> bytes:
 
 
 def read_labels(store: Store, name: bytes) -> Labels:
-    """Read what `write_labels` wrote."""
     columns: dict[str, list[str]] = json.loads(store.get(name))
     files = {
         column: [bytes.fromhex(one) for one in columns[column]] for column in fields_of(Labels)

@@ -47,6 +47,7 @@ GRAPH: Schema = {
     "value": Values(torch.float32, ("entries",)),
     "label": Values(torch.int64, ("nodes",), -1, "classes"),
 }
+RATING: Schema = {"rating": Values(torch.int32, ("records",))}
 ROWS: Schema = {
     "owner": Values(torch.int64, ("rows",), 0, "clients"),
     "index": Values(torch.int64, ("rows",), 0, "size"),
@@ -68,7 +69,6 @@ def pack_now(now: RunState) -> Packed:
 
 
 def unpack_now(tensors: Params, facts: Facts, fed: Federation) -> RunState:
-    """Unpack the result of `pack_now`, with the holdings of a federation."""
     holdings = fed.now.vault.holdings
     device = str(holdings.members.device)
     hosted = tuple(
@@ -80,7 +80,6 @@ def unpack_now(tensors: Params, facts: Facts, fed: Federation) -> RunState:
 
 
 def pack_state(state: ServerState) -> Packed:
-    """Pack the server state, with its snapshots."""
     tensors = {**under("public", state.public), **under("own", state.own)}
     kept = []
     for number, snapshot in enumerate(state.memory):
@@ -143,14 +142,12 @@ def pack_holdings(holdings: Holdings, rows: bool = True) -> Packed:
 
 
 def unpack_holdings(tensors: Params, facts: Facts) -> Holdings:
-    held = {name: value for name, value in drawer("held", tensors).items() if name != "rating"}
+    held = drawer("held", tensors)
     sizes = {"clients": len(held["members"]), "items": facts["items"]}
     must_count(facts, "items", "now")
     must(facts["task"] in ("ranking", "next_item", "nodes"), "there is no such task")
-    fitting(held, HELD, sizes)
+    fitting(held, rated(HELD, held), sizes)
     must(bool((held["client"].diff() >= 0).all()), "records are not sorted by client")
-    held = drawer("held", tensors)
-    must(len(held.get("rating", held["time"])) == len(held["time"]), "ratings are cut")
     parts = cast(Facts, drawer("graph", tensors))
     graph = None
     if "graph" in facts:
@@ -162,9 +159,12 @@ def unpack_holdings(tensors: Params, facts: Facts) -> Holdings:
     return Holdings(records=records, graph=graph, **rest)
 
 
-def columns(records: Records) -> dict[str, Tensor]:
-    always = {"client": records.client, "item": records.item, "time": records.time}
-    return always if records.rating is None else {**always, "rating": records.rating}
+def rated(schema: Schema, values: Params) -> Schema:
+    """Return the schema of some records, with ratings if they have any."""
+    return {**schema, **RATING} if "rating" in values else schema
+
+
+columns = Records.columns
 
 
 def under(name: str, values: Params) -> dict[str, Tensor]:
@@ -182,14 +182,11 @@ def as_notes(facts: Mapping[str, Any]) -> dict[str, str]:
     return {"facts": json.dumps(facts)}
 
 
-def read_packed(
-    path: Path, formats: tuple[int, ...] = (FORMAT,)
-) -> tuple[dict[str, Tensor], Facts]:
+def read_packed(path: Path, known: int = FORMAT) -> tuple[dict[str, Tensor], Facts]:
     """Read tensors and facts of a file; raise if another version wrote it."""
     tensors, notes = params.load(path)
     with reading(path):
         facts: Facts = table_in(notes)
-    if (found := facts.get("format")) not in formats:
-        known = " and ".join(map(str, formats))
+    if (found := facts.get("format")) != known:
         raise DataError(f"{path} has format {found}, this version reads {known}. Rerun with it.")
     return tensors, facts

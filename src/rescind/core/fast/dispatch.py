@@ -61,13 +61,12 @@ def _check_alike(table: Tensor, name: str, rows: Tensor) -> None:
         ours, theirs = (str(one.dtype).removeprefix("torch.") for one in (table, rows))
         raise BoundaryError(
             f"the public 'item' is {ours}, what the model reads of the private '{name}' is "
-            f"{theirs}; expected one kind. Change server_init or client_init."
+            f"{theirs}; expected one kind."
         )
     if rows.shape[1:] != table.shape[1:]:
         raise BoundaryError(
             f"the public 'item' is [items, {table.shape[1]}], what the model reads of the private "
-            f"'{name}' is [clients, {rows.shape[1]}]; expected one width. Change server_init or "
-            f"client_init."
+            f"'{name}' is [clients, {rows.shape[1]}]; expected one width."
         )
 
 

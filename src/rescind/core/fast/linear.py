@@ -88,8 +88,8 @@ def client_sum(
     samples = each * (max(1, int(cohort.train.count.max())) if len(cohort) else 1)
     if samples > linear_kernel.MOST_SAMPLES:
         raise DataError(
-            f"A client has {samples:,} samples in an epoch; at most {linear_kernel.MOST_SAMPLES:,} "
-            f"are allowed. Use fewer negatives, or InProcess(fused=False)."
+            f"a client has {samples:,} samples in an epoch; at most {linear_kernel.MOST_SAMPLES:,} "
+            f"are allowed. Use fewer negatives."
         )
     size = method.batch_size or samples
     batches = -(-samples // size)

@@ -17,7 +17,7 @@ from torch import Tensor
 from rescind.core import fast
 from rescind.core.cohort import Cohort, Lot
 from rescind.core.params import Params
-from rescind.errors import ConfigError, did_you_mean
+from rescind.errors import ConfigError
 
 KERNEL_TYPES = (torch.float32, torch.float64)
 FEW = 2**18
@@ -97,23 +97,6 @@ def _top_k_compiled(scores: Tensor, masked: Lot | None, k: int) -> Tensor:
     best = torch.empty(rows, k, dtype=torch.int64)
     best_items(*(part.detach().numpy() for part in (scores.contiguous(), first, items, best)))
     return best
-
-
-class NotMeasured(ConfigError, KeyError):
-    """A number was read that was not measured."""
-
-    __str__ = Exception.__str__  # a KeyError would show it quoted
-
-
-class Measured(dict[str, float]):
-    """Numbers by name. One that is not among them is answered with those that are."""
-
-    def __missing__(self, name: object) -> float:
-        wanted, _, length = str(name).partition("@")
-        hint = did_you_mean(str(name), self).replace("did", "Did", 1)
-        if length.isdecimal() and any(one.startswith(f"{wanted}@") for one in self):
-            hint = f"Ask for lists of that length, evaluate(k={length}). "
-        raise NotMeasured(f"'{name}' was not measured. {hint}Measured: {', '.join(self)}.")
 
 
 @dataclass(frozen=True)

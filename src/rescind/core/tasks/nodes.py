@@ -36,10 +36,7 @@ class NodeModel(Model, Protocol):
 def graph_of(cohort: Cohort) -> Graph:
     """Return the cohort's subgraphs; raise `DataError` if there are none."""
     if cohort.graph is None:
-        raise DataError(
-            "these clients have no graph, so there are no nodes to classify. Make the data with "
-            "rescind.data.partition.subgraphs."
-        )
+        raise DataError("these clients have no graph. Use rescind.data.partition.subgraphs.")
     return cohort.graph
 
 

@@ -173,17 +173,13 @@ def _portions(weight: np.ndarray, total: int) -> Ints:
 def _check(
     users: int, items: int, interactions: int, topics: int, drift: float, skew: float
 ) -> None:
-    if users < 1 or topics < 1 or items < 2 * topics:
+    if users < 1 or topics < 1 or items < 2 * topics or not 0 <= drift <= 1 or skew < 1:
         raise ConfigError(
-            f"users is {users}, items {items}, topics {topics}; users and topics must be at least "
-            "1, and items at least twice the topics."
+            f"got {users} users, {items} items, {topics} topics, drift {drift}, skew {skew}; items "
+            f"must be twice the topics, drift lie in 0..1, the others be 1 or more."
         )
     if not users <= interactions <= users * (items // 2):
         raise ConfigError(
             f"interactions is {interactions}; with {users} users and {items} items it must lie in "
-            f"{users}..{users * (items // 2)} (at least one and at most half of the items each)."
-        )
-    if not 0 <= drift <= 1 or skew < 1:
-        raise ConfigError(
-            f"drift is {drift} and skew {skew}; drift must lie in 0..1 and skew be at least 1."
+            f"{users}..{users * (items // 2)}."
         )

@@ -1,158 +1,135 @@
-"""Requests over silos, by original ids: read, looked up on the silos, and made into events.
+"""Requests over silos, by original ids: looked up on the silos, and made into events.
 
-The server knows users by number. Whoever sends a request names them as the data does, so each silo
-that knows an id says its number. An id is sent to all silos that are there.
+The server knows users by number. Whoever asks is named as the data does, so each silo says what it
+knows of an id. An id is sent to all silos that are there.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from rescind.core.clock import Clock
 from rescind.core.federation import Federation
+from rescind.core.labels import Labels
 from rescind.core.records import Erase, Event, Records, Unshare, Withdraw
-from rescind.errors import ConfigError, ConsentError, DataError
-from rescind.flower.run_request import NamedRequest, silo_names
+from rescind.errors import DataError
+from rescind.flower.run_request import silo_names
 from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.remote_holdings import RemoteHoldings
-from rescind.flower.server.requests import request
-from rescind.flower.server.transport import SILENT
+from rescind.flower.server.requests import request as letter
 from rescind.flower.wire.payloads import holdings_named
-from rescind.privacy.keys import erasure_key
+from rescind.home import Refused, Request
+from rescind.home.request import ERASED
 from rescind.storage.packing import Facts
 
-log = logging.getLogger(__name__)
-
-NOTHING = "This request changed nothing."
-
-
-def digest_of(one: NamedRequest) -> str:
-    """Return a digest under a secret of this machine, to recognise a request that is repeated."""
-    where = [] if one.silo is None else [one.silo]
-    text = json.dumps([one.kind, one.user, list(one.items), *where])
-    return hashlib.blake2b(text.encode(), key=erasure_key(), digest_size=32).hexdigest()
-
-
-Answers = dict[str, dict[int, int]]
-"""By name and silo: the number that a silo has for it, `UNKNOWN` if it does not know it."""
 UNKNOWN = -1
+SILO = "silo"
+"""The option of a request that says on which silo the person is."""
+REASONS = {
+    "unknown-person": "no silo has a person '{user}' in its data.",
+    "has-left": "'{user}' has left.",
+    "nothing-lent": "'{user}' lends nothing that the request names.",
+    "not-held": "'{user}' has no '{item}'.",
+}
+
+
+class AwayError(DataError):
+    """A silo that may have the person did not say: the request waits for it."""
 
 
 @dataclass(frozen=True)
-class Numbers:
-    """The numbers of the users and items that requests name, as far as silos know them."""
+class Found:
+    """What silos say of a request."""
 
-    silos: int
-    users: Answers
-    items: Answers
-    hint: str
-    """Why an id may be unknown."""
-    missing: Mapping[int, str] = field(default_factory=dict)
-    """Why there is no answer of a silo, by silo."""
+    outcome: str
+    silo: int
+    """On which the person is."""
+    client: int = UNKNOWN
+    items: Mapping[str, int] = field(default_factory=dict)
+    """The numbers of the items that were learnt, by original id."""
+    rows: int = 0
+    """Rows that its machine stores of what is named."""
+    things: int = 0
+    """How many items these are."""
 
-    def of(self, one: NamedRequest) -> tuple[int, list[int]]:
-        """Return the numbers of the user and the items of a request.
-
-        Raises `UnknownError` if one is unknown, or if it is not sure who or what is meant.
-        """
-        return self._user(one), [self._item(name) for name in one.items]
-
-    def _user(self, one: NamedRequest) -> int:
-        answers = self.users[one.user]
-        found = {
-            (silo, number) for silo, number in answers.items()
-            if number != UNKNOWN and one.silo in (None, number % self.silos)
-        }  # fmt: skip
-        for silo, number in sorted(found):
-            holder = number % self.silos
-            if answers.get(holder, number) != number:  # another person has that number there
-                raise UnknownError(
-                    f"silo {silo} says that user '{one.user}' is on silo {holder}, which does not "
-                    f"know them under this number: the two have different tables. {NOTHING}"
-                )
-        numbers = {number for _, number in found}
-        if len(numbers) > 1:
-            raise UnknownError(
-                f"{silo_names(number % self.silos for number in numbers)} each have a user "
-                f"'{one.user}'. Say whose user is meant: --at SILO. If all are the same user, give "
-                f"the request once for each of these silos. {NOTHING}"
-            )
-        return self._only("user", one.user, numbers)
-
-    def _item(self, name: str) -> int:
-        numbers = {*self.items[name].values()} - {UNKNOWN}
-        if len(numbers) > 1:
-            raise UnknownError(
-                f"silos have different numbers for item '{name}': they have different tables. "
-                f"{NOTHING}"
-            )
-        return self._only("item", name, numbers)
-
-    def _only(self, kind: str, name: str, numbers: set[int]) -> int:
-        if not numbers:
-            if self.missing:
-                why, when = self._missing()
-                raise MissingError(
-                    f"{silo_names(self.missing)} {why} and may know {kind} '{name}'; no other silo "
-                    f"does. Give the request again when {when}.{self.hint} {NOTHING}"
-                )
-            raise UnknownError(
-                f"no silo knows {kind} '{name}'. Original ids are used here, as in the data: "
-                f"capitals, blanks and the form of accents count.{self.hint} {NOTHING}"
-            )
-        return numbers.pop()
-
-    def _missing(self) -> tuple[str, str]:
-        """Return why silos are not among those that answered, and what to wait for."""
-        reasons = sorted({*self.missing.values()})
-        if reasons == [SILENT]:
-            return "did not answer", "all have joined"
-        return f"could not look up ids ({'; '.join(reasons)})", "that is mended"
+    @property
+    def stored(self) -> dict[str, Any]:
+        """Return the rows as `requests.signing` reads them."""
+        return {"rows": self.rows, "items": self.things, "before": ""}
 
 
-class UnknownError(DataError):
-    """No silo knows a user or an item, or it is not sure which one is meant."""
+def asked_facts(request: Request) -> Facts:
+    """Return a request as silos read it."""
+    if request.kind not in ("leave", "erase", "unshare") or len(request.records) != 1:
+        raise Refused("kind", "over silos one person asks to leave, to erase or to unshare.")
+    ((user, items),) = request.records.items()
+    if request.kind == "erase" and not items:
+        raise Refused("items", "over silos an erasure names its items: --item.")
+    return {"kind": request.kind, "user": user, "items": [*(items or ())]}
 
 
-class MissingError(UnknownError):
-    """A silo that may know a user or an item did not say: the request can be given again."""
-
-
-def numbers(
-    executor: FlowerExecutor, wanted: Sequence[NamedRequest], fed: Federation | None = None
-) -> Numbers:
-    """Ask the silos for the numbers of the users and items that requests name.
+def look_up(executor: FlowerExecutor, request: Request, fed: Federation | None = None) -> Found:
+    """Ask the silos what a request means. Raises `Refused` or `AwayError`.
 
     fed: the run that is asked about, whose numbers may not be those of the data of now; None
     before it is trained
     """
-    users = list(dict.fromkeys(one.user for one in wanted))
-    items = list(dict.fromkeys(item for one in wanted for item in one.items))
-    asked: Facts = {"users": users, "items": items}
+    asked = asked_facts(request)
     letters = {
-        silo: request(executor.run, "find", Clock(0), {**asked, **_moments(fed, silo)})
+        silo: letter(executor.run, "find", Clock(0), {**asked, **_moments(fed, silo)})
         for silo in range(executor.line.silos)
     }
-    replies, why = executor.line.ask(letters)
-    if why and not replies:
-        raise DataError(f"no silo could look up who is meant: {why[min(why)]}")
-    for silo, reason in sorted(why.items()):
-        log.warning("silo %d did not say who is meant: %s", silo, reason)
-    late = " What was added later is not in this run." if fed else ""
-    said = {silo: reply.facts for silo, reply in replies.items()}
-    by_name = _by_name(users, "found_users", said), _by_name(items, "found_items", said)
-    return Numbers(executor.line.silos, *by_name, late, why)
+    replies, why = executor.line.ask(letters, needed=False)
+    said, at = {silo: reply.facts for silo, reply in replies.items()}, request.options.get(SILO)
+    if at is not None:
+        said, why = ({s: v for s, v in one.items() if s == at} for one in (said, why))
+    best = max((facts["rank"] for facts in said.values()), default=0)
+    having = [silo for silo, facts in said.items() if best and facts["rank"] == best]
+    if len(having) > 1 and (best > 1 or said[having[0]]["own"]):
+        raise Refused(
+            "ambiguous", f"{silo_names(having)} each have a '{asked['user']}': --at SILO."
+        )
+    numbers = {facts["number"] for facts in said.values() if not facts["own"]} - {UNKNOWN}
+    if len(numbers) > 1:
+        raise Refused("other-tables", "silos have different numbers for this person.")
+    if not having:
+        return _of_others(request, said, why, fed, executor.line.silos)
+    return _found(asked, having[0], said[having[0]])
 
 
-def _by_name(names: Sequence[str], place: str, said: Mapping[int, Facts]) -> Answers:
-    return {
-        name: {silo: int(facts[place][at]) for silo, facts in said.items()}
-        for at, name in enumerate(names)
-    }
+def _found(asked: Facts, silo: int, facts: Facts) -> Found:
+    if code := facts["code"]:
+        item = asked["items"][facts["missing"]] if facts["missing"] != UNKNOWN else ""
+        raise Refused(code, REASONS[code].format(user=asked["user"], item=item))
+    numbered = zip(asked["items"], facts["numbers"], facts["learnt"], strict=True)
+    items = {item: number for item, number, learnt in numbered if learnt}
+    return Found(facts["outcome"], silo, facts["number"], items, facts["rows"], facts["things"])
+
+
+def _of_others(
+    request: Request,
+    said: Mapping[int, Facts],
+    why: Mapping[int, str],
+    fed: Federation | None,
+    silos: int,
+) -> Found:
+    """Return what others say of a person whose silo is away: a number, if all have one table."""
+    for facts in said.values():
+        client = int(facts["number"])
+        here = client % silos in why
+        if here and fed is not None and client < len(fed.world.members):
+            if UNKNOWN in facts["numbers"] or not bool(fed.world.members[client]):
+                break
+            named = asked_facts(request)["items"]
+            items = dict(zip(named, facts["numbers"], strict=True))
+            return Found(ERASED, client % silos, client, items)
+    if why:
+        reasons = "; ".join(sorted({*why.values()}))
+        raise AwayError(f"{silo_names(why)} may have this person and did not say ({reasons}).")
+    (user,) = request.records
+    raise Refused("unknown-person", REASONS["unknown-person"].format(user=user))
 
 
 def _moments(fed: Federation | None, silo: int) -> Facts:
@@ -172,23 +149,25 @@ def _moments(fed: Federation | None, silo: int) -> Facts:
     return {"held": list(dict.fromkeys(found))}
 
 
-def event_of(one: NamedRequest, fed: Federation, known: Numbers) -> Event:
-    """Return the event of a request. Raises if an id is unknown or the user has withdrawn."""
-    client, items = known.of(one)
-    if client >= len(fed.world.members) or not bool(fed.world.members[client]):
-        raise ConsentError(
-            f"user '{one.user}' is not a member of this run: they withdrew, or have no data here. "
-            f"See the receipt of the earlier request. If they were let in again since then "
-            f"(rescind data admit), later rows count: train first (rescind flower run without "
-            f"requests), then give this request again. It changed nothing."
-        )
-    if one.kind == "withdraw":
-        return Withdraw(client)
-    if one.kind == "erase":
-        return Erase(Records.of([client] * len(items), items))
-    if one.kind != "unshare":
-        raise ConfigError(f"unknown request '{one.kind}'. Use unshare, erase or withdraw.")
-    lent = fed.world.shared[fed.world.shared.client == client]
+def event_of(request: Request, found: Found, fed: Federation) -> Event:
+    """Return the event of a request, in the numbers of a run."""
+    if request.kind == "leave":
+        return Withdraw(found.client)
+    if request.kind == "erase":
+        return Erase(Records.of([found.client] * len(found.items), [*found.items.values()]))
+    lent = fed.world.shared[fed.world.shared.client == found.client]
     if not len(lent):
-        raise ConsentError(f"user '{one.user}' lends nothing now, so there is nothing to unshare.")
+        (user,) = request.records
+        raise Refused("nothing-lent", REASONS["nothing-lent"].format(user=user))
     return Unshare(lent)
+
+
+def labels_of(request: Request, found: Found, items: int) -> Labels:
+    """Return the original ids that a request names, by number; "#" and the number of others.
+
+    items: how many the run has
+    """
+    (user,) = request.records
+    named = {number: item for item, number in found.items.items()}
+    users = (*(f"#{n}" for n in range(found.client)), user)
+    return Labels(users, tuple(named.get(n, f"#{n}") for n in range(items)))

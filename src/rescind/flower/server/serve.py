@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,21 +23,18 @@ from rescind.experiments.results import only_numbers
 from rescind.experiments.validation import quality, stopping
 from rescind.flower.recipe_cell import one_cell
 from rescind.flower.run_request import RunRequest
+from rescind.flower.server.answering import Answering, of_recipe
 from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.forgetting import (
     UNMEASURED,
     ForgetProgress,
     ForgetProgressFiles,
-    answered,
     in_the_log,
-    of_recipe,
-    published,
+    measured,
     silos_that_refuse,
     silos_without_data,
     unlearner,
-    with_requests,
 )
-from rescind.flower.server.naming import numbers
 from rescind.flower.server.rosters import check_possible, publish_in
 from rescind.flower.server.streams import train_stream
 from rescind.flower.server.transport import Transport
@@ -56,44 +54,27 @@ def serve(grid: Grid, asked: RunRequest, on_round: tuple[OnRound, ...] = ()) -> 
     _, cell = one_cell(asked.recipe, asked.cell, asked.changes)
     if asked.roster is not None:
         check_possible(cell, asked.masked is not None)
-    folder = Path(asked.out)
+    folder, by = Path(asked.out), unlearner(asked, cell)
     files.make_folder(folder)
     transport = Transport(grid, asked.silos, asked.deadline)
     name = f"{cell.digest}/{cell.run.seed}/{asked.silos}"
     masked = None if asked.masked is None else Masked(asked.masked)
     executor = FlowerExecutor(transport, name, asked.least, asked.limit, asked.trim, masked=masked)
-    progress_files = ForgetProgressFiles(folder / "forgetting", name, executor)
-    log.info("waiting for %d silos", asked.silos)
-    # A request to a finished run goes on from it; without one, the run is trained anew.
-    progress = progress_files.found() if asked.resume or asked.requests else None
-    if progress is None:
-        progress_files.check_done()
-        progress_files.clear()
-        if asked.requests:  # a wrong id is told before hours of training
-            executor.meet(asked.wait)
-            known = numbers(executor, asked.requests)
-            for one in asked.requests:
-                known.of(one)
-        fed, facts = learn(asked, cell, executor, folder, (in_the_log, *on_round))
-        events = of_recipe(cell, fed, executor)
-        progress = ForgetProgress(fed, facts, events, asked=("",) * len(events))
-        progress = with_requests(progress, asked, executor)
-        progress_files.write(progress)
-    else:
-        executor.meet(asked.wait)
-        queued, progress = progress, with_requests(progress, asked, executor)
-        if len(progress.events) > len(queued.events):
-            # The journal of a request under way goes with the old one.
-            progress_files.write(progress)
-        log.info("resumed after training; %s to answer", count_of(len(progress.events), "request"))
-    shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # training is complete
-    by = unlearner(asked, cell)
-    progress = answered(progress, cell, by, executor, progress_files)
-    fed, facts = progress.fed, progress.facts
+    saved = ForgetProgressFiles(folder / "forgetting", name, executor)
+    with closing(Answering(folder, by, executor, saved)) as answering:
+        answering.add(asked)
+        progress = _model(asked, cell, answering, on_round)
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # training is complete
+        progress, requests = answering.answer(progress)
+    fed, facts, waiting = progress.fed, progress.facts, executor.waiting(progress.fed)
+    if "metrics" not in facts or (facts.get(UNMEASURED) and not waiting):
+        facts = {**facts, **measured(cell, facts, fed, executor)}
+        saved.write(replace(progress, facts=facts))
+    facts = {**facts, "requests": requests}
     facts["silos"] = {
         "silos": asked.silos, "messages": transport.letters,
         "refused": dict(transport.refused),
-        "waiting": list(executor.waiting(fed)), "masked": asked.masked,
+        "waiting": list(waiting), "masked": asked.masked,
         "not_in_model": silos_without_data(fed, asked.silos),
         "would_refuse": silos_that_refuse(fed, by, executor),
     }  # fmt: skip
@@ -102,10 +83,34 @@ def serve(grid: Grid, asked: RunRequest, on_round: tuple[OnRound, ...] = ()) -> 
     if asked.roster is not None:
         public = Path(asked.roster)
         facts["roster"] = publish_in(public, fed, Path(asked.log) if asked.log else None)
-    write_facts(folder, {**facts, **published(facts)})
-    progress_files.finish(executor.waiting(fed))
+    write_facts(folder, facts)
     tidy(folder)
     log.info("written: %s/run.json, metrics %s", folder, facts["metrics"]["test"])
+
+
+def _model(
+    asked: RunRequest, cell: Cell, answering: Answering, on_round: tuple[OnRound, ...]
+) -> ForgetProgress:
+    """Return the model that forgets: that of the run's folder, or else a new one.
+
+    A request to a finished run goes on from it; without one, the run is trained anew.
+    """
+    executor, saved, folder = answering.executor, answering.saved, answering.folder
+    log.info("waiting for %d silos", asked.silos)
+    progress = saved.found() if asked.resume or asked.requests else None
+    if progress is not None:
+        executor.meet(asked.wait)
+        log.info("resumed after training; %s", count_of(len(answering.todo), "request"))
+        return progress
+    answering.check_done()
+    saved.clear()
+    if asked.requests:
+        executor.meet(asked.wait)
+        answering.check_known()
+    fed, facts = learn(asked, cell, executor, folder, (in_the_log, *on_round))
+    progress = ForgetProgress(fed, facts, of_recipe(cell, fed, executor))
+    saved.write(progress)
+    return progress
 
 
 def learn(

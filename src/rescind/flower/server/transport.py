@@ -118,9 +118,9 @@ class Transport:
                 log.warning("a node that claims to be silo %s of %s is not needed", silo, silos)
                 continue
             self.nodes[silo] = node
-            self.sums_only.discard(silo)
-            if reply.facts.get("single_updates") is False:  # an earlier version does not say
-                self.sums_only.add(silo)
+            (self.sums_only.discard if reply.facts.get("single_updates") else self.sums_only.add)(
+                silo
+            )
             replies[silo] = reply
         return replies
 

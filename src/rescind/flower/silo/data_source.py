@@ -132,7 +132,7 @@ class RecipeData:
                 f"again (rescind flower join)."
             )
         people = None
-        if items := notes.get("own_items"):  # missing in folders of earlier versions
+        if items := notes["own_items"]:
             people = OwnPeople(Path(items), *map(int, notes["own_place"]))
         cell = str(notes["cell"]) or None
         return cls(str(notes["recipe"]), cell, tuple(notes["changes"]), people)

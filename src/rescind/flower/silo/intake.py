@@ -5,19 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
-import torch
-from torch import Tensor
-
 from rescind.core.holdings import Holdings
 from rescind.core.labels import Labels
-from rescind.core.records import Arrive, Event, Records, Withdraw
+from rescind.core.records import Arrive, Event, Withdraw
 from rescind.data.blocklist import Blocklist
-from rescind.errors import ConsentError, DataError
-from rescind.flower.silo.imported_rows import leave_out_of_table
-from rescind.flower.silo.names import Numbering, find, table_facts
+from rescind.errors import DataError
+from rescind.flower.silo.departures import (
+    Asked,
+    Rows,
+    add_to_list,
+    depart,
+    meaning,
+    read_list,
+    still_held,
+)
+from rescind.flower.silo.names import NOT_HERE, USER, Numbering, key_of, table_facts
 from rescind.flower.silo.partition import leave_out, silo_part
 from rescind.flower.silo.storage import Store
-from rescind.flower.silo.withheld import read_list
 from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.steps import HELD
 from rescind.storage.packing import Facts
@@ -74,8 +78,6 @@ class Intake:
         everything, labels = self.source.hold(seed)
         numbering = Numbering.of(labels, everything.clients, everything.items)
         listed = read_list(self.store.folder)
-        if everything.graph is None:
-            self._check_moved(listed, everything.records, numbering)
         holdings = silo_part(everything, self.silo, self.silos)
         left = listed.without_erased(holdings, numbering.users, numbering.items)
         table = table_facts(labels, everything.clients, everything.items, self.source.own)
@@ -88,13 +90,11 @@ class Intake:
             return None
         block, labels = found
         numbering = Numbering.of(labels, block.clients, block.items)
-        return self.own_part(block, numbering, check=True), numbering
+        return self.own_part(block, numbering), numbering
 
-    def own_part(self, block: Arrive, numbering: Numbering, check: bool = False) -> Arrive:
+    def own_part(self, block: Arrive, numbering: Numbering) -> Arrive:
         """Return a block with the records of this silo's clients only, and nothing forgotten."""
         listed = read_list(self.store.folder)
-        if check:
-            self._check_moved(listed, block.records, numbering)
         mine = block.records.client % self.silos == self.silo
         own = replace(block, records=block.records[mine], split=block.split[mine])
         return listed.left_of_block(own, numbering.users, numbering.items)
@@ -119,70 +119,73 @@ class Intake:
 
     def numbering(self, moment: int) -> Numbering:
         """Return what the numbers of a saved state stand for."""
-        name = self.store.numbering_of(moment)
-        if not name:
-            raise DataError(
-                f"silo {self.silo} saved this run with an earlier version, and its data was "
-                f"numbered anew since: who is meant is not known. Train again (rescind flower run "
-                f"without requests), then repeat the request."
-            )
-        return self.store.numbering(name)
+        return self.store.numbering(self.store.numbering_of(moment))
 
     def find(self, request: Letter) -> Letter:
-        """Reply with the numbers of original ids: in a run, or else in the data of now."""
-        moments = request.facts.get("held")
-        # Others' people have no ids in a table of own people, only places.
-        place = (self.silo, self.silos) if self.source.own else (0, 1)
-        if not moments:
-            return find(Numbering.of(*self.source.names()), request, *place)
-        there = [moment for moment in moments if self.store.has(HELD, moment)]
-        if not there:
-            self.store.held(moments[0])  # raises: the run's data was removed
-        return find(self.numbering(there[0]), request, *place)
+        """Reply with what a request means to this silo; if it is about others', with a number.
+
+        rank: 2 if the person is on this silo; 1 if this is all that is left of them; else 0
+        """
+        moments, holdings = request.facts.get("held"), None
+        if moments:
+            there = [moment for moment in moments if self.store.has(HELD, moment)]
+            moment = (there or moments)[0]
+            holdings, numbering = self.store.held(moment), self.numbering(moment)
+        else:
+            numbering = Numbering.of(*self.source.names())
+        asked = Asked.of(request.facts)
+        number, stored = numbering.user(asked.user), Rows(self.source.imported, asked)
+        own = self.source.own and (number == NOT_HERE or number % self.silos == self.silo)
+        if self.source.own and not own:  # others' people have no ids here, only places
+            number = NOT_HERE
+        at = number
+        if at == NOT_HERE and holdings is not None:  # rows that came later
+            at = Numbering.of(*self.source.names()).user(asked.user)
+        listed = read_list(self.store.folder).has_asked(key_of(USER, asked.user))
+        rank = 2 * (at % self.silos == self.silo) if at != NOT_HERE else 0
+        if at == NOT_HERE and (listed or stored.items):
+            rank = 2 if own else int(listed or self.silo == 0)
+        facts = meaning(self.store.folder, asked, numbering, holdings, stored)
+        of_rows = {"rows": stored.count, "things": len(stored.named)}
+        said = {"number": number, "rank": rank, "own": self.source.own}
+        return Letter({**facts, **of_rows, **said}, {})
+
+    def purge(self, request: Letter) -> Letter:
+        """List who asked, delete the rows that this machine stores, and look whether any is left.
+
+        A table that all silos have must be the same on all, so each of them deletes and lists.
+        """
+        asked = Asked.of(request.facts)
+        mine = request.facts["at"] == self.silo or not self.source.own
+        if mine:
+            stored, name = Rows(self.source.imported, asked), self.source.imported
+            depart(self.store.folder, asked, stored.items)
+            if self.source.own and name:  # other silos would leave out others of the same id
+                listed = Blocklist().with_erased([asked.user] * len(stored.named), stored.named)
+                leaves = asked.kind == "leave"
+                (listed.with_withdrawn(asked.user) if leaves else listed).add_to(name)
+            stored.delete()
+        left = sum(
+            still_held(self.store.held(moment), self.numbering(moment), asked)
+            for moment in self.store.moments(HELD)
+        )
+        return Letter({"left": left + Rows(self.source.imported, asked).count * mine}, {})
 
     def remember(self, moment: int, before: Holdings, event: Event) -> None:
         """Put records that an event removes on the silo's list, so that no later run has them.
-
-        Those of an imported table are told about, once: the machine still has their rows.
 
         before: the holdings of the moment, or of one that follows from it
         """
         after, folder = leave_out(before, event), self.store.folder
         if before.graph is not None and after.graph is not None:
-            read_list(folder).with_lost(before.graph, after.graph).write(folder)
+            add_to_list(folder, Blocklist().with_lost(before.graph, after.graph))
             return
         gone = before.records[~before.records.among(after.records)]
-        leaves = isinstance(event, Withdraw) and event.client % self.silos == self.silo
-        if not (len(gone) or leaves):  # whoever leaves may have nothing any more
-            return
         numbering = self.numbering(moment)
         users = [numbering.users[client] for client in gone.client.tolist()]
         items = [numbering.items[item] for item in gone.item.tolist()]
-        known = read_list(folder)
-        listed = known.with_erased(users, items)
-        if isinstance(event, Withdraw):
+        listed = Blocklist().with_erased(users, items)
+        if isinstance(event, Withdraw) and event.client % self.silos == self.silo:
             listed = listed.with_withdrawn(numbering.users[event.client])
-        if listed == known:  # a request comes here more than once
-            return
-        if name := self.source.imported:
-            pairs = list(zip(users, items, strict=True))
-            leave_out_of_table(name, self.source.own, pairs, isinstance(event, Withdraw))
-        listed.write(folder)  # last: after a kill before it, the rows are told about again
-
-    def _check_moved(self, listed: Blocklist, records: Records, numbering: Numbering) -> None:
-        """Refuse data in which people on this silo's list have numbers of other silos.
-
-        Those silos would learn them: they do not know who left here.
-        """
-        gone = listed.listed(records, numbering.users, numbering.items)
-        moved: Tensor = gone & (records.client.cpu() % self.silos != self.silo)
-        if not bool(moved.any()):
-            return
-        people = len(torch.unique(records.client.cpu()[moved]))
-        raise ConsentError(
-            f"{people} of those who withdrew or erased rows on silo {self.silo} would now be on "
-            f"another silo, because the data was numbered anew (core, min_user or blocks) and "
-            f"users go to silos by number. Delete their rows on each machine that has this data "
-            f"(rescind data erase NAME --user ID, of single rows with --item), then run again. "
-            f"Nothing was trained."
-        )
+        if listed:
+            add_to_list(folder, listed)

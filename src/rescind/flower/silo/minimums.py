@@ -18,11 +18,11 @@ from rescind.core import params
 from rescind.core.executor import by_role
 from rescind.core.holdings import Holdings
 from rescind.core.method import Method
-from rescind.core.saved import Schema, Values, fitting, reading, table_in
+from rescind.core.saved import Schema, Values, fitting, reading
 from rescind.errors import ConsentError
+from rescind.flower.silo.departures import read_list
 from rescind.flower.silo.names import NOT_HERE
 from rescind.flower.silo.storage import as_bytes, as_keys
-from rescind.flower.silo.withheld import read_list
 
 LEAST_PEOPLE = 3
 """With two people in a sum, each could compute the other's part. A silo on which fewer have
@@ -138,7 +138,7 @@ def check_difference(
     path: the file with earlier sums    there: [clients] bool, the members that have something to
     sum    members: [clients] bool    names: the key of the person with each number
     """
-    known, earlier = _read(path, names)
+    known, earlier = _read(path)
     place, before = {name: number for number, name in enumerate(names)}, set(known)
     fresh = [names[c] for c in there.nonzero().squeeze(1).tolist() if names[c] not in before]
     keys, earlier = [*known, *fresh], np.pad(earlier, ((0, 0), (0, 0), (0, len(fresh))))
@@ -183,22 +183,16 @@ def _write(path: Path, keys: Sequence[str], sums: Flags) -> None:
     params.save(path, {"sums": torch.from_numpy(packed), "people": people})
 
 
-def _read(path: Path, names: Sequence[str]) -> tuple[tuple[str, ...], Flags]:
+def _read(path: Path) -> tuple[tuple[str, ...], Flags]:
     """Return the keys of people, who was asked for in earlier sums, and who was there.
 
-    An earlier version wrote numbers: they are taken for those of now, as that version did.
     Return (keys, [n, 2, keys])
     """
     if not path.is_file():
         return (), np.zeros((0, 2, 0), dtype=bool)
-    tensors, notes = params.load(path)
+    tensors, _ = params.load(path)
     with reading(path):
-        fitting(tensors, {name: stated for name, stated in SAVED.items() if name in tensors})
-        if "people" in tensors:
-            keys = as_keys(tensors["people"])
-            count = len(keys)
-        else:
-            count = int(table_in(notes)["clients"])
-            keys = tuple(names[:count])
-        sums = np.unpackbits(tensors["sums"].numpy(), axis=2, count=count).astype(bool)
-        return keys, sums[:, :, : len(keys)]
+        fitting(tensors, SAVED)
+        keys = as_keys(tensors["people"])
+        sums = np.unpackbits(tensors["sums"].numpy(), axis=2, count=len(keys)).astype(bool)
+        return keys, sums

@@ -16,7 +16,6 @@ from functools import cached_property
 
 from rescind.core.labels import Labels
 from rescind.data.blocklist import keyed_digest
-from rescind.flower.wire.messages import Letter
 from rescind.privacy.keys import erasure_key
 from rescind.storage.packing import Facts
 
@@ -104,14 +103,3 @@ def _short_digest(names: Iterable[str]) -> str:
 
 def _begins(longer: Sequence[str], start: Sequence[str]) -> bool:
     return longer[: len(start)] == start
-
-
-def find(numbering: Numbering, request: Letter, silo: int = 0, silos: int = 1) -> Letter:
-    """Reply with the numbers of users and items that the server asks for by original id.
-
-    silo, silos: only its own users are told
-    """
-    found = [numbering.user(name) for name in request.facts["users"]]
-    users = [n if n != NOT_HERE and n % silos == silo else NOT_HERE for n in found]
-    items = [numbering.item(name) for name in request.facts["items"]]
-    return Letter({"found_users": users, "found_items": items}, {})

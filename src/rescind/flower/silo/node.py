@@ -91,6 +91,7 @@ class Node:
             "hold": self._hold,
             "next": self._next,
             "find": self._intake.find,
+            "purge": self._intake.purge,
             "open": self._open,
             "lend": self._lend,
             "apply": self._apply,
@@ -135,7 +136,13 @@ class Node:
 
     def _check_epoch(self, request: Letter) -> None:
         """Refuse a model from before something was forgotten permanently."""
-        if request.facts.get("verb") in ("meet", "next", "find", "hold"):  # they use no model
+        if request.facts.get("verb") in (
+            "meet",
+            "next",
+            "find",
+            "purge",
+            "hold",
+        ):  # they use no model
             return
         epoch = int(self.store.notes.get("epoch", 0))
         if (

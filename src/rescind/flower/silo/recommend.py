@@ -12,10 +12,9 @@ from rescind.core.records import Records
 from rescind.core.tasks.metrics import top_k
 from rescind.errors import ConsentError, DataError
 from rescind.flower.silo.data_source import RecipeData
+from rescind.flower.silo.departures import read_list
 from rescind.flower.silo.names import NOT_HERE, USER, Numbering, key_of
 from rescind.flower.silo.storage import Store
-from rescind.flower.silo.upgrade import upgrade
-from rescind.flower.silo.withheld import read_list
 from rescind.flower.wire.messages import method_of
 from rescind.privacy import keys
 
@@ -32,20 +31,14 @@ def recommend_to(folder: Path, user: str, k: int) -> list[Recommendation]:
         )
     store = Store(folder)
     data = RecipeData.noted_in(store)
-    upgrade(store, data)
     if read_list(folder).has_withdrawn(key_of(USER, user)):
         raise ConsentError(
-            f"user '{user}' withdrew, so this silo has nothing to recommend to them. If they "
-            f"return: rescind data admit (docs/operate.md)."
+            f"user '{user}' has left this silo. If they return: rescind request readmit --user ID "
+            f"--silo {folder}."
         )
     labels, clients, items = data.names()
     about = store.model()[0]
     name = store.numbering_of(int(about["held"]))
-    if not name:
-        raise DataError(
-            f"{folder} has a model of an earlier version, and its data was numbered anew since. "
-            f"Train again (rescind flower run)."
-        )
     then, now = store.numbering(name), Numbering.of(labels, clients, items)
     if (number := then.user(user)) == NOT_HERE:
         if data.own and user not in labels.users:  # of others it has places, which do not count
@@ -56,11 +49,9 @@ def recommend_to(folder: Path, user: str, k: int) -> list[Recommendation]:
         labels.client(user, clients)  # raises if the data does not know them either
         if {*then.users, *then.items}.isdisjoint({*now.users, *now.items}):
             raise DataError(
-                f"nobody and nothing of this silo's data is in its model under the keys in "
-                f"{keys.folder()}, so the keys of this run are not there. Set RESCIND_KEYS to the "
-                f"key folder of the account that started 'rescind flower join' (`rescind keys "
-                f"show` names it there) and give the command again. Only if all of the data was "
-                f"replaced since: train again (rescind flower run)."
+                f"this silo's data has other ids than its model under the keys in "
+                f"{keys.folder()}. Set RESCIND_HOME to that of 'rescind flower join', or train "
+                f"again."
             )
         raise DataError(f"user '{user}' was not there when the model was trained. Train again.")
     learnt = store.held(int(about["held"])).items

@@ -24,10 +24,10 @@ from rescind.core.saved import Schema, Values, fitting, reading, table_in
 from rescind.core.settings import to_table
 from rescind.errors import DataError
 from rescind.flower.silo.names import Numbering
-from rescind.flower.silo.silo_notes import FILE, read_notes
 from rescind.flower.wire.steps import HELD, PRIVATE
 from rescind.storage.packing import Facts, pack_holdings, pack_vault, unpack_holdings, unpack_vault
 
+FILE = "silo.json"
 NUMBERING = "numbering"
 NUMBERS: Schema = {name: Values(torch.uint8, (name, 16)) for name in ("users", "items")}
 MINE: Schema = {"mine": Values(torch.bool, ("clients",))}
@@ -61,9 +61,11 @@ class Store:
             return unpack_holdings(tensors, facts)
 
     def numbering_of(self, moment: int) -> str:
-        """Return the name of the numbering of saved holdings; "" if an earlier version wrote it."""
+        """Return the name of the numbering of saved holdings."""
         path = self._path(HELD, moment)
-        return params.load(path)[1].get(NUMBERING, "") if path.is_file() else ""
+        self._check_there(path)
+        with reading(path):
+            return params.load(path)[1][NUMBERING]
 
     def save_numbering(self, numbering: Numbering) -> str:
         """Write a numbering, unless it is there. Return its name."""
@@ -126,8 +128,14 @@ class Store:
 
     @property
     def notes(self) -> Facts:
-        """Return the facts in silo.json."""
-        return read_notes(self.folder)
+        """Return the facts in silo.json; none if there is no such file."""
+        path = self.folder / FILE
+        try:
+            return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+        except (OSError, ValueError) as error:
+            raise DataError(
+                f"{path} cannot be read ({error}). Remove the folder to start the silo again."
+            ) from None
 
     def save_model(self, method: Method, public: Params, held: int, private: int) -> None:
         """Write the model that the silo recommends with."""
@@ -151,13 +159,16 @@ class Store:
     def _numbering(self, name: str) -> Path:
         return self.folder / NUMBERING / f"{name}.safetensors"
 
-    def _load(self, kind: str, moment: int) -> tuple[dict[str, Tensor], Facts]:
-        path = self._path(kind, moment)
+    def _check_there(self, path: Path) -> None:
         if not path.is_file():
             raise DataError(
-                f"the silo has no {kind} moment {moment:016x}: it was removed, or {self.folder} is "
-                f"a new folder. Start the run again from the beginning."
+                f"the silo has no {path.parent.name} moment {path.stem}: it was removed, or "
+                f"{self.folder} is a new folder. Start the run again from the beginning."
             )
+
+    def _load(self, kind: str, moment: int) -> tuple[dict[str, Tensor], Facts]:
+        path = self._path(kind, moment)
+        self._check_there(path)
         tensors, notes = params.load(path)
         with reading(path):
             return tensors, table_in(notes)

@@ -90,6 +90,8 @@ EVERY = {
     "verb": text, "run": text, "seed": whole(2**63 - 1, -(2**63)), "round": whole(2**31),
     "epoch": whole(2**31),
 }  # fmt: skip
+NAMED = {"kind": text, "user": text, "items": lists(text)}
+"""One person's request, by original ids."""
 VAULT = {
     "method": table, "held": moment, "private": moment, "owed": events,
     "owed_after": optional(lists(lists(moment, 2))), BEFORE: optional(letters),
@@ -99,7 +101,8 @@ REQUESTS: dict[str, dict[str, Rule]] = {
     "hold": {},
     "mask": {},
     "next": {"block": size},
-    "find": {"users": lists(text), "items": lists(text), "held": optional(moments)},
+    "find": {**NAMED, "held": optional(moments)},
+    "purge": {**NAMED, "at": size},
     "open": {
         "method": table, "held": moment, "clients": size, "items": size, "never": events,
         "owed": events, "owed_after": VAULT["owed_after"], BEFORE: optional(letters),
@@ -120,6 +123,11 @@ REQUESTS: dict[str, dict[str, Rule]] = {
 TABLE: dict[str, Rule] = {
     "own": lambda v: isinstance(v, bool), "users": size, "user_ids": text,
     "items": size, "item_ids": text,
+}  # fmt: skip
+FOUND = {
+    "number": whole(LARGEST, -1), "rank": whole(2), "outcome": text, "code": text,
+    "missing": whole(LARGEST, -1), "rows": size, "things": size,
+    "own": lambda v: isinstance(v, bool),
 }  # fmt: skip
 STATE = {
     "held": moment, "private": moment, "clients": size, "items": size, "task": text, "block": size,
@@ -167,6 +175,8 @@ def reply_flaw(request: Letter, reply: Letter, silo: int | None, silos: int) -> 
         return _block_flaw(reply, number, silos)
     if verb == "find":
         return _found_flaw(request, reply)
+    if verb == "purge":
+        return _facts_flaw(facts, {"left": size})
     return _state_flaw(request, reply, number, silos) or _payload_flaw(
         request, reply, number, silos
     )
@@ -241,10 +251,9 @@ def _block_flaw(reply: Letter, silo: int, silos: int) -> str | None:
 
 
 def _found_flaw(request: Letter, reply: Letter) -> str | None:
-    number = whole(LARGEST, -1)
-    wanted = {"found_users": request.facts["users"], "found_items": request.facts["items"]}
-    rules = {name: lists(number, len(asked)) for name, asked in wanted.items()}
-    return _facts_flaw(reply.facts, rules)
+    count = len(request.facts["items"])
+    of_items = {"numbers": lists(FOUND["number"], count), "learnt": lists(whole(1), count)}
+    return _facts_flaw(reply.facts, {**FOUND, **of_items})
 
 
 def metric_flaw(total: Sum, metric: Metric, items: int, most: float) -> str | None:

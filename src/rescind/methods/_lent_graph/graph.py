@@ -176,7 +176,6 @@ class SharedGraph:
         return owner, positive, negative
 
     def some_items(self, count: int, clock: Clock) -> Tensor:
-        """Draw at most `count` lent items without replacement."""
         return draw(self.lent_items, count, clock)
 
     @cached_property

@@ -64,7 +64,6 @@ def draw_pairs(
 
 @compiled(fastmath=_free, no_cpython_wrapper=True)
 def _inverse_norm(table, at, dim):
-    """Return 1 / the norm of a row."""
     length = math.sqrt(dot(table, at, table, at, dim))
     tiny = table.dtype.type(1e-12)
     if length < tiny:  # noqa: PLR1730 - numba takes long to compile `max`

@@ -102,8 +102,8 @@ class GraphSteps:
         mine, item, kept = self.run_rows(graph, mine, item, rows, clock, more)
         for name, value in kept.items():
             if _of_users(name, value):
-                kept[name] = _rows_put(moments.get(name), graph.sharers, value, user)
-        return _rows_put(user, graph.sharers, mine, user), item, kept
+                kept[name] = grown(moments.get(name), user).index_copy(0, graph.sharers, value)
+        return user.index_copy(0, graph.sharers, mine), item, kept
 
     def run_rows(
         self,
@@ -182,11 +182,6 @@ def grown(known: Tensor | None, like: Tensor) -> Tensor:
     if known is not None:
         out[: len(known)] = known
     return out
-
-
-def _rows_put(whole: Tensor | None, rows: Tensor, value: Tensor, like: Tensor) -> Tensor:
-    """Replace some rows of a table, extended to the length of `like`."""
-    return grown(whole, like).index_copy(0, rows, value)
 
 
 def _of_users(name: str, value: Tensor) -> bool:

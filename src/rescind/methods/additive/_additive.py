@@ -69,7 +69,6 @@ class Additive(Dial, Method):
 
     @property
     def notes(self) -> Notes:
-        """Return how a device notes what it has counted."""
         return BITS
 
     @property
@@ -78,7 +77,7 @@ class Additive(Dial, Method):
 
     @property
     def exactness(self) -> tuple[str, ...]:
-        """Return the parts of the model that are not covered by the exact sum, for receipts."""
+        """Return what the exact sum does not cover, for receipts."""
         return ()
 
     @abstractmethod
@@ -93,14 +92,13 @@ class Additive(Dial, Method):
 
     @abstractmethod
     def server_reach(self, world: World) -> float:
-        """Return how much one user can change the released sum."""
+        """Bound how much one user can change the released sum."""
 
     @abstractmethod
     def server_added(self, parts: Parts, world: World) -> dict[str, Tensor]:
         """Return the sum of these parts alone."""
 
     def client_erased(self, private: Params, records: Records, block: int) -> Params:
-        """Mark erased items for subtraction on the devices that counted them."""
         return exchange.client_erased(private, records, block, self.notes)
 
     def executor_for(self, executor: Executor) -> Executor:
@@ -109,8 +107,6 @@ class Additive(Dial, Method):
     def check_saved(self, state: ServerState, kept: Params, world: World) -> None:
         check_sums(state, self.server_init(world, Clock(0)), world.sizes)
         check_notes(kept, self.notes, world)
-
-    # -- forgetting: subtraction -----------------------------------------------------------------
 
     def forget(self, fed: Federation, request: Request) -> Federation:
         """Subtract the records: the sum equals one of a history without them, exactly.
@@ -123,7 +119,6 @@ class Additive(Dial, Method):
     def follow(
         self, fed: Federation, event: Event | Named, away: tuple[int, ...] = ()
     ) -> Federation:
-        """Apply any event and update the sum at once."""
         event = fed.event_of(event)  # what follows asks which kind it is, and names have their own
         after = fed.apply(event)
         if not fed.now.state.round:
@@ -158,20 +153,15 @@ class Additive(Dial, Method):
             progress(RoundResult(after.now, sums, None, after.past))
         return after
 
-    # -- releases --------------------------------------------------------------------------------
-
     def released(self, fed: Federation) -> tuple[int, int]:
         """Return the number of releases, and of users that changed since the last."""
-        own = fed.now.state.own
-        if "released" not in own:  # saved before releases were counted
-            return int(fed.now.state.round > 0), 0
-        count, since = own["released"].tolist()
+        count, since = fed.now.state.own["released"].tolist()
         return count, since
 
     def pending(self, fed: Federation) -> int:
         """Return how many more users must change before the next release; 0 if up to date.
 
-        1 or more if no release is left: then no number is enough (`spent`).
+        At least 1 if no release is left (`spent`).
         """
         _, since = self.released(fed)
         return max(1, self.release_every - since) if since else 0
@@ -181,11 +171,9 @@ class Additive(Dial, Method):
         return 0 < self.releases <= self.released(fed)[0]
 
     def settled(self, fed: Federation) -> bool:
-        """Return whether the release is up to date and no device owes a difference."""
         return not self.pending(fed) and not exchange.outstanding(fed.now.state.own)
 
     def published(self, fed: Federation) -> dict[str, Any]:
-        """Return the privacy settings and the state of releases, for run.json."""
         count, since = self.released(fed)
         more = self.pending(fed)
         due = f"when {more} more changed" if more else "due"
@@ -211,9 +199,9 @@ class Additive(Dial, Method):
         if self.releases:
             noise, times = over_blocks(noise, fed.world.block + 1), min(count, 1)
             over = (
-                f"all {self.releases} releases of the schedule, {count} of them made, for people "
-                f"who come once in each block and are forgotten once. Who changes what they lend "
-                f"or keep in between counts as one more person for each change"
+                f"all {self.releases} releases of the schedule, {count} made, for people who come "
+                f"once in each block and are forgotten once; each change in between counts as one "
+                f"more person"
             )
         return {
             "epsilon": epsilon_of(noise, self.delta, times),
@@ -222,9 +210,8 @@ class Additive(Dial, Method):
             "sensitivity": self.server_reach(fed.world),
             "protects": (
                 f"Each person's whole contribution (user level), lent and kept, over {over}. "
-                f"Central: the server holds the exact sum, adds the noise and must keep the exact "
-                f"sum{' and the noise' if self.releases else ''} secret. The server sees what a "
-                f"person lent."
+                f"Central: the server adds the noise, must keep the exact sum and the noise "
+                f"secret, and sees what a person lent."
             ),
         }
 
@@ -232,8 +219,8 @@ class Additive(Dial, Method):
         """Refuse to make releases again: `promise` would count the new ones alone."""
         if self.noise and (made := self.released(fed)[0]):
             raise ConfigError(
-                f"{type(self).__name__} made {made} releases with noise. To retrain is to release "
-                f"again, beyond the stated epsilon. Forget by subtraction, which is exact, too."
+                f"{type(self).__name__} made {made} releases with noise, and retraining "
+                f"would make more, beyond the stated epsilon. Forget by subtraction."
             )
 
     def publish(self, fed: Federation) -> Federation:
@@ -241,43 +228,31 @@ class Additive(Dial, Method):
             raise ConfigError("no device is counted yet, so nothing can be released. Run a round.")
         if self.spent(fed):
             raise ConfigError(
-                f"{NONE_LEFT}: all {self.releases} of {type(self).__name__}.releases are made, and "
-                f"one more would exceed the stated epsilon. Start a new run for a new schedule; "
-                f"its epsilon counts in addition."
+                f"{NONE_LEFT}: all {self.releases} of {type(self).__name__}.releases are made. "
+                f"Start a new run."
             )
         state = self.server_published(fed.now.state, fed.world, self.release_every)
         return replace(fed, now=replace(fed.now, state=state))
 
-    # -- proof -----------------------------------------------------------------------------------
-
     def claims(self, before: Federation, after: Federation) -> Claims:
-        """Return the digests of the sum before and after, and the state of releases."""
         left = exchange.outstanding(after.now.state.own)
         limits = []
         if len(left.owes):
             limits.append(
-                f"Kept items of {len(left.owes)} devices that could not be reached: they are "
-                f"subtracted when the devices are next online."
+                f"Kept items of {len(left.owes)} unreached devices, until they are online."
             )
         if len(left.lost):
-            limits.append(
-                f"Kept items of {len(left.lost)} devices that left while offline: they stay in "
-                f"the sum until all clients are counted again."
-            )
+            limits.append(f"Kept items of {len(left.lost)} devices that left while offline.")
         limits += self.exactness
         more, promised = self.pending(after), self.promise(after)
         waits = f"due when {more} more people have changed something" if more else "made"
         if more and self.spent(after):
             waits = NONE_LEFT
             limits.append(
-                "The release that devices have: it is older than this request and still holds the "
-                "records, and no release is left in the schedule. A new run makes a new one."
+                "The last release still holds the records, and no release is left in the schedule."
             )
         elif more:
-            limits.append(
-                f"The release that devices have until the next one, which is {waits}: it is older "
-                f"than this request and still holds the records."
-            )
+            limits.append(f"The last release still holds the records; the next is {waits}.")
         plain = {
             OPEN: f"{len(left.owes)} owed, {len(left.lost)} lost",
             PUBLISHED: self.release_form(),
@@ -296,7 +271,6 @@ class Additive(Dial, Method):
         )
 
     def rebuilt(self, fed: Federation) -> str:
-        """Return the digest of the sum over a federation's data, computed from zero."""
         lent = torch.unique(fed.world.shared.pairs())
         if not self.cross and not torch.equal(lent, Lent.of(fed.now.state.own).pair):
             raise DataError("the lent records differ from those counted in the sum")
@@ -310,15 +284,13 @@ def sum_digest(own: Mapping[str, Any]) -> str:
 
 
 def rebuilt(method: Additive, fed: Federation) -> dict[str, Tensor]:
-    """Compute the sum over a federation's data from zero."""
     return method.server_added(counted_parts(method, fed), fed.world)
 
 
 def counted_parts(method: Additive, fed: Federation) -> Parts:
     """Return what each person adds to the sum, from the data.
 
-    Loans come from the server's copy, kept items from the devices. Of earlier blocks, devices have
-    only the bits of the items they counted.
+    Of earlier blocks, devices have only the bits of the items they counted.
     """
     own = fed.now.state.own
     everyone = torch.arange(fed.world.sizes.clients, device=own["counted"].device)
@@ -387,22 +359,20 @@ def _answers(
 
 
 def _must_all_be_there(sums: dict[str, Sum]) -> None:
-    """Refuse an event of which a part was not subtracted: it would count as done."""
     missing = Counter[str]()
     for one in sums.values():
         missing.update(one.refused)
     if missing.total():
         told = ", ".join(f"{n:,} {why}" for why, n in sorted(missing.items()))
         raise ConsentError(
-            f"what must be subtracted did not come from every device that was asked ({told}). The "
-            f"model is as before: give the request again when they are there."
+            f"some devices did not answer ({told}), so nothing was subtracted. "
+            f"Give the request again when they are there."
         )
 
 
 def _hosts(
     method: Additive, fed: Federation, after: Federation
 ) -> tuple[dict[str, Sum], tuple[Vault, ...]]:
-    """Compute the differences of clients hosted by the server."""
     sums: dict[str, Sum] = {}
     stay = {number for number, _ in after.world.hosted}
     asked = [

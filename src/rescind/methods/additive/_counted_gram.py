@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -28,11 +28,17 @@ from rescind.methods.additive.gram import Gram
 class CountedGram(Gram):
     """A learner whose parts are not of rank one: what a pair counts is said by `counting`.
 
-    A history is not divided into a lent and a kept part: devices send all their pairs, and a device
-    must be online to forget (`cross`). Each change is solved again.
+    Devices send all their pairs, lent or kept, and must be online to forget (`cross`). Each change
+    is solved again.
     """
 
     ordered: ClassVar[bool] = True
+
+    cross: bool = field(default=True, init=False)
+    release_size: int = field(default=50, init=False)  # settings of Gram that are not read here
+    resolve_every: int = field(default=1000, init=False)
+    solve_above: float = field(default=0.25, init=False)
+    delta: float = field(default=1e-5, init=False)
 
     @property
     @abstractmethod
@@ -50,10 +56,8 @@ class CountedGram(Gram):
             raise ConfigError(
                 f"{type(self).__name__} publishes all weights of one exact sum. Remove release, "
                 f"min_count, longest_history, equal_people, servers, noise, releases and "
-                f"release_every, or use Gram."
+                f"release_every."
             )
-
-    # -- server side -----------------------------------------------------------------------------
 
     def server_empty(self, world: World) -> tuple[dict[str, Tensor], Params]:
         self.must_fit(world.sizes.items, world.members.device.type)
@@ -66,7 +70,6 @@ class CountedGram(Gram):
         return torch.zeros(size, 2, dtype=kind, device=world.members.device)
 
     def server_public(self, own: Params, world: World) -> Params:
-        """Return what is broadcast: the block, and the weights, computed when first read."""
         block = torch.tensor([world.block], device=world.members.device)
         sums = {name: total for name, total in own.items() if name.startswith("gram/")}
         release = Solved(weights=lambda: self.server_weights(sums, world.about))
@@ -113,18 +116,14 @@ class CountedGram(Gram):
                 grown[name][: len(own[name])] = own[name]
         return grown
 
-    # -- client side -----------------------------------------------------------------------------
-
     def client_train(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Update, Private]:
-        """Return current minus counted items of each device, as pairs."""
         parts, private = client_parts(public, private, cohort, notes=self.notes)
         return ordered.client_rows(parts, cohort, self.sum_key, self.counting), private
 
     def client_sum(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Sum, Private]:
-        """Return the sum of `client_train` over all clients, in a compiled loop."""
         parts, private = client_parts(public, private, cohort, notes=self.notes)
         return ordered.client_total(parts, cohort, self.sum_key, self.counting), private

@@ -1,8 +1,7 @@
 """Messages of an additive learner: differences from devices, and loans counted by the server.
 
 A device notes which items it has counted (`sent/block`) and sends differences, so a device asked
-twice adds nothing. If a block ended before a difference was sent, the bits that must still change
-are kept (`late/block`). A note is one bit per item, or its place in time (`Notes`).
+twice adds nothing. `late/block`: the bits that must still change after the block ended.
 """
 
 from __future__ import annotations
@@ -41,9 +40,6 @@ _CLIENT = 31  # records.py: bits of the item in a (client, item) pair
 def alone(role: str) -> bool:
     """Return whether a sum of this role comes from one device."""
     return bool({CHANGE, LEAVE} & set(role.split("/")))
-
-
-# -- devices --------------------------------------------------------------------------------------
 
 
 def client_parts(
@@ -106,7 +102,7 @@ def client_rows(
 def client_total(
     parts: Parts, cohort: Cohort, sum_key: Callable[[int], str], counting: bool = False
 ) -> Sum:
-    """Compute the sum of `client_rows` at once; only devices with several parts are merged."""
+    """Compute the sum of `client_rows`; only devices with several parts are merged."""
     totals, touched, up = {}, {}, 0
     for name, mine in by_sum(parts, sum_key).items():
         once = (jagged.counts(mine.client, len(cohort)) == 1)[mine.client]
@@ -141,10 +137,7 @@ def client_block_end(
 
 
 def client_erased(private: Params, records: Records, now: int, notes: Notes = BITS) -> Params:
-    """Mark erased items of earlier blocks for subtraction.
-
-    An erasure means all copies of a pair, also those counted in an earlier block.
-    """
+    """Mark erased items of earlier blocks, too, for subtraction: all copies of a pair."""
     earlier = [n for n in private if n.startswith("sent/") and int(n[-4:]) < now]
     if not earlier:
         return private
@@ -176,9 +169,6 @@ def _merged(parts: Parts, items: int) -> Rows:
     value = torch.zeros_like(key).index_add_(0, where, parts.weight[part])
     size = max(half(items), 1)
     return Rows(key // size, key % size, value.int().unsqueeze(1), half(items))
-
-
-# -- the server -----------------------------------------------------------------------------------
 
 
 def from_totals(sums: Sums, device: torch.device) -> tuple[Parts, dict[str, Tensor]]:
@@ -233,13 +223,9 @@ class Lent:
 
     @classmethod
     def of(cls, own: Params) -> Lent:
-        if "lent/pair" in own:  # as they were kept in version 0.1: all in one piece
-            whole = torch.stack([own["lent/pair"], own["lent/block"].long()])
-            return cls(_in_pieces(whole))
         return cls(tuple(own[name] for name in sorted(own) if name.startswith(LOANS)))
 
     def into(self, own: Params) -> dict[str, Tensor]:
-        """Return the server's values with these loans."""
         others = {name: value for name, value in own.items() if not name.startswith(LOANS)}
         return others | {f"{LOANS}{n:06d}": piece for n, piece in enumerate(self.pieces)}
 
@@ -247,11 +233,6 @@ class Lent:
     def pair(self) -> Tensor:
         """All pairs. [n] sorted"""
         return torch.cat([piece[0] for piece in self.pieces])
-
-    @property
-    def block(self) -> Tensor:
-        """The block of each pair. [n]"""
-        return torch.cat([piece[1] for piece in self.pieces])
 
     def follow(
         self, world: World, lenders: Tensor | None = None, longest: int = 0
@@ -304,7 +285,6 @@ class Lent:
         return same and all(k() is piece for k, piece in zip(known, self.pieces, strict=True))
 
     def _for(self, shared: Records) -> Lent:
-        """Note that these are the loans of some shared records."""
         _COUNTED[shared] = tuple(weakref.ref(piece) for piece in self.pieces)
         return self
 
@@ -313,14 +293,6 @@ LOANS = "lent/"
 """Prefix of the server's values with the counted loans."""
 _COUNTED: weakref.WeakKeyDictionary[Records, tuple[weakref.ref[Tensor], ...]]
 _COUNTED = weakref.WeakKeyDictionary()
-
-
-def _in_pieces(loans: Tensor) -> tuple[Tensor, ...]:
-    """Return loans of all clients in pieces. loans: [2, n], sorted"""
-    last = int(loans[0, -1] >> _CLIENT) if loans.shape[1] else 0
-    edges = torch.arange(1, last // PIECE + 1, device=loans.device) * PIECE << _CLIENT
-    ends = torch.searchsorted(loans[0].contiguous(), edges).tolist()
-    return tuple(part.contiguous() for part in torch.tensor_split(loans, ends, dim=1))
 
 
 def _same_for_others(old: Tensor, new: Tensor, lenders: Tensor) -> bool:
@@ -339,7 +311,6 @@ def _with_blocks(pair: Tensor, known: Tensor, block: int) -> Tensor:
 
 
 def parts_of_loans(lent: Lent, longest: int = 0) -> Parts:
-    """Return the parts of all counted loans."""
     now = torch.cat(lent.pieces, dim=1)
     return _difference(now[:, :0], now, longest)
 
@@ -367,10 +338,7 @@ def _difference(before: Tensor, after: Tensor, longest: int) -> Parts:
 
 
 def grown_flags(own: Params, world: World) -> dict[str, Tensor]:
-    """Return flags, extended to new clients: last block counted, owes, lost. [clients]
-
-    Others have them, too: change them with `flagged`.
-    """
+    """Return flags, extended to new clients; to change them use `flagged`. [clients]"""
     flags = {}
     for name, first in {"counted": -1, "owes": False, "lost": False}.items():
         old = own[name]
@@ -398,5 +366,4 @@ class Outstanding:
 
 
 def outstanding(own: Params) -> Outstanding:
-    """Return the clients whose forgotten contribution is still in the sum."""
     return Outstanding(own["owes"].nonzero().squeeze(1), own["lost"].nonzero().squeeze(1))

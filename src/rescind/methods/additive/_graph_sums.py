@@ -1,8 +1,4 @@
-"""The sums of node rows: a client's part, and the weights that solve all parts together.
-
-No federation is needed: `part_of` is what one contributor adds, `weights_of` reads any sum of
-parts.
-"""
+"""The sums of node rows: what one client adds, and the weights that solve any sum of parts."""
 
 from __future__ import annotations
 

@@ -263,7 +263,7 @@ def add_each_near_pair(
 ) -> None:  # fmt: skip
     """Add every pair i >= j of each owner's items, and count the owners of each pair.
 
-    The same pairs as `_near_pairs.near_pairs` lists.
+    The same pairs as `_ordered.PairKernel.pairs` lists.
 
     first: [owners + 1] start of each owner's items    rank: [n] twice the place in time
     total: [I (I + 1) / 2, 2]    near: [k], rated: [m]    owners: as total, or empty: not counted

@@ -1,7 +1,7 @@
 """The instant form: C = (G / 4096 + ridge)^-1 as a square that follows every change at once.
 
-Changes show at once here, so somebody who asks before and after can tell what left: it is for
-demonstrations and for groups that trust each other. Loads no torch.
+Comparing answers before and after reveals what left: for demonstrations and groups that trust each
+other. Loads no torch.
 """
 
 from __future__ import annotations
@@ -50,8 +50,7 @@ class LiveInverse:
         solving = self.form.solving
         if solving.ridge_per_item or solving.temper != type(solving.temper)():
             raise ConfigError(
-                "the instant form needs the same ridge for every item and plain weights: "
-                "ridge_per_item, own_power and shown_power 0, sharpen 1."
+                "the instant form needs ridge_per_item, own_power and shown_power 0, and sharpen 1."
             )
         self.solve()
 
@@ -98,7 +97,6 @@ class LiveInverse:
                 self.square[rows] -= reach[:, rows].T @ right
 
     def weights(self) -> Weights:
-        """Return what a release of this moment would be."""
         with self._lock:
             square, owners = self.square.copy(), self.sums.owners.copy()
         return cut(square, owners, self.form)
@@ -138,13 +136,11 @@ class InstantSum(LiveSum):
     """Made at the first list after a start, when the loans are loaded."""
 
     def change(self, person: bytes, old: Items, new: Items) -> None:
-        """Replace a person's part, in the sum and in C."""
         super().change(person, old, new)
         if self.inverse is not None:
             self.inverse.change(Moved(old, new))
 
     def ready(self) -> LiveInverse:
-        """Return C, solved now if nobody has asked for it yet."""
         if self.inverse is None:
             form = replace(self.form, min_count=self.min_count)
             self.inverse = LiveInverse(self.sums, form)

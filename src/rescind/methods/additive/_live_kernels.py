@@ -35,7 +35,6 @@ def replace_part(total: Any, owners: Any, old: Any, new: Any, was: int, now: int
 
 @njit(nogil=True)
 def same(one: Any, other: Any) -> bool:
-    """Return whether two lists are equal."""
     equal, k = len(one) == len(other), 0
     while equal and k < len(one):
         equal = one[k] == other[k]

@@ -61,7 +61,6 @@ class Form:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Form:
-        """Return what `asdict` gave, or raise `ConfigError` or a `TypeError`."""
         form = cls(**{**facts, "solving": Solving(**facts["solving"])})
         form.solving.check_solving()
         if form.neighbours < 1 or form.min_count < 0 or not form.rounding >= 0:
@@ -93,7 +92,6 @@ class Weights:
 
     @property
     def items(self) -> int:
-        """Number of items of the catalogue."""
         return len(self.first) - 1
 
     def scores(self, own: Items) -> Singles:
@@ -168,7 +166,6 @@ def read(data: bytes) -> tuple[Weights, list[str]]:
 
 
 def file_digest(data: bytes) -> str:
-    """Return the digest of an unpacked release file."""
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
@@ -192,7 +189,6 @@ def unpacked(data: bytes) -> bytes:
 
 
 def release_of(sums: Totals, form: Form) -> Weights:
-    """Make the weights of a release: solve, then temper and cut."""
     return cut(sums.inverse(form.solving.ridges), sums.owners, form)
 
 
@@ -251,19 +247,16 @@ def _rounded(value: Singles, times: float) -> Singles:
 
 
 def most_lent(owners: NDArray[np.int64], min_count: int) -> NDArray[np.int32]:
-    """Return the items that are not hidden, the one that most people lend first."""
     order = np.argsort(-owners, kind="stable")
     return order[owners[order] >= max(min_count, 1)].astype(np.int32)
 
 
 def popular(order: NDArray[np.int32], own: Items, k: int) -> list[Reasoned]:
-    """Return what most people lend and this person does not have, without reasons."""
     head = order[: k + len(own)]
     return [Reasoned(int(item)) for item in head[~np.isin(head, own)][:k]]
 
 
 def filled(found: list[Reasoned], order: NDArray[np.int32], own: Items, k: int) -> list[Reasoned]:
-    """Return a list with popular items at its end, if it is too short."""
     if len(found) == k:
         return found
     shown = np.union1d(own, np.array([line.item for line in found], np.int32))
@@ -285,7 +278,6 @@ def listed(
     share: Singles,
     rank: NDArray[np.int64],
 ) -> list[Reasoned]:
-    """Return the lines of a list from the arrays of its reasons."""
     names = own.tolist()
     return [
         Reasoned(

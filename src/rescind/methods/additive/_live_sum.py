@@ -49,7 +49,6 @@ class Totals:
 
     @property
     def items(self) -> int:
-        """Number of items of the catalogue."""
         return len(self.owners)
 
     def digest(self, min_count: int = 5) -> str:
@@ -82,7 +81,6 @@ class Moved:
 
     @property
     def parts(self) -> list[tuple[Items, int]]:
-        """Return (items, signed weight) of each part that is not empty."""
         signed = ((self.old, -weight_of(len(self.old))), (self.new, weight_of(len(self.new))))
         return [(items, weight) for items, weight in signed if len(items)]
 
@@ -106,18 +104,15 @@ class LiveSum:
     def __post_init__(self) -> None:
         if not 0 < self.items <= MOST_ITEMS:
             raise ConfigError(
-                f"the live sum keeps every pair of items, so a catalogue has 1 to {MOST_ITEMS:,} "
-                f"items; got {self.items:,}. Serve a part of it."
+                f"a live catalogue has 1 to {MOST_ITEMS:,} items; got {self.items:,}."
             )
         self.sums = added_up((), self.items)
 
     @property
     def people(self) -> int:
-        """Number of people who lend something."""
         return len(self.loans)
 
     def of(self, person: bytes) -> Items:
-        """Return what a person lends, sorted."""
         return self.loans.get(person, NOBODY)
 
     def change(self, person: bytes, old: Items, new: Items) -> None:
@@ -184,7 +179,6 @@ class LiveSum:
             self.sums = sums
 
     def copy(self) -> Totals:
-        """Return the sum of this moment."""
         with self._lock:
             return self.sums.copy()
 
@@ -198,10 +192,7 @@ class LiveSum:
 
     def _check(self, items: Items) -> None:
         if not kernels.ascending(items, self.items):
-            raise DataError(
-                f"items must be sorted places from 0 to {self.items - 1}, each once; got "
-                f"{len(items)} that are not."
-            )
+            raise DataError(f"items must be sorted places from 0 to {self.items - 1}, each once.")
 
 
 def added_up(loans: Iterable[Items], items: int) -> Totals:

@@ -96,7 +96,6 @@ class Near:
 
     @classmethod
     def none(cls, items: int, n: int) -> Near:
-        """Return empty lists of n neighbours."""
         item, edge = torch.full((items, n), -1), torch.zeros(items, dtype=torch.float64)
         return cls(item.int(), torch.zeros(items, n), edge)
 

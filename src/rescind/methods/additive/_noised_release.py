@@ -1,12 +1,11 @@
 """A release with noise, without torch: what one person adds is bounded, and hidden by a schedule.
 
-Every person's part gets the same norm (`Gram(equal_people=True)`), noise that is correlated over
-the releases of a schedule is added to the sum (`privacy.schedules`), and everything after it is
-computed from the noisy sum alone: weights, which are kept, and what is popular. Counts of owners
-are not used: no noise covers them.
+Every part gets the same norm (`Gram(equal_people=True)`), noise that is correlated over the
+releases of a schedule is added to the sum (`privacy.schedules`), and all else is computed from the
+noisy sum alone; counts of owners are not used, because no noise covers them.
 
-What was drawn for a release is made again from a secret of 32 bytes and the release's place in the
-schedule, because every later release needs it, and drawn numbers would take 8 bytes a pair each.
+What was drawn for a release is made again from a secret and the release's place in the schedule:
+every later release needs it, and drawn numbers would take 8 bytes a pair each.
 """
 
 from __future__ import annotations
@@ -60,7 +59,6 @@ def reach(items: int) -> float:
 
 
 def equal_sum(loans: Sequence[Items], items: int) -> Totals:
-    """Add up parts of the same norm."""
     parts = [part for part in loans if len(part)]
     sums = Totals(np.zeros(half(items), np.int64), np.zeros(items, np.int64), len(parts))
     if parts:
@@ -104,7 +102,7 @@ def correlated(noise: Noise, pairs: int) -> Floats:
 def noised_release(loans: Sequence[Items], items: int, noise: Noise, form: Form) -> Weights:
     """Make the weights of a release from a sum with noise. `form.min_count` is not used."""
     if not 0 <= noise.place < noise.releases:
-        raise DataError(f"the schedule has {noise.releases} releases, and this is one more.")
+        raise DataError(f"the schedule has {noise.releases} releases, and none is left.")
     moved = reach(items)
     deviation = noise_of(noise.multiplier, noise.releases)[noise.place] * moved
     sums = equal_sum(loans, items)
@@ -113,13 +111,9 @@ def noised_release(loans: Sequence[Items], items: int, noise: Noise, form: Form)
     seen = total[half(np.arange(1, items + 1)) - 1] / UNIT
     noisy = Totals(total, np.maximum(np.rint(seen * 1000), 0).astype(np.int64))
     noisy.owners[seen < SEEN * deviation] = 0
-    value, vector = np.linalg.eigh(_square(total / UNIT, items))
+    full = np.empty((items, items))
+    unfold(total / UNIT, full)
+    value, vector = np.linalg.eigh(full)
     floor = FLOOR * EDGE * deviation * np.sqrt(items)
     inverse = (vector / (np.maximum(value - floor, 0) + form.solving.ridge)) @ vector.T
     return cut(inverse, noisy.owners, replace(form, min_count=0))
-
-
-def _square(lower: Floats, items: int) -> Floats:
-    full = np.empty((items, items))
-    unfold(lower, full)
-    return full

@@ -176,7 +176,6 @@ def to_bits(lot: Lot, items: int) -> Tensor:
 
 
 def from_bits(bits: Tensor) -> Lot:
-    """Decode a table of bits into a lot of items."""
     owner, byte = bits.nonzero().unbind(1)
     each = torch.arange(8, device=bits.device)
     there = (bits[owner, byte].long().unsqueeze(1) >> each) & 1 == 1

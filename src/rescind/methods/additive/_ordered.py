@@ -7,10 +7,10 @@ i < j, and at i^2 + i + j otherwise.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -18,14 +18,56 @@ from torch import Tensor
 from rescind.core import fast, jagged
 from rescind.core.cohort import Cohort, Lot
 from rescind.core.update import Rows, Sum, Update
+from rescind.methods.additive import _pairs as pairs
 from rescind.methods.additive._exchange import by_sum
 from rescind.methods.additive._notes import ranks
 from rescind.methods.additive._pairs import Parts
-from rescind.methods.additive._solving import ROWS, UNIT, Ridge, Temper, must_have_inverse
+from rescind.methods.additive._solving import ROWS, UNIT, Ridge, Temper, half, must_have_inverse
+
+
+class Counting(ABC):
+    """What each pair of a user's items counts: two whole numbers, in a table of pairs."""
+
+    power: float
+
+    def weight(self, count: Tensor) -> Tensor:
+        """Return round(4096 / n^power). It depends on the user's own items only. [n] int64"""
+        return torch.round(UNIT / count.clamp(min=1).double() ** self.power).long()
+
+    @abstractmethod
+    def cells(self, items: int) -> int:
+        """Return the number of stored pairs of a catalogue."""
+
+    @abstractmethod
+    def items(self, total: Tensor) -> int:
+        """Return the number of items of a table."""
+
+    @abstractmethod
+    def pairs(self, lot: Lot) -> tuple[Tensor, Tensor, Tensor]:
+        """Return every pair that counts: (owner, place in the table, value [n, 2])."""
+
+    @abstractmethod
+    def compiled(self, total: Tensor, lot: Lot, sign: Tensor, owners: Tensor) -> None:
+        """Do what `add` does in a compiled loop. owners: may be empty"""
+
+    def add(self, total: Tensor, lot: Lot, sign: Tensor, owners: Tensor | None = None) -> None:
+        """Add people's pairs to a table in place, or subtract them, in whole numbers.
+
+        total: [cells, 2]    sign: [owners of the lot] 1 or -1
+        owners: [cells], counts the people of each pair, if given
+        """
+        if lot.item.device.type == "cpu":
+            none = torch.zeros(0, dtype=torch.int64)
+            return self.compiled(total, lot, sign, none if owners is None else owners)
+        owner, place, value = self.pairs(lot)
+        total.index_add_(0, place, (value * sign[owner].unsqueeze(1)).to(total.dtype))
+        if owners is not None:
+            owners.index_add_(0, place, torch.ones_like(place))
+        return None
 
 
 @dataclass(frozen=True)
-class Nearness:
+class Nearness(Counting):
     """What a pair of a user's items counts, by the number n of items and their distance in time.
 
     Two numbers per ordered pair (i, j), with a short and a long reach: w exp(-places / reach) if i
@@ -40,10 +82,6 @@ class Nearness:
         """Return 4096 exp(-places / reach) for 0, 1/2, 1, ... places, until it is 0. [k, 2]"""
         return _table(self.reach)
 
-    def weight(self, count: Tensor) -> Tensor:
-        """Return round(4096 / n^power). It depends on the user's own items only. [n] int64"""
-        return torch.round(UNIT / count.clamp(min=1).double() ** self.power).long()
-
     def cells(self, items: int) -> int:
         return items**2
 
@@ -53,24 +91,78 @@ class Nearness:
     def pairs(self, lot: Lot) -> tuple[Tensor, Tensor, Tensor]:
         return ordered_pairs(lot, self)
 
-    def add(self, total: Tensor, lot: Lot, sign: Tensor, owners: Tensor | None = None) -> None:
-        add_sequences(total, lot, sign, self, owners)
+    def compiled(self, total: Tensor, lot: Lot, sign: Tensor, owners: Tensor) -> None:
+        from rescind.methods.additive._kernels import add_each_ordered_pair
+
+        time = torch.zeros_like(lot.item) if lot.time is None else lot.time
+        columns = (_starts(lot), lot.item, time, self.weight(lot.count), sign, self.table())
+        add_each_ordered_pair(*(each.numpy() for each in (total, owners, *columns)))
 
 
-class Counting(Protocol):
-    """What each pair of a user's items counts: two whole numbers, in a table of pairs."""
+STARS = 64
+"""Differences of ratings, in half stars, from here on count alike."""
+
+
+@dataclass(frozen=True)
+class PairKernel(Counting):
+    """What a pair of a user's items counts, by their distance in time and in rating.
+
+    far: w r, near: w r exp(-places / reach), with w = 4096 / n^power for n items and r = unlike +
+    (1 - unlike) exp(-|difference of ratings|). Items of one time are 0 places apart. Rounded once,
+    to whole numbers. A half is stored as in `_pairs`: (i, j), i >= j, is at i (i + 1) / 2 + j.
+    """
+
+    reach: float
+    unlike: float
+    power: float
+
+    def tables(self) -> tuple[Tensor, Tensor]:
+        """Return 4096 times the factor of 0, 1/2, 1, ... places, and of half stars. [k], [64]"""
+        return _near_tables(self.reach, self.unlike)
 
     def cells(self, items: int) -> int:
-        """Return the number of stored pairs of a catalogue."""
+        return half(items)
 
     def items(self, total: Tensor) -> int:
-        """Return the number of items of a table."""
+        return pairs.items_of(total)
 
     def pairs(self, lot: Lot) -> tuple[Tensor, Tensor, Tensor]:
-        """Return every pair that counts: (owner, place in the table, value [n, 2])."""
+        near, rated = (table.to(lot.item.device) for table in self.tables())
+        reach = lot.place + 1
+        one = torch.repeat_interleave(torch.arange(len(lot), device=lot.item.device), reach)
+        two = lot.first[lot.owner[one]] + torch.arange(len(one), device=one.device)
+        two = two - jagged.starts(reach)[one]
+        rank, owner = ranks(lot), lot.owner[one]
+        apart = (rank[one] - rank[two]).abs().clamp(max=len(near) - 1)
+        far = self.weight(lot.count)[owner]
+        if lot.rating is not None:
+            stars = (lot.rating[one] - lot.rating[two]).abs().clamp(max=STARS - 1)
+            far = far * rated[stars]
+        else:
+            far = far * UNIT
+        each = torch.stack([far * UNIT, far * near[apart]], 1)
+        value = torch.div(each + UNIT * UNIT // 2, UNIT * UNIT, rounding_mode="floor")
+        return owner, half(lot.item[one]) + lot.item[two], value
 
-    def add(self, total: Tensor, lot: Lot, sign: Tensor, owners: Tensor | None = None) -> None:
-        """Add them to a table in place, or subtract them; `owners` counts the people of a pair."""
+    def compiled(self, total: Tensor, lot: Lot, sign: Tensor, owners: Tensor) -> None:
+        from rescind.methods.additive._kernels import add_each_near_pair
+
+        rating = torch.zeros_like(lot.item) if lot.rating is None else lot.rating
+        columns = (_starts(lot), lot.item, ranks(lot), rating, self.weight(lot.count), sign)
+        add_each_near_pair(*(each.numpy() for each in (total, owners, *columns, *self.tables())))
+
+
+def _starts(lot: Lot) -> Tensor:
+    return torch.cat([lot.first, lot.first.new_tensor([len(lot)])])
+
+
+@lru_cache(maxsize=8)
+def _near_tables(reach: float, unlike: float) -> tuple[Tensor, Tensor]:
+    places = torch.arange(math.ceil(2 * reach * math.log(2 * UNIT)) + 2).double() / 2
+    stars = torch.arange(STARS).double() / 2
+    near, rated = torch.exp(-places / reach), unlike + (1 - unlike) * torch.exp(-stars)
+    near[-1] = 0.0  # farther apart
+    return torch.round(UNIT * near).long(), torch.round(UNIT * rated).long()
 
 
 @lru_cache(maxsize=8)
@@ -86,7 +178,6 @@ def shell(row: Tensor, column: Tensor) -> Tensor:
 
 
 def items_of(total: Tensor) -> int:
-    """Return the number of items of a stored square."""
     return math.isqrt(len(total))
 
 
@@ -132,24 +223,7 @@ def ordered_sums(lot: Lot, sign: Tensor, items: int, near: Counting) -> tuple[Te
 def add_sequences(
     total: Tensor, lot: Lot, sign: Tensor, near: Nearness, owners: Tensor | None = None
 ) -> None:
-    """Add people's sequences to a stored sum in place, or subtract them, in whole numbers.
-
-    total: [I^2, 2]    lot: items with their times    sign: [owners of the lot] 1 or -1
-    owners: [I^2], counts the people of each pair, if given
-    """
-    if lot.item.device.type != "cpu":
-        owner, place, value = ordered_pairs(lot, near)
-        total.index_add_(0, place, (value * sign[owner].unsqueeze(1)).to(total.dtype))
-        if owners is not None:
-            owners.index_add_(0, place, torch.ones_like(place))
-        return
-    from rescind.methods.additive._kernels import add_each_ordered_pair
-
-    owners = torch.zeros(0, dtype=torch.int64) if owners is None else owners
-    weight, first = near.weight(lot.count), torch.cat([lot.first, lot.first.new_tensor([len(lot)])])
-    time = torch.zeros_like(lot.item) if lot.time is None else lot.time
-    arrays = (total, owners, first, lot.item, time, weight, sign, near.table())
-    add_each_ordered_pair(*(each.numpy() for each in arrays))
+    near.add(total, lot, sign, owners)
 
 
 def directed(
@@ -195,7 +269,6 @@ def next_weights(pairs: Tensor, ridge: Ridge, temper: Temper, back: float = 0.0)
 def client_rows(
     parts: Parts, cohort: Cohort, sum_key: Callable[[int], str], near: Counting
 ) -> Update:
-    """Encode each device's differences as pairs, by sum key."""
     groups = by_sum(parts, sum_key).items()
     return Update(len(cohort), {name: _merged(mine, cohort.items, near) for name, mine in groups})
 

@@ -45,7 +45,6 @@ class Parts:
 
     @classmethod
     def none(cls, device: torch.device | str = "cpu") -> Parts:
-        """Return no parts."""
         zero = torch.zeros(0, dtype=torch.int64, device=device)
         return cls(Lot(zero, zero, 0), zero, zero, zero)
 
@@ -82,7 +81,6 @@ class Parts:
             yield self.only(turn == one)
 
     def only(self, chosen: Tensor) -> Parts:
-        """Return the chosen parts. chosen: [P] bool"""
         if bool(chosen.all()):
             return self
         place = torch.cumsum(chosen, 0) - 1
@@ -118,7 +116,6 @@ def sum_dtype(people: int, blocks: int) -> torch.dtype:
 
 
 def items_of(total: Tensor) -> int:
-    """Return the number of items of a lower half."""
     return (math.isqrt(8 * len(total) + 1) - 1) // 2
 
 

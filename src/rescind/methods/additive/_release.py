@@ -17,11 +17,12 @@ from torch import Tensor
 from rescind.core.clock import Clock
 from rescind.core.guards import Gaussian
 from rescind.core.params import Params
+from rescind.core.ranges import must_lie
 from rescind.core.update import Sum
 from rescind.errors import ConfigError
 from rescind.methods.additive._pairs import EQUAL, halved, mirrored, weight_of
 from rescind.methods.additive._solve import WEIGHTS, weights_of
-from rescind.methods.additive._solving import UNIT, Temper, half, must_be
+from rescind.methods.additive._solving import UNIT, Temper, half
 from rescind.privacy.schedules import root
 
 NOISE = "noise/"
@@ -79,42 +80,25 @@ class Dial:
     which still contains records forgotten since; receipts state this."""
 
     def check_dial(self) -> None:
-        """Raise if settings are out of range or contradict each other."""
         name = type(self).__name__
-        allowed = {
-            "release": (self.release in FORMS, f"one of {', '.join(FORMS)}"),
-            "release_size": (self.release_size >= 1, "1 or more"),
-            "min_count": (self.min_count >= 0, "0 or more"),
-            "longest_history": (self.longest_history >= 0, "0 or more"),
-            "noise": (0 <= self.noise < math.inf, "0 or above and finite"),
-            "noise_floor": (0 <= self.noise_floor <= 1, "from 0 to 1"),
-            "releases": (0 <= self.releases <= LONGEST, f"from 0 to {LONGEST:,}"),
-            "delta": (0 < self.delta < 1, "between 0 and 1"),
-            "servers": (self.servers in (1, 2), "1 or 2"),
-            "release_every": (self.release_every >= 1, "1 or more"),
-        }
-        must_be(self, allowed)
+        if self.release not in FORMS:
+            raise ConfigError(f"{name}.release must be one of {', '.join(FORMS)}.")
+        must_lie(self, "[1, inf)", "release_size", "release_every")
+        must_lie(self, "[0, inf)", "min_count", "longest_history", "noise")
+        must_lie(self, "[0, 1]", "noise_floor")
+        must_lie(self, f"[0, {LONGEST}]", "releases")
+        must_lie(self, "(0, 1)", "delta")
+        must_lie(self, "[1, 2]", "servers")
         if self.equal_people and self.longest_history:
-            raise ConfigError(
-                f"{name}.equal_people and longest_history = {self.longest_history} both bound what "
-                f"one user can change. Set only one of them."
-            )
+            raise ConfigError(f"{name}: set only one of equal_people and longest_history.")
         if self.noise and not self.bound:
             raise ConfigError(
-                f"{name}.noise = {self.noise:g} needs longest_history, which bounds how much one "
-                f"user can change the sum. Set longest_history to a value from 1 to 100, or "
-                f"equal_people."
+                f"{name}.noise needs longest_history (from 1 to 100) or equal_people."
             )
         if self.releases and not self.noise:
-            raise ConfigError(
-                f"{name}.releases = {self.releases} is a schedule of noise, and noise is 0. Set "
-                f"noise above 0, or remove releases."
-            )
+            raise ConfigError(f"{name}.releases is a schedule of noise, and noise is 0.")
         if self.noise and self.min_count:
-            raise ConfigError(
-                f"{name}.min_count = {self.min_count} uses exact counts, which the noise does not "
-                f"cover, so epsilon would not hold. Set only one of noise and min_count."
-            )
+            raise ConfigError(f"{name}.min_count uses exact counts, which noise does not cover.")
 
     @property
     def bound(self) -> int:
@@ -122,7 +106,6 @@ class Dial:
         return EQUAL if self.equal_people else self.longest_history
 
     def release_form(self) -> str:
-        """Return what a release holds, in words."""
         form = FORMS[self.release].format(size=self.release_size)
         if self.min_count:
             form += f", of items that {self.min_count:,} people or more have"
@@ -144,14 +127,11 @@ class Dial:
 def sensitivity(longest: int, items: int, parts: int, blocks: int = 1) -> float:
     """Bound how far one user moves the released half of G / 4096, in Euclidean norm.
 
-    A part of n items has the same weight w_n at its n (n + 1) / 2 pairs i >= j and 0 elsewhere, so
-    its norm is w_n sqrt(n (n + 1) / 2). For n <= longest, w_n = round(4096 / sqrt(n)); above, w_n =
-    floor(4096 sqrt(longest) / n), so w_n n <= 4096 sqrt(longest). With equal people the norm is 1
-    at most, but for n > 5,792, where w_n = 1. This takes the exact maximum over all n <= items. A
-    user has at most `parts` parts in a block (lent, kept) without common items and so without
-    common pairs: their squares add. Over blocks norms add. So sums with and without any one user
-    are at most this far apart, if devices follow the protocol. The upper half repeats the lower
-    one.
+    A part of n items has the weight w_n at its n (n + 1) / 2 pairs i >= j: norm w_n sqrt(n (n + 1)
+    / 2). This takes the exact maximum over all n <= items (for w_n see `weight_of`). A user's
+    `parts` in a block (lent, kept) have no common pairs: their squares add. Over blocks norms add.
+    So sums with and without any one user are at most this far apart, if devices follow the
+    protocol.
     """
     each = torch.arange(1, items + 1)
     norms = weight_of(each, longest).double() / UNIT * half(each).double().sqrt()
@@ -161,8 +141,8 @@ def sensitivity(longest: int, items: int, parts: int, blocks: int = 1) -> float:
 def noisy(total: Tensor, noise: float, moved: float) -> Tensor:
     """Add Gaussian noise of standard deviation noise * moved * 4096 to a half of G, and round.
 
-    The noise comes from the operating system's entropy, never from a seed. Rounding is
-    post-processing, so epsilon holds, and it removes the low digits of the floats.
+    The noise comes from the operating system, never from a seed. Rounding is post-processing, so
+    epsilon holds, and it removes the low digits of the floats.
 
     total: [I (I + 1) / 2] in units of 1 / 4096    moved: `sensitivity`
     """
@@ -200,14 +180,10 @@ def noise_ridge(noise: float, moved: float, items: int) -> float:
 def above_noise(released: Tensor, floor: float, ridge: float) -> Tensor:
     """Compute the lower half of (S + ridge)^-1, S the noisy sum less `floor` in every direction.
 
-    Noise spreads over all directions alike, up to its largest eigenvalue (Wigner 1955); people
-    agree on few. S keeps the eigenvectors and what their eigenvalues have above the floor.
+    Noise spreads over all directions alike (Wigner 1955); people agree on few.
     """
     value, vector = torch.linalg.eigh(mirrored(released) / UNIT)
     return halved((vector / ((value - floor).clamp(min=0) + ridge)) @ vector.T)
-
-
-# -- forms ----------------------------------------------------------------------------------------
 
 
 def neighbours(weights: Tensor, count: int) -> Tensor:
@@ -279,8 +255,7 @@ class Solved(Release):
 class Published(Mapping[str, Tensor]):
     """Public parameters with item weights that are computed when first read.
 
-    Many changes may come before the next recommendation; B is a function of C, so computing it
-    later gives the same numbers. The inverse itself cannot be read here.
+    Many changes may come before the next recommendation. The inverse itself cannot be read here.
     """
 
     def __init__(

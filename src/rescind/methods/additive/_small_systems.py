@@ -26,7 +26,6 @@ TILE = 4
 
 
 def _place(builder, row, column, size):
-    """Return where the vector of (row, column) stands."""
     inside = builder.add(builder.mul(row, size), column)
     return builder.mul(inside, ir.Constant(inside.type, LANES))
 

@@ -5,15 +5,14 @@ A process that serves people loads no torch, and solves the same sum to the same
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rescind.errors import ConfigError, DataError
+from rescind.core.ranges import must_lie
+from rescind.errors import DataError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,14 +73,6 @@ class Temper:
         return weights
 
 
-def must_be(settings: object, allowed: Mapping[str, tuple[bool, str]]) -> None:
-    """Raise if a setting is out of range. allowed: (whether it fits, what fits) by field"""
-    for field, (fits, what) in allowed.items():
-        if not fits:
-            name, given = type(settings).__name__, getattr(settings, field)
-            raise ConfigError(f"{name}.{field} must be {what}; got {given}.")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Solving:
     """Settings of an additive learner for computing weights from the sum."""
@@ -104,18 +95,11 @@ class Solving:
     """Solve again if the rank of an update exceeds this fraction of the items."""
 
     def check_solving(self) -> None:
-        """Raise if a setting is out of range."""
-        allowed = {
-            "ridge": (0 < self.ridge < math.inf, "above 0 and finite"),
-            "ridge_per_item": (0 <= self.ridge_per_item < math.inf, "0 or above and finite"),
-            "ridge_power": (0 < self.ridge_power <= 2, "above 0 and at most 2"),
-            "own_power": (0 <= self.own_power <= 1, "between 0 and 1"),
-            "shown_power": (0 <= self.shown_power <= 1, "between 0 and 1"),
-            "sharpen": (0 < self.sharpen <= 2, "above 0 and at most 2"),
-            "resolve_every": (self.resolve_every >= 1, "1 or more"),
-            "solve_above": (0 <= self.solve_above <= 1, "between 0 and 1"),
-        }
-        must_be(self, allowed)
+        must_lie(self, "(0, inf)", "ridge")
+        must_lie(self, "[0, inf)", "ridge_per_item")
+        must_lie(self, "(0, 2]", "ridge_power", "sharpen")
+        must_lie(self, "[0, 1]", "own_power", "shown_power", "solve_above")
+        must_lie(self, "[1, inf)", "resolve_every")
 
     @property
     def ridges(self) -> Ridge:
@@ -156,9 +140,5 @@ def inverted(gram: Floats, items: int) -> Floats:
 
 
 def must_have_inverse(failed: int) -> None:
-    """Raise if LAPACK could not factor a sum."""
     if failed:
-        raise DataError(
-            f"the sum has no inverse (LAPACK error {failed}), so it is not a sum over users. "
-            f"Train again from the first round, or set a larger ridge."
-        )
+        raise DataError("the sum has no inverse, so it is not a sum over users. Train again.")

@@ -111,7 +111,6 @@ def _largest(weights: Any, many: int) -> tuple[Tensor, Tensor]:
 
 
 def _rows(item: Tensor, weight: Tensor) -> Any:
-    """Return lists of neighbours as a sparse matrix. [I, I]"""
     from scipy.sparse import csr_array
 
     there = item >= 0

@@ -25,7 +25,6 @@ class AutoGram(Gram):
     paper: ClassVar[str] = "ours; chooses between Gram and LocalGram"
 
     def for_items(self, items: int) -> Method:
-        """Return the method for a catalogue."""
         names = [field.name for field in fields(self) if field.init]
         if items <= DENSE_ITEMS:
             return Gram(**{name: getattr(self, name) for name in names})
@@ -38,8 +37,7 @@ class AutoGram(Gram):
         if items > DENSE_ITEMS:
             log.warning("%s", why_local(items))
         else:
-            most = f"{items:,} items are at most {DENSE_ITEMS:,}"
-            log.info("%s, so Gram is used, with all pairs.", most)
+            log.info("%s items: Gram is used, with all pairs.", f"{items:,}")
 
 
 def why_local(items: int, most: int = DENSE_ITEMS) -> str:

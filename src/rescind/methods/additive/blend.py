@@ -14,6 +14,7 @@ from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
 from rescind.core.gradient import RankingMethod
 from rescind.core.params import Params
+from rescind.core.ranges import must_lie
 from rescind.core.request import Request
 from rescind.core.state import Private, ServerState
 from rescind.core.update import Sum, Update
@@ -71,22 +72,11 @@ class Blend(Gram, RankingMethod):
     def __post_init__(self) -> None:
         object.__setattr__(self, "local_includes_shared", self.cross)
         super().__post_init__()
-        if not 0 <= self.share < float("inf"):
-            raise ConfigError(f"Blend.share must be 0 or above and finite; got {self.share}.")
-        if self.aggregate == "rows":
+        must_lie(self, "[0, inf)", "share")
+        if self.aggregate == "rows" or self.servers != 1 or not self.quiet:
             raise ConfigError(
-                "Blend.aggregate must be clients, records or roots, got rows: devices send one "
-                "weight for all rows."
-            )
-        if not self.quiet:
-            raise ConfigError(
-                "Blend sends gradients in every round, so noise on releases of B gives no privacy "
-                "guarantee. Remove noise, releases and release_every, or use Gram."
-            )
-        if self.servers != 1:
-            raise ConfigError(
-                f"Blend.servers must be 1, got {self.servers}: gradients are not integers, "
-                f"which two servers need. Use Gram."
+                "Blend sends gradients with one weight for all rows in every round. Remove "
+                "aggregate = rows, servers, noise, releases and release_every, or use Gram."
             )
         _ = self.learner  # checks its settings now
 
@@ -107,8 +97,6 @@ class Blend(Gram, RankingMethod):
             "softmax part was retrained without the records, and no digest proves it.",
         )
 
-    # -- server side -----------------------------------------------------------------------------
-
     def server_init(self, world: World, clock: Clock) -> ServerState:
         return _joined(super().server_init(world, clock), self.learner.server_init(world, clock))
 
@@ -121,7 +109,6 @@ class Blend(Gram, RankingMethod):
     def server_step(
         self, state: ServerState, sums: Sums, world: World, clock: Clock
     ) -> ServerState:
-        """Add the differences to the sum, and take one step of the softmax learner."""
         before = self._softmax_state(state)
         learnt = self.learner.server_step(before, self._gradients(sums), world, clock)
         return _joined(super().server_step(state, sums, world, clock), learnt)
@@ -129,7 +116,6 @@ class Blend(Gram, RankingMethod):
     def server_absorb(
         self, state: ServerState, sums: Sums, world: World, lenders: Tensor | None = None
     ) -> ServerState:
-        """Return the state with differences added; the tables do not change."""
         gram = replace(state, public=_without_tables(state.public, self.model.tables))
         after = super().server_absorb(gram, sums, world, lenders)
         return _joined(after, self._softmax_state(state))
@@ -138,7 +124,6 @@ class Blend(Gram, RankingMethod):
         return super().server_received(_named(sums, self._tables, inside=False), world)
 
     def server_turn(self, state: ServerState, world: World, clock: Clock) -> ServerState:
-        """Start a block: keep the sum and extend the tables."""
         learnt = self.learner.server_turn(self._softmax_state(state), world, clock)
         return _joined(super().server_turn(state, world, clock), learnt)
 
@@ -148,7 +133,6 @@ class Blend(Gram, RankingMethod):
         return replace(state, public=public, own=own)
 
     def _gradients(self, sums: Sums) -> dict[str, Sum]:
-        """Return the sums of gradients with their weights."""
         found = {}
         for role, total in _named(sums, self._tables, inside=True).items():
             if COUNTS in total.totals:
@@ -159,8 +143,6 @@ class Blend(Gram, RankingMethod):
     @property
     def _tables(self) -> set[str]:
         return {*self.model.tables, COUNTS}
-
-    # -- client side -----------------------------------------------------------------------------
 
     def client_train(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
@@ -211,10 +193,7 @@ class Blend(Gram, RankingMethod):
     def _sent(self, public: Params) -> dict[str, Tensor]:
         return {name: public[name] for name in self.model.tables}
 
-    # -- forgetting ------------------------------------------------------------------------------
-
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Subtract from the sum, exactly, and retrain the softmax learner."""
         now, retrained = super().forget(fed, request).now, fed.retrained(request.event)
         if not fed.now.state.round:
             return retrained
@@ -230,7 +209,6 @@ def standardised(scores: Tensor) -> Tensor:
 
 
 def _joined(state: ServerState, learnt: ServerState) -> ServerState:
-    """Combine the sum's state with the tables and moments of the softmax learner."""
     left = _without_tables(state.public, tuple(learnt.public))
     kept = {name: value for name, value in state.own.items() if not name.startswith(MOMENTS)}
     public = ChainMap(dict(learnt.public), left)  # type: ignore[arg-type]

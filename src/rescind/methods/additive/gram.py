@@ -15,6 +15,7 @@ from rescind.core.doing import step
 from rescind.core.federation import Federation
 from rescind.core.memory import free_memory
 from rescind.core.params import Params
+from rescind.core.ranges import must_lie
 from rescind.core.state import Private, ServerState
 from rescind.core.update import Sum, Update
 from rescind.core.world import World
@@ -60,13 +61,12 @@ the result must not depend on the machine."""
 class Gram(Solving, Additive):
     """A weighted Gram matrix of items, summed over users; forgetting subtracts (docs/additive.md).
 
-    G = sum of w_u x_u x_u^T over users and blocks, w_u = round(4096 / sqrt(n_u)), in integers;
-    C = (G / 4096 + ridge I)^-1; B = I - C / diag(C); the score is x B. Each round asks the clients
-    that are not counted yet, so one round with all clients is enough.
+    G = sum of w_u x_u x_u^T over users and blocks, w_u = round(4096 / sqrt(n_u)), in integers; C =
+    (G / 4096 + ridge I)^-1; B = I - C / diag(C); the score is x B. One round with all clients is
+    enough.
 
     A user has two parts: lent items, counted by the server, and kept items, sent by the device.
-    There are no pairs across, so lent items are forgotten with no device online. A device stores
-    which items it has counted and sends the difference when they change.
+    There are no pairs across, so lent items are forgotten with no device online.
     """
 
     paper: ClassVar[str] = "ours; EASE (Steck, WWW 2019) on sums that can be taken back"
@@ -81,25 +81,16 @@ class Gram(Solving, Additive):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.forgetting <= 1:
-            raise ConfigError(
-                f"{type(self).__name__}.forgetting must be above 0 and at most 1 (no decay); "
-                f"got {self.forgetting}."
-            )
+        must_lie(self, "(0, 1]", "forgetting")
         self.check_solving()
         self.check_dial()
         if self.noise_floor and (not self.noise or self.ridge_per_item):
-            raise ConfigError(
-                f"{type(self).__name__}.noise_floor = {self.noise_floor:g} needs noise above 0 and "
-                f"ridge_per_item = 0; got {self.noise:g} and {self.ridge_per_item:g}."
-            )
+            raise ConfigError("noise_floor needs noise above 0 and ridge_per_item = 0.")
 
     @classmethod
     def tuned(cls, **fields: Any) -> Gram:
         """Return Gram as tuned on ML-1M validation (docs/additive.md). Each change solves again."""
         return cls(**{**TUNED, **fields})
-
-    # -- server side -----------------------------------------------------------------------------
 
     def server_init(self, world: World, clock: Clock) -> ServerState:
         device, clients = world.members.device, world.sizes.clients
@@ -139,7 +130,6 @@ class Gram(Solving, Additive):
         return Published(own["inverse"], world.sizes.items, {BLOCK: block}, release)
 
     def server_noised(self, own: Params, world: World) -> Tensor:
-        """Return the lower half of C from a sum with noise. [I (I + 1) / 2]"""
         items, grams = world.sizes.items, self.server_grams(own)
         moved, noise = self.server_reach(world), self.noise
         total = torch.stack([total.double() * factor for total, factor in grams]).sum(0)
@@ -170,7 +160,7 @@ class Gram(Solving, Additive):
 
     def server_published(self, state: ServerState, world: World, people: int) -> ServerState:
         """Make a new release, or keep the old one: too few users have changed, or none is left."""
-        before = state.own.get("released", state.own["rounds"].new_zeros(2))
+        before = state.own["released"]
         releases, since = (int(n) for n in before)
         due = not releases or since + people >= self.release_every
         due &= not self.releases or releases < self.releases
@@ -205,7 +195,6 @@ class Gram(Solving, Additive):
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
     ) -> ServerState:
-        """Add the devices' differences and changes of loans, and solve."""
         after = self.server_absorb(state, sums, world)
         latest = torch.full_like(after.own["rounds"], world.block)
         return after.next(after.public, {**after.own, "rounds": latest})
@@ -235,16 +224,12 @@ class Gram(Solving, Additive):
             return self.server_published(replace(state, own=own), world, count)
 
     def server_received(self, sums: Sums, world: World) -> tuple[Parts, dict[str, Tensor]]:
-        """Return parts of devices that answered alone, and sums of pairs by key."""
         return exchange.from_totals(sums, world.members.device)
 
     def server_moved(
         self, own: Params, parts: Parts, totals: Params, world: World
     ) -> dict[str, Tensor]:
-        """Add the differences to G in integers, and update its inverse or solve again.
-
-        totals: differences received as sums of pairs, by key
-        """
+        """Add the differences to G in integers, and update its inverse or solve again."""
         items, kind = world.sizes.items, sum_dtype(world.sizes.clients, world.block + 1)
         blocks = torch.unique(parts.block).tolist()
         names = dict.fromkeys([*map(self.sum_key, blocks), *totals])
@@ -273,7 +258,6 @@ class Gram(Solving, Additive):
         return {**now, "inverse": cleared(inverse, parts, grams, self.ridge), "changes": changes}
 
     def server_added(self, parts: Parts, world: World) -> dict[str, Tensor]:
-        """Compute G of these parts from zero, to check a sum against."""
         items, blocks = world.sizes.items, torch.unique(parts.block).tolist()
         # Blocks with no counted client have a matrix, too.
         every = range(world.block + 1) if self.forgetting < 1 else (world.block,)
@@ -286,7 +270,6 @@ class Gram(Solving, Additive):
         return total
 
     def server_solved(self, own: Params, world: World) -> Tensor:
-        """Solve for the lower half of C. [I (I + 1) / 2] float64"""
         return inverse_of(self.server_grams(own), world.sizes.items, self.ridges)
 
     def server_grams(self, own: Params) -> list[tuple[Tensor, float]]:
@@ -337,24 +320,18 @@ class Gram(Solving, Additive):
     def must_fit(self, items: int, device: str = "cpu") -> None:
         """Raise before memory is taken, if every pair of items needs more than there is."""
         need, free = PAIR_BYTES * items * items, free_memory() if device == "cpu" else None
+        limit = f"{free / 1e9:.1f} GB are free" if free is not None and need > free else ""
         if items > self.max_items:
+            limit = f"max_items is {self.max_items:,}"
+        if limit:
             raise ConfigError(
-                f"{type(self).__name__} stores every pair of items: {items:,} items take about "
-                f"{need / 1e9:.1f} GB, and max_items is {self.max_items:,}. Raise max_items if "
-                f"memory allows, or use rs.methods.LocalGram, which stores neighbours only."
-            )
-        if free is not None and need > free:
-            raise ConfigError(
-                f"{type(self).__name__} stores every pair of items: {items:,} items take about "
-                f"{need / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free. Use "
-                f"rs.methods.LocalGram, which stores neighbours only, or more memory."
+                f"{type(self).__name__} stores every pair: {items:,} items take about "
+                f"{need / 1e9:.1f} GB, and {limit}. Raise it, or use rs.methods.LocalGram."
             )
 
     def sum_key(self, block: int) -> str:
         """Return the key of a block's sum: one matrix, or one per block if blocks decay."""
         return f"gram/{block if self.forgetting < 1 else 0:04d}"
-
-    # -- client side -----------------------------------------------------------------------------
 
     def client_weight(self, cohort: Cohort) -> Tensor:
         """Return ones: parts have their own integer weights. [C]"""
@@ -370,7 +347,6 @@ class Gram(Solving, Additive):
     def client_sum(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Sum, Private]:
-        """Return the sum of `client_train` over all clients, by integer products."""
         parts, after = exchange.client_parts(public, private, cohort, self.bound)
         if exchange.alone(cohort.role):
             return exchange.client_items(parts, cohort).fold(cohort.weight), after

@@ -17,6 +17,7 @@ from rescind.core.federation import Federation
 from rescind.core.gate import value_of
 from rescind.core.method import Method
 from rescind.core.params import Params
+from rescind.core.ranges import must_lie
 from rescind.core.records import Erase, Withdraw
 from rescind.core.request import Request
 from rescind.core.run_state import RoundResult
@@ -28,7 +29,7 @@ from rescind.errors import ConfigError
 from rescind.methods.additive._additive import sum_digest
 from rescind.methods.additive._graph_sums import part_of, weights_of
 from rescind.methods.additive._solve import WEIGHTS
-from rescind.methods.additive._solving import half, must_be
+from rescind.methods.additive._solving import half
 from rescind.models.hops import UNIT, Hops
 
 SUM = "gram/nodes"
@@ -42,10 +43,8 @@ class GraphGram(Method):
     """Ridge regression of node classes on sums that can be taken back (sums.md section 1).
 
     A client sends P = H^T H and R = H^T Y of its training nodes, in whole numbers; H has the rows
-    of `Hops`. The server adds them and solves W = (P + ridge)^-1 R, so one round with all clients
-    is enough. A client that leaves is subtracted; for a node, an edge or a label that is erased the
-    device sends its part anew. No other device is asked, and the sum equals one of a history
-    without the data, bit for bit.
+    of `Hops`. The server adds them and solves W = (P + ridge)^-1 R. A client that leaves is
+    subtracted; for a node, an edge or a label that is erased the device sends its part anew.
     """
 
     tasks: ClassVar[tuple[str, ...]] = ("nodes",)
@@ -67,13 +66,11 @@ class GraphGram(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        must_be(self, {"ridge": (self.ridge > 0, "above 0")})
+        must_lie(self, "(0, inf)", "ridge")
 
     @property
     def individual(self) -> bool:  # type: ignore[override]
         return self.keep_parts
-
-    # -- server side -----------------------------------------------------------------------------
 
     def server_init(self, world: World, clock: Clock) -> ServerState:
         sizes, device = world.sizes, world.members.device
@@ -90,9 +87,8 @@ class GraphGram(Method):
         width = self.model.width(features)
         if width > self.max_width:
             raise ConfigError(
-                f"GraphGram adds every pair of columns: {width} are {width * width * 2 / 1e6:.0f} "
-                f"MB per client, and max_width is {self.max_width}. Raise it, or give the model "
-                f"random features: Hops(random=2000)."
+                f"GraphGram adds every pair of {width} columns, and max_width is {self.max_width}. "
+                f"Raise it, or use random features: Hops(random=2000)."
             )
         return width
 
@@ -106,7 +102,6 @@ class GraphGram(Method):
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
     ) -> ServerState:
-        """Add the parts of clients that were asked, and solve."""
         after = self.server_absorb(state, sums, world)
         return after.next(after.public)
 
@@ -141,8 +136,6 @@ class GraphGram(Method):
         """Begin a block from zero: devices have deleted the nodes of the last one."""
         return replace(self.server_init(world, clock), round=state.round)
 
-    # -- client side -----------------------------------------------------------------------------
-
     def client_train(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Update, Private]:
@@ -160,8 +153,6 @@ class GraphGram(Method):
             if len(mine):
                 parts[place] = part_of(self.model, graph, mine)
         return _narrow(parts)
-
-    # -- forgetting: subtraction -----------------------------------------------------------------
 
     def forget(self, fed: Federation, request: Request) -> Federation:
         """Subtract a client, or replace the part of a device that erased something."""
@@ -195,18 +186,11 @@ class GraphGram(Method):
         return after
 
     def settled(self, fed: Federation) -> bool:
-        """Return whether no device owes a new part."""
         return not bool(fed.now.state.own["owes"].any())
 
-    # -- proof -----------------------------------------------------------------------------------
-
     def claims(self, before: Federation, after: Federation) -> Claims:
-        """Return the digests of the sum before and after, and who still owes a part."""
         owed = int(after.now.state.own["owes"].sum())
-        limit = (
-            f"Parts of {owed} clients that could not be reached: they are replaced when the "
-            f"devices are next online."
-        )
+        limit = f"Parts of {owed} clients that could not be reached, until they are online."
         return Claims(
             {OPEN: f"{owed} owed, 0 lost", PUBLISHED: "all weights; no noise", NEXT: "made"},
             bound={AFTER: sum_digest(after.now.state.own)},
@@ -215,7 +199,6 @@ class GraphGram(Method):
         )
 
     def rebuilt(self, fed: Federation) -> str:
-        """Return the digest of the sum over a federation's data, computed from zero."""
         total = torch.zeros_like(fed.now.state.own[SUM])
         everyone = (fed.now.state.own["counted"] & fed.world.available).nonzero().squeeze(1)
         asked = [(fed.now.vault, ids) for ids in torch.split(everyone, 1)]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -12,15 +11,16 @@ from torch import Tensor
 from rescind.core.about import alike
 from rescind.core.cohort import Cohort
 from rescind.core.params import Params
+from rescind.core.ranges import must_lie
 from rescind.core.state import Private
 from rescind.core.world import World
 from rescind.errors import ConfigError
 from rescind.methods.additive._counted_gram import CountedGram
-from rescind.methods.additive._near_pairs import PairKernel
 from rescind.methods.additive._notes import RATED, Notes
+from rescind.methods.additive._ordered import PairKernel
 from rescind.methods.additive._pairs import halved, items_of, mirrored
 from rescind.methods.additive._solve import WEIGHTS, inverse_of, weights_of
-from rescind.methods.additive._solving import Ridge, Temper, half, must_be
+from rescind.methods.additive._solving import Ridge, Temper, half
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,13 +34,12 @@ class KernelGram(CountedGram):
         C = (F / 4096 + ridge + ties S)^-1,    B = I - C / diag(C),
 
     S_ij = cosine of the items' genres times exp(-|years apart| / years); an item that nobody has
-    ties nothing. Both weights are tempered and added: B = B_far + near_share B_near. The score is
-    x B with x_i = 1 + liking (rating - usual_rating).
+    ties nothing. Both weights are tempered and added: B = B_far + near_share B_near. The score is x
+    B with x_i = 1 + liking (rating - usual_rating).
 
-    S is public and no person's data, so it is not part of the sum, and forgetting does not touch
-    it. A device sends the pairs of all its items and must be online to forget (`cross`). It notes
-    the order and the rating of the items it has counted, four bytes per item and block; times are
-    not kept. A part is replaced whole, and each change is solved again.
+    S is public and no person's data, so forgetting does not touch it. A device must be online to
+    forget (`cross`). It notes the order and the rating of the items it has counted, four bytes per
+    item and block; times are not kept.
     """
 
     paper: ClassVar[str] = "ours; EASE (Steck, WWW 2019) with time, on sums that can be taken back"
@@ -70,36 +69,23 @@ class KernelGram(CountedGram):
     """What public facts count, on the scale of G / 4096. Above 0, the data must have genres."""
     years: float = 5.0
     """Years apart at which facts tie 1 / e of what they tie in one year."""
-    cross: bool = field(default=True, init=False)
     max_items: int = 20_000
     """Largest catalogue allowed (8 bytes per pair, and 24 while solving)."""
-    release_size: int = field(default=50, init=False)  # settings of Gram that are not read here
-    resolve_every: int = field(default=1000, init=False)
-    solve_above: float = field(default=0.25, init=False)
-    delta: float = field(default=1e-5, init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        allowed = {
-            "power": (0 <= self.power <= 1, "between 0 and 1"),
-            "reach": (0 < self.reach < 10_000, "above 0 and below 10,000"),
-            "near_share": (0 <= self.near_share <= 10, "between 0 and 10"),
-            "near_ridge": (0 < self.near_ridge < math.inf, "above 0 and finite"),
-            "near_per_item": (0 <= self.near_per_item < math.inf, "0 or above and finite"),
-            "near_sharpen": (0 < self.near_sharpen <= 2, "above 0 and at most 2"),
-            "unlike": (0 <= self.unlike <= 1, "between 0 and 1"),
-            "liking": (0 <= self.liking <= 1, "between 0 and 1"),
-            "usual_rating": (math.isfinite(self.usual_rating), "finite"),
-            "ties": (0 <= self.ties < math.inf, "0 or above and finite"),
-            "years": (0 < self.years < math.inf, "above 0 and finite"),
-        }
-        must_be(self, allowed)
+        must_lie(self, "[0, 1]", "power", "unlike", "liking")
+        must_lie(self, "(0, 10000)", "reach")
+        must_lie(self, "[0, 10]", "near_share")
+        must_lie(self, "(0, 2]", "near_sharpen")
+        must_lie(self, "(0, inf)", "near_ridge", "years")
+        must_lie(self, "[0, inf)", "near_per_item", "ties")
+        must_lie(self, "(-inf, inf)", "usual_rating")
         self.check_plain()
 
     @classmethod
     def tuned(cls, **fields: Any) -> KernelGram:
-        """Return KernelGram itself: its defaults are tuned."""
-        return cls(**fields)
+        return cls(**fields)  # the defaults are tuned
 
     @classmethod
     def films(cls, **fields: Any) -> KernelGram:
@@ -114,14 +100,9 @@ class KernelGram(CountedGram):
     def notes(self) -> Notes:
         return RATED
 
-    # -- server side -----------------------------------------------------------------------------
-
     def server_empty(self, world: World) -> tuple[dict[str, Tensor], Params]:
         if self.ties and not world.about:
-            raise ConfigError(
-                f"KernelGram.ties = {self.ties:g} needs genres of the items, and this data has "
-                f"none. Set ties = 0, or load data with genres, such as ml-1m."
-            )
+            raise ConfigError("KernelGram.ties needs genres of the items. Set ties = 0.")
         return super().server_empty(world)
 
     def server_weights(self, own: Params, about: Params | None = None) -> Tensor:
@@ -151,8 +132,6 @@ class KernelGram(CountedGram):
         owned = torch.stack([gram[each] for gram in grams]).sum(0) > 0
         tied = alike(about, items, self.years).to(grams[0].device).double()
         return halved(tied * (owned[:, None] & owned)).mul_(self.ties)
-
-    # -- client side -----------------------------------------------------------------------------
 
     def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
         lot, each = cohort.own, None

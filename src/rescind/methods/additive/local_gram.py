@@ -10,9 +10,11 @@ from torch import Tensor
 
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
+from rescind.core.method import Method
 from rescind.core.params import Params
+from rescind.core.ranges import must_lie
 from rescind.core.state import Private, ServerState
-from rescind.core.update import Sum, Update
+from rescind.core.update import Update
 from rescind.core.world import World
 from rescind.errors import ConfigError
 from rescind.methods.additive._exchange import BLOCK, Sums, client_items, client_parts, from_parts
@@ -27,12 +29,11 @@ class LocalGram(Gram):
     """Gram with a sparse sum: each item uses its nearest neighbours only (docs/additive.md).
 
     B_Nj = (G_NN / 4096 + ridge)^-1 G_Nj / 4096, N(j) the items with the highest cosine in G. Lists
-    and weights are functions of the integers in G and are recomputed for all items a change can
-    affect, so they are bit-identical to a history without the forgotten records.
+    and weights are recomputed for all items a change can affect, so they are bit-identical to a
+    history without the forgotten records.
 
-    A dense sum is too large here: devices send their items and a weight, and the server makes the
-    pairs. It sees single histories (`individual`); a sum of sparse pairs would not hide them either
-    (additive.md section 4) and would be longer.
+    Devices send their items and a weight, and the server makes the pairs: it sees single histories
+    (`individual`); a sum of sparse pairs would not hide them either (additive.md section 4).
     """
 
     paper: ClassVar[str] = "ours; local ridge on sums that can be taken back"
@@ -56,32 +57,22 @@ class LocalGram(Gram):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.forgetting != 1:
-            raise ConfigError(
-                f"LocalGram keeps one sum for all blocks, so forgetting must be 1; got "
-                f"{self.forgetting}. Use Gram, which keeps one per block."
-            )
+            raise ConfigError("LocalGram keeps one sum for all blocks, so forgetting must be 1.")
         if self.release != "dense" or self.min_count or self.servers > 1 or not self.quiet:
             raise ConfigError(
-                "LocalGram always publishes neighbours and needs single histories. Remove release, "
+                "LocalGram publishes neighbours and needs single histories. Remove release, "
                 "min_count, servers, noise, releases and release_every, or use Gram."
             )
         if self.source == "shared" and self.cross:
-            raise ConfigError(
-                "LocalGram.cross counts on devices only, and source = 'shared' asks no device, so "
-                "nothing would be counted. Remove one of them."
-            )
-        if self.model.many < 1:
-            raise ConfigError(f"LocalWeights.many must be at least 1, got {self.model.many}.")
+            raise ConfigError("with cross and source = 'shared' nothing would be counted.")
+        must_lie(self.model, "[1, inf)", "many")
 
     @classmethod
     def tuned(cls, **fields: Any) -> LocalGram:
         """Return LocalGram with weights rescaled as tuned on Gowalla, seed 0 (docs/additive.md)."""
         return cls(**{"shown_power": 0.1, "sharpen": 1.1, **fields})
 
-    # -- server side -----------------------------------------------------------------------------
-
     def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
-        """Select clients not counted in this block; none if only loans count."""
         ids = super().server_sample(state, world, clock)
         return ids if self.asks_devices else ids[:0]
 
@@ -96,7 +87,6 @@ class LocalGram(Gram):
         return own, self.server_public(own, world)
 
     def server_public(self, own: Params, world: World) -> Params:
-        """Return the neighbours with their weights, and the block."""
         block = torch.tensor([world.block], device=world.members.device)
         return {"neighbour": own["near/item"], "weight": own["near/weight"], BLOCK: block}
 
@@ -106,7 +96,6 @@ class LocalGram(Gram):
     def server_moved(
         self, own: Params, parts: Parts, totals: Params, world: World
     ) -> dict[str, Tensor]:
-        """Add the parts to G and recompute the affected lists."""
         gram = SparseGram.of(own).plus(parts)
         near = Near.of(own)
         rows = near.stale(gram, torch.unique(parts.lot.item))
@@ -124,21 +113,13 @@ class LocalGram(Gram):
         gram, near = SparseGram.of(own).longer(items), Near.of(own).longer(items)
         return {**own, **gram.packed(), **near.packed()}
 
-    # -- client side -----------------------------------------------------------------------------
-
     def client_train(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Update, Private]:
-        """Return current minus counted items of each device, with weights."""
         parts, private = client_parts(public, private, cohort, self.bound)
         return client_items(parts, cohort), private
 
-    def client_sum(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Sum, Private]:
-        """Return the sum of `client_train`; single updates are sent with it."""
-        update, private = self.client_train(public, private, cohort, clock)
-        return update.fold(cohort.weight), private
+    client_sum = Method.client_sum
 
     def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
         return self.model.of_lot(public, cohort.own)

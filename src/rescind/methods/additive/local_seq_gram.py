@@ -11,9 +11,11 @@ from torch import Tensor
 from rescind.core import jagged
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort, Lot
+from rescind.core.method import Method
 from rescind.core.params import Params
+from rescind.core.ranges import must_lie
 from rescind.core.state import Private
-from rescind.core.update import Rows, Sum, Update
+from rescind.core.update import Rows, Update
 from rescind.core.world import World
 from rescind.errors import ConfigError
 from rescind.methods.additive._exchange import BLOCK, MINUS, PLUS, Sums, client_parts
@@ -21,7 +23,6 @@ from rescind.methods.additive._notes import Listed, Notes, ranks
 from rescind.methods.additive._pairs import Parts
 from rescind.methods.additive._release import Published, Solved
 from rescind.methods.additive._solve import WEIGHTS
-from rescind.methods.additive._solving import must_be
 from rescind.methods.additive._sparse_pairs import SparsePairs, neighbours_of_next, scores_of
 from rescind.methods.additive.seq_gram import LEAST, SEQUENCES, SeqGram
 from rescind.models.item_item import must_fit
@@ -68,18 +69,12 @@ class LocalSeqGram(SeqGram):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        allowed = {
-            "steps": (0 <= self.steps <= 10, "between 0 and 10"),
-            "many": (self.many >= 1, "1 or more"),
-            "longest": (1 <= self.longest <= 10_000, "between 1 and 10,000"),
-            "far_share": (self.far_share > 0, "above 0: each time scale is solved by itself"),
-        }
-        must_be(self, allowed)
+        must_lie(self, "[0, 10]", "steps")
+        must_lie(self, "[1, inf)", "many")
+        must_lie(self, "[1, 10000]", "longest")
+        must_lie(self, "(0, inf)", "far_share")
         if self.forgetting != 1:
-            raise ConfigError(
-                f"LocalSeqGram keeps one sum for all blocks, so forgetting must be 1; got "
-                f"{self.forgetting}. Use SeqGram, which keeps one per block."
-            )
+            raise ConfigError("LocalSeqGram keeps one sum for all blocks, so forgetting must be 1.")
 
     @classmethod
     def sequences(cls, **fields: Any) -> LocalSeqGram:
@@ -89,8 +84,6 @@ class LocalSeqGram(SeqGram):
     @property
     def notes(self) -> Notes:
         return Listed(self.longest)
-
-    # -- server side -----------------------------------------------------------------------------
 
     def server_empty(self, world: World) -> tuple[dict[str, Tensor], Params]:
         must_fit(world.sizes.items, self.max_items, type(self).__name__)
@@ -118,7 +111,6 @@ class LocalSeqGram(SeqGram):
         return torch.stack(out)
 
     def server_received(self, sums: Sums, world: World) -> tuple[Parts, dict[str, Tensor]]:
-        """Return the sequences that single devices sent: items with their places."""
         parts = Parts.none()
         for total in sums.values():
             for ids, update in total.parts:
@@ -143,12 +135,9 @@ class LocalSeqGram(SeqGram):
         must_fit(world.sizes.items, self.max_items, type(self).__name__)
         return {**own, "items": torch.tensor([world.sizes.items])}
 
-    # -- client side -----------------------------------------------------------------------------
-
     def client_train(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Update, Private]:
-        """Return the counted and the current sequence of each device that has changed."""
         parts, private = client_parts(public, private, cohort, notes=self.notes)
         entries: dict[str, Rows | Tensor] = {}
         for block in torch.unique(parts.block).tolist():
@@ -158,12 +147,7 @@ class LocalSeqGram(SeqGram):
                 entries[f"{name}{block:04d}"] = Rows(owner, mine.lot.item, place, cohort.items)
         return Update(len(cohort), entries), private
 
-    def client_sum(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Sum, Private]:
-        """Return the sum of `client_train`; single updates are sent with it."""
-        update, private = self.client_train(public, private, cohort, clock)
-        return update.fold(cohort.weight), private
+    client_sum = Method.client_sum
 
     def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
         lot = cohort.own

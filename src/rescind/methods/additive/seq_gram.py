@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -12,6 +11,7 @@ from torch.nn import functional
 
 from rescind.core.cohort import Cohort, Lot
 from rescind.core.params import Params
+from rescind.core.ranges import must_lie
 from rescind.core.state import Private
 from rescind.methods.additive import _ordered as ordered
 from rescind.methods.additive._counted_gram import CountedGram
@@ -19,7 +19,7 @@ from rescind.methods.additive._exchange import BLOCK
 from rescind.methods.additive._notes import ORDER, Notes, ranks
 from rescind.methods.additive._ordered import Nearness
 from rescind.methods.additive._solve import WEIGHTS
-from rescind.methods.additive._solving import UNIT, Ridge, Temper, must_be
+from rescind.methods.additive._solving import UNIT, Ridge, Temper
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,16 +32,15 @@ class SeqGram(CountedGram):
 
         A = N + N^T + diag(F) + ridge,    M = F + back F^T,    B = A^-1 M
 
-    B_ij is multiplied by D_i^own_power D_j^shown_power, D_i = 1 / (F_ii + ridge). The score is
-    x B, where x_i = floor + (1 - floor) exp(-places since i / recent).
+    B_ij is multiplied by D_i^own_power D_j^shown_power, D_i = 1 / (F_ii + ridge). The score is x B,
+    where x_i = floor + (1 - floor) exp(-places since i / recent).
 
-    The next item (`far_share` above 0, preset `sequences`) has two time scales, each with its own
-    A = P + P^T + diag + ridge and M = P + back P^T from its own pairs P, ridge, power of |B| and
+    The next item (`far_share` above 0, preset `sequences`) has two time scales, each with its own A
+    = P + P^T + diag + ridge and M = P + back P^T from its own pairs P, ridge, power of |B| and
     decay of the history; both scores are added: x_near B_near + far_share x_far B_far.
 
-    A sequence is not divided into a lent and a kept part: devices send all their pairs, and a
-    device must be online to forget (`cross`). It notes the order of the items it has counted, two
-    bytes per item and block; times are not kept. Each change is solved again.
+    A device must be online to forget (`cross`). It notes the order of the items it has counted, two
+    bytes per item and block; times are not kept.
     """
 
     paper: ClassVar[str] = "ours; ridge regression of what follows, on sums that can be taken back"
@@ -78,37 +77,23 @@ class SeqGram(CountedGram):
     """Ridge of the far solution, if it is solved by itself; so are the next two."""
     far_sharpen: float = 0.7
     far_recent: float = 20.0
-    cross: bool = field(default=True, init=False)
     max_items: int = 20_000
     """Largest catalogue allowed (8 bytes per ordered pair, and 32 while solving)."""
-    release_size: int = field(default=50, init=False)  # settings of Gram that are not read here
-    resolve_every: int = field(default=1000, init=False)
-    solve_above: float = field(default=0.25, init=False)
-    delta: float = field(default=1e-5, init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        allowed = {
-            "near": (0 < self.near < 10_000, "above 0 and below 10,000"),
-            "far": (0 < self.far < 10_000, "above 0 and below 10,000"),
-            "back": (0 <= self.back <= 1, "between 0 and 1"),
-            "recent": (self.recent > 0, "above 0"),
-            "floor": (0 <= self.floor <= 1, "between 0 and 1"),
-            "earlier": (0 <= self.earlier <= 1, "between 0 and 1"),
-            "again": (-1 <= self.again <= 1, "between -1 and 1"),
-            "power": (0 <= self.power <= 1, "between 0 and 1"),
-            "far_share": (0 <= self.far_share <= 10, "between 0 and 10"),
-            "far_ridge": (0 < self.far_ridge < math.inf, "above 0 and finite"),
-            "far_sharpen": (0 < self.far_sharpen <= 2, "above 0 and at most 2"),
-            "far_recent": (self.far_recent > 0, "above 0"),
-        }
-        must_be(self, allowed)
+        must_lie(self, "(0, 10000)", "near", "far")
+        must_lie(self, "[0, 1]", "back", "floor", "earlier", "power")
+        must_lie(self, "[-1, 1]", "again")
+        must_lie(self, "[0, 10]", "far_share")
+        must_lie(self, "(0, 2]", "far_sharpen")
+        must_lie(self, "(0, inf)", "far_ridge")
+        must_lie(self, "(0, inf]", "recent", "far_recent")
         self.check_plain()
 
     @classmethod
     def tuned(cls, **fields: Any) -> SeqGram:
-        """Return SeqGram itself: its defaults are tuned."""
-        return cls(**fields)
+        return cls(**fields)  # the defaults are tuned
 
     @classmethod
     def sequences(cls, **fields: Any) -> SeqGram:
@@ -135,8 +120,6 @@ class SeqGram(CountedGram):
     def notes(self) -> Notes:
         return ORDER
 
-    # -- server side -----------------------------------------------------------------------------
-
     def server_weights(self, own: Params, about: Params | None = None) -> Tensor:
         """Solve for B. [I, I] float32, or [2, I, I] for two time scales"""
         if self.far_share:
@@ -161,8 +144,6 @@ class SeqGram(CountedGram):
         weights = solved.float().contiguous()  # LAPACK's columns; scores add rows
         rare = 1 / (each + self.ridge)
         return self.temper.rescale(weights, rare.unsqueeze(1), rare)
-
-    # -- client side -----------------------------------------------------------------------------
 
     def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
         items, lot = cohort.items, cohort.own

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, cast
 
 import torch
 from torch import Tensor
@@ -13,14 +14,15 @@ from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
 from rescind.core.method import Method
 from rescind.core.params import Params
+from rescind.core.ranges import must_lie
 from rescind.core.state import Private, ServerState
 from rescind.core.update import Sum, Update
 from rescind.core.world import World
-from rescind.errors import ConfigError
 from rescind.methods._lent_graph.graph import graph_of
 from rescind.models.item_item import (
     PAIRS,
     ItemWeights,
+    Neighbours,
     client_pairs,
     client_pairs_sum,
     must_fit,
@@ -29,7 +31,42 @@ from rescind.models.item_item import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class EASE(Method):
+class PairCounting(Method, ABC):
+    """A learner whose devices send a 1 for every pair of items they own."""
+
+    seedless: ClassVar[bool] = True
+    control: ClassVar[bool] = True
+
+    max_items: int = 20_000
+    """Reject larger catalogues: counts and solution take up to 24 bytes a pair."""
+
+    def server_init(self, world: World, clock: Clock) -> ServerState:
+        must_fit(world.sizes.items, self.max_items, type(self).__name__)
+        return super().server_init(world, clock)
+
+    def server_counts(self, sums: Mapping[str, Sum], world: World) -> Tensor | None:
+        """Return how many clients own both items, None if no client took part. [I, I]"""
+        counted = [total.totals[PAIRS] for total in sums.values() if PAIRS in total.totals]
+        items = world.sizes.items
+        return sum(counted[1:], counted[0]).view(items, items) if counted else None
+
+    def client_train(
+        self, public: Params, private: Private, cohort: Cohort, clock: Clock
+    ) -> tuple[Update, Private]:
+        return client_pairs(cohort), private
+
+    def client_sum(
+        self, public: Params, private: Private, cohort: Cohort, clock: Clock
+    ) -> tuple[Sum, Private]:
+        return client_pairs_sum(cohort), private
+
+    def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
+        model = cast(ItemWeights | Neighbours, self.model)
+        return model.of_lot(public, cohort.own)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EASE(PairCounting):
     """Predict each item as a weighted sum of the others (Steck, WWW 2019); the score is x B.
 
     P = (G + ridge I)^-1, B_ij = -P_ij / P_jj and 0 on the diagonal; G = X^T X in integers, P by
@@ -39,69 +76,39 @@ class EASE(Method):
     """
 
     paper: ClassVar[str] = "Steck, WWW 2019"
-    seedless: ClassVar[bool] = True
-    control: ClassVar[bool] = True
 
     model: ItemWeights = ItemWeights()
     source: Literal["everyone", "shared"] = "everyone"
     """Items counted in G: training items of all clients, or only those shared with the server."""
     ridge: float = 300.0
     """Lambda: best of 100, 300, 500, 800 on ML-100K validation; 800 is better on ML-1M."""
-    max_items: int = 20_000
-    """Reject larger catalogues: the solution needs three float64 matrices, 24 bytes a pair."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.ridge > 0:
-            raise ConfigError(f"EASE.ridge must be above 0, got {self.ridge}.")
-
-    def server_init(self, world: World, clock: Clock) -> ServerState:
-        """Check the catalogue size; start without weights."""
-        must_fit(world.sizes.items, self.max_items, "EASE")
-        return super().server_init(world, clock)
+        must_lie(self, "(0, inf)", "ridge")
 
     def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
-        """Return the sampled clients (default: all); none if the source is "shared"."""
         ids = super().server_sample(state, world, clock)
         return ids[:0] if self.source == "shared" else ids
 
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
     ) -> ServerState:
-        """Solve the weights from the counts."""
         items = world.sizes.items
         if self.source == "shared":
             graph = graph_of(world)
             return state.next({"weights": solve_weights(together(graph.lot, items), self.ridge)})
-        counted = [total.totals[PAIRS] for total in sums.values() if PAIRS in total.totals]
-        if not counted:
+        counts = self.server_counts(sums, world)
+        if counts is None:
             return state.next(state.public)
-        counts = sum(counted[1:], counted[0]).view(items, items)
         return state.next({"weights": solve_weights(counts, self.ridge)})
 
     def server_turn(self, state: ServerState, world: World, clock: Clock) -> ServerState:
-        """Start a block: new items have zero weights until the next solution."""
         must_fit(world.sizes.items, self.max_items, "EASE")
         old, items = state.public["weights"], world.sizes.items
         weights = old.new_zeros(items, items)
         weights[: len(old), : len(old)] = old
         return replace(state, public={"weights": weights})
-
-    def client_train(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Update, Private]:
-        """Send a 1 for every pair of items a client owns."""
-        return client_pairs(cohort), private
-
-    def client_sum(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Sum, Private]:
-        """Sum the counts of all clients at once."""
-        return client_pairs_sum(cohort), private
-
-    def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
-        """Return x B for the device's own items. [C, I]"""
-        return self.model.of_lot(public, cohort.own)
 
 
 def solve_weights(counts: Tensor, ridge: float) -> Tensor:

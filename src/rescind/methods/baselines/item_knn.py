@@ -10,17 +10,15 @@ import torch
 from torch import Tensor
 
 from rescind.core.clock import Clock
-from rescind.core.cohort import Cohort
-from rescind.core.method import Method
-from rescind.core.params import Params
-from rescind.core.state import Private, ServerState
-from rescind.core.update import Sum, Update
+from rescind.core.state import ServerState
+from rescind.core.update import Sum
 from rescind.core.world import World
-from rescind.models.item_item import PAIRS, Neighbours, client_pairs, client_pairs_sum, must_fit
+from rescind.methods.baselines.ease import PairCounting
+from rescind.models.item_item import Neighbours
 
 
 @dataclass(frozen=True, kw_only=True)
-class ItemKNN(Method):
+class ItemKNN(PairCounting):
     """Recommend items often owned together with the user's items (Deshpande and Karypis 2004).
 
     similarity_ij = G_ij / sqrt(G_ii G_jj), G_ij the number of clients that own both. One round with
@@ -29,43 +27,14 @@ class ItemKNN(Method):
     """
 
     paper: ClassVar[str] = "Deshpande and Karypis, TOIS 2004"
-    seedless: ClassVar[bool] = True
-    control: ClassVar[bool] = True
 
     model: Neighbours = Neighbours()
-    max_items: int = 20_000
-    """Reject larger catalogues: the counts and their accumulator take 16 bytes a pair."""
-
-    def server_init(self, world: World, clock: Clock) -> ServerState:
-        """Check the catalogue size; start without neighbours."""
-        must_fit(world.sizes.items, self.max_items, "ItemKNN")
-        return super().server_init(world, clock)
 
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
     ) -> ServerState:
-        """Find the most similar items of each item from the pair counts."""
-        counted = [total.totals[PAIRS] for total in sums.values() if PAIRS in total.totals]
-        if not counted:
-            return state.next(state.public)
-        items = world.sizes.items
-        return state.next(nearest(sum(counted[1:], counted[0]).view(items, items), self.model.many))
-
-    def client_train(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Update, Private]:
-        """Send a 1 for every pair of items a client owns."""
-        return client_pairs(cohort), private
-
-    def client_sum(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Sum, Private]:
-        """Sum the counts of all clients at once."""
-        return client_pairs_sum(cohort), private
-
-    def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
-        """Return summed similarities to a client's own items. [C, I]"""
-        return self.model.of_lot(public, cohort.own)
+        counts = self.server_counts(sums, world)
+        return state.next(state.public if counts is None else nearest(counts, self.model.many))
 
 
 def nearest(counts: Tensor, k: int, block: int = 1024) -> dict[str, Tensor]:

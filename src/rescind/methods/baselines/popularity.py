@@ -35,15 +35,11 @@ class Popularity(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.model, Counts):
-            raise ConfigError(
-                f"Popularity counts items and takes no model, got {type(self.model).__name__}. "
-                "Remove the model from this row, or use another method."
-            )
+            raise ConfigError("Popularity takes no model. Remove it from this row.")
 
     def client_train(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Update, Private]:
-        """Send a 1 for every item a client owns."""
         train = cohort.train
         ones = torch.ones(len(train), 1, device=cohort.ids.device)
         rows = Rows(train.owner, train.item, ones, cohort.items)

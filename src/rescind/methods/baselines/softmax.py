@@ -51,14 +51,12 @@ class Softmax(RankingMethod):
         if private and not self.local_includes_shared:
             raise ConfigError(
                 f"{type(self.model).__name__} keeps {', '.join(private)} on each device, so the "
-                f"server cannot train on shared items. Set local_includes_shared = true to let "
-                f"devices train on them, or use a model without private parameters, such as Bag."
+                f"server cannot train on shared items. Set local_includes_shared, or use Bag."
             )
 
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
     ) -> ServerState:
-        """Take an Adam step along the weighted mean over devices and shared items."""
         shared = None if self.local_includes_shared else self.server_loans(state, world, clock)
         if shared is not None:
             sums = {**sums, "lent": shared}

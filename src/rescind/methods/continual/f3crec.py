@@ -18,12 +18,12 @@ from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
 from rescind.core.loss_terms import LossTerms
 from rescind.core.params import Params
+from rescind.core.ranges import must_lie
 from rescind.core.state import Private, ServerState
 from rescind.core.update import Sum
 from rescind.core.world import World
-from rescind.errors import ConfigError
 from rescind.methods.continual.finetune import FineTune
-from rescind.methods.continual.kd import best, blank, check, listed
+from rescind.methods.continual.kd import best, blank, listed
 
 BLOCK = "block"
 """Name of the server's snapshot of the item table, Q^(t-1)."""
@@ -54,14 +54,9 @@ class F3CRec(FineTune):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(type(self).__name__, self.top_n, self.distil)
-        if not 0 <= self.inertia <= 1:
-            raise ConfigError(f"F3CRec.inertia must be in [0, 1], got {self.inertia}.")
-        if not 0 <= self.shift_scale < math.inf:
-            given = self.shift_scale
-            raise ConfigError(f"F3CRec.shift_scale must be at least 0 and finite, got {given}.")
-
-    # -- server ----------------------------------------------------------------------------------
+        must_lie(self, "[0, inf)", "top_n", "distil")
+        must_lie(self, "[0, 1]", "inertia")
+        must_lie(self, "[0, inf)", "shift_scale")
 
     def server_turn(self, state: ServerState, world: World, clock: Clock) -> ServerState:
         """Start a block: keep the item table of the last block, Q^(t-1)."""
@@ -78,8 +73,6 @@ class F3CRec(FineTune):
             mixed = temporal_mean(old.to(mean), mean, self.inertia, self.per_item)
             new = replace(new, public={**new.public, "item": mixed})
         return new
-
-    # -- clients ---------------------------------------------------------------------------------
 
     def client_init(self, ids: Tensor, clock: Clock) -> Private:
         return super().client_init(ids, clock).with_(**blank(ids, self.top_n))

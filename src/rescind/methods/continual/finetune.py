@@ -85,11 +85,9 @@ class FineTune(RankingMethod):
     def client_loss_terms(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> LossTerms:
-        """Return the extra loss terms: none."""
         return LossTerms()
 
     def client_plan(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Plan:
-        """Return the usual samples, with replay items on the shelf."""
         plan = super().client_plan(public, private, cohort, clock)
         replay = self.client_loss_terms(public, private, cohort, clock).replay
         return plan if replay is None else replay.on_shelf(plan)
@@ -103,7 +101,6 @@ class FineTune(RankingMethod):
         cohort: Cohort,
         clock: Clock,
     ) -> Tensor:
-        """Return the recommendation loss plus the extra terms. [C]"""
         loss = super().client_loss(work, batch, public, private, cohort, clock)
         terms = self.client_loss_terms(public, private, cohort, clock)
         if terms.replay is not None:
@@ -126,7 +123,6 @@ class FineTune(RankingMethod):
     def client_train(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Update, Private]:
-        """Run one local round: `client_begin`, training, `client_note`."""
         private = self.client_begin(public, private, cohort, clock)
         update, after = super().client_train(public, private, cohort, clock)
         scores = local_scores(self.model, public, update, after) if self.notes else None
@@ -135,7 +131,6 @@ class FineTune(RankingMethod):
     def client_sum(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Sum, Private]:
-        """Return the sum of `client_train`, compiled if the backbone is linear."""
         if getattr(self.model, "kernel", "") != "linear" or not fused.fits(self, FineTune, public):
             return super().client_sum(public, private, cohort, clock)
         private = self.client_begin(public, private, cohort, clock)
@@ -153,7 +148,6 @@ class FineTune(RankingMethod):
 
 
 def local_scores(model: Model, public: Params, update: Update, after: Private) -> Scores:
-    """Score the rows that clients copied, with their own copies."""
     rows = update.entries["item"]
     assert isinstance(rows, Rows)
     local = public["item"].index_select(0, rows.index) + rows.value

@@ -16,9 +16,9 @@ from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
 from rescind.core.loss_terms import LossTerms, Replay
 from rescind.core.params import Params
+from rescind.core.ranges import must_lie
 from rescind.core.state import Private
 from rescind.core.tasks.metrics import top_k
-from rescind.errors import ConfigError
 from rescind.methods.continual.finetune import FineTune
 
 
@@ -35,7 +35,7 @@ class KD(FineTune):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(type(self).__name__, self.top_n, self.distil)
+        must_lie(self, "[0, inf)", "top_n", "distil")
 
     def client_init(self, ids: Tensor, clock: Clock) -> Private:
         return super().client_init(ids, clock).with_(**blank(ids, self.top_n))
@@ -46,15 +46,7 @@ class KD(FineTune):
     def client_loss_terms(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> LossTerms:
-        """Return the distillation term on the whole list."""
         return LossTerms(listed(private, self.distil))
-
-
-def check(name: str, top_n: int, distil: float) -> None:
-    """Raise if a setting is out of range."""
-    for field, value in {"top_n": top_n, "distil": distil}.items():
-        if not 0 <= value < float("inf"):
-            raise ConfigError(f"{name}.{field} must be at least 0 and finite, got {value}.")
 
 
 def blank(ids: Tensor, top_n: int) -> dict[str, Tensor]:

@@ -13,9 +13,9 @@ from rescind.core.cohort import Cohort
 from rescind.core.loss_terms import LossTerms, Proximal
 from rescind.core.model import private_names
 from rescind.core.params import Params
+from rescind.core.ranges import must_lie
 from rescind.core.state import REFERENCE, Private, ServerState
 from rescind.core.world import World
-from rescind.errors import ConfigError
 from rescind.methods.continual.finetune import FineTune
 
 PAST = "past/"
@@ -38,11 +38,9 @@ class Reg(FineTune):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.strength < float("inf"):
-            raise ConfigError(f"Reg.strength must be at least 0 and finite, got {self.strength}.")
+        must_lie(self, "[0, inf)", "strength")
 
     def server_turn(self, state: ServerState, world: World, clock: Clock) -> ServerState:
-        """Start a block: broadcast the item table of the last block, too."""
         old = state.public["item"]
         grown = super().server_turn(state, world, clock)
         return replace(grown, public={**grown.public, OLD_ITEMS: old})
@@ -53,7 +51,6 @@ class Reg(FineTune):
         return first.with_(**kept, known=torch.zeros(len(ids), dtype=torch.bool, device=ids.device))
 
     def client_turn(self, public: Params, private: Private, cohort: Cohort) -> Private:
-        """End a block: keep a copy of the private values."""
         kept = {PAST + name: private[name].clone() for name in private_names(self.model)}
         return private.with_(**kept, known=torch.ones_like(private["known"]))
 

@@ -20,8 +20,8 @@ from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
 from rescind.core.fast.linear import Scores
 from rescind.core.params import Params
+from rescind.core.ranges import must_lie
 from rescind.core.state import Private
-from rescind.errors import ConfigError
 from rescind.methods.continual.finetune import FineTune
 
 # Similarities (clients x items x memory) held at a time: 64 MB of float32. Changes speed only.
@@ -56,9 +56,7 @@ class ReLoop2(FineTune):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("capacity", "nearest", "sharpness"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"ReLoop2.{name} must be above 0, got {getattr(self, name)}.")
+        must_lie(self, "(0, inf]", "capacity", "nearest", "sharpness")
 
     def client_init(self, ids: Tensor, clock: Clock) -> Private:
         """Return an empty memory. wrong/item: [C, M], -1 where empty    wrong/error: [C, M]"""
@@ -69,7 +67,6 @@ class ReLoop2(FineTune):
     def client_note(
         self, private: Private, scores: Scores, cohort: Cohort, clock: Clock
     ) -> Mapping[str, Tensor]:
-        """Store the errors of the client's own model."""
         items, train = cohort.items, cohort.train
         cell, mine = scores.owner * items + scores.item, train.owner * items + train.item
         label = _among(cell, mine, len(cohort) * items)  # drawn negatives are False
@@ -102,7 +99,6 @@ class ReLoop2(FineTune):
         return torch.cat(parts) if parts else near.new_zeros((0, len(near)))
 
     def _plain(self, near: Tensor, item: Tensor, error: Tensor) -> Tensor:
-        """Compute the correction with torch. near: [I, I]    item, error: [C, M]"""
         mine = torch.where((item >= 0).unsqueeze(2), near[item.clamp(min=0)], -torch.inf)
         value, at = mine.topk(min(self.nearest, item.shape[1]), dim=1)
         weight = torch.softmax(value / self.sharpness, 1).nan_to_num(0.0)  # an empty memory
@@ -110,7 +106,6 @@ class ReLoop2(FineTune):
         return (weight * wrong).sum(1)
 
     def _compiled(self, unit: Tensor, item: Tensor, error: Tensor) -> Tensor:
-        """Compute the correction with compiled loops. unit: [I, d]    item, error: [C, M]"""
         from rescind.methods.continual import _reloop2_kernels as memory_kernels
 
         items, clients, kept = len(unit), len(item), int((item >= 0).sum())

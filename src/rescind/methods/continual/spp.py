@@ -19,10 +19,10 @@ from rescind.core.cohort import Cohort
 from rescind.core.loss_terms import LossTerms, Replay, ranks
 from rescind.core.model import private_names
 from rescind.core.params import Params
+from rescind.core.ranges import must_lie
 from rescind.core.state import REFERENCE, Private, ServerState
 from rescind.core.tasks.metrics import top_k
 from rescind.core.world import World
-from rescind.errors import ConfigError
 from rescind.methods.continual.finetune import THIS_ROUND, FineTune
 
 PROXIES = ("stable", "plastic")
@@ -56,19 +56,14 @@ class SPP(FineTune):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("stability", "plasticity"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"SPP.{name} must be in [0, 1], got {getattr(self, name)}.")
-        for name in ("reach", "draws", "gap_scale", "distil"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"SPP.{name} must be at least 0, got {getattr(self, name)}.")
+        must_lie(self, "[0, 1]", "stability", "plasticity")
+        must_lie(self, "[0, inf]", "reach", "draws", "gap_scale", "distil")
 
     @property
     def inertia(self) -> Mapping[str, float]:
         return {"stable": self.stability, "plastic": self.plasticity}
 
     def server_turn(self, state: ServerState, world: World, clock: Clock) -> ServerState:
-        """Start a block: update the proxies of the item table and broadcast them."""
         proxies = {REFERENCE + p: self._table(state.public, p) for p in PROXIES}
         start = torch.tensor([state.round], device=state.public["item"].device)
         grown = super().server_turn(state, world, clock)

@@ -32,7 +32,7 @@ class Climbing(GraphFedAvg, ABC):
 
     @abstractmethod
     def server_ascend(self, state: ServerState, step: Params) -> ServerState:
-        """Return the state after one ascent step; the step is already clipped."""
+        """Return the state after one clipped ascent step."""
 
     def client_objective(
         self, own: Params, batch: Batch, public: Params, cohort: Cohort, clock: Clock
@@ -46,7 +46,6 @@ class Climbing(GraphFedAvg, ABC):
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
     ) -> ServerState:
-        """Take a clipped ascent step; average as usual if no client is being forgotten."""
         if FORGET not in sums:
             return super().server_step(state, sums, world, clock)
         return self.server_ascend(state, clipped(sums[FORGET].mean(), self.clip))

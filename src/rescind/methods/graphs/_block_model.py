@@ -15,8 +15,8 @@ from rescind.core import jagged
 from rescind.core.clock import Clock
 from rescind.core.cohort import Graph
 from rescind.core.guards import Gaussian, Laplace
+from rescind.core.ranges import must_lie
 from rescind.core.update import Sum
-from rescind.errors import ConfigError
 from rescind.privacy.gaussian import epsilon_of
 
 
@@ -63,9 +63,7 @@ class BlockModel:
     """Scale of the noise on edge counts."""
 
     def __post_init__(self) -> None:
-        for field in ("clip", "noise", "edge_noise"):
-            if not 0 < (value := getattr(self, field)) < float("inf"):
-                raise ConfigError(f"BlockModel.{field} must be above 0 and finite, got {value}.")
+        must_lie(self, "(0, inf)", "clip", "noise", "edge_noise")
 
     def epsilon(self, delta: float = 1e-5) -> dict[str, float]:
         """Return the privacy cost: per node for labels and features, per edge for edges."""

@@ -37,7 +37,6 @@ class VGAE:
     rate: float = 0.01
 
     def stand_in(self, graph: Graph, clock: Clock) -> StandIn:
-        """Fit one client's subgraph and sample a stand-in for it."""
         nodes = len(graph.index)
         if not 2 <= nodes <= MAX_NODES:
             raise DataError(f"a stand-in needs 2 to {MAX_NODES} nodes; this client has {nodes}.")

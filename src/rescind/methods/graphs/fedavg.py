@@ -15,11 +15,11 @@ from rescind.core.gradient import GradientMethod
 from rescind.core.model import Model
 from rescind.core.params import Params, nbytes
 from rescind.core.plan import Batch, Work
+from rescind.core.ranges import must_lie
 from rescind.core.state import REFERENCE, Private
 from rescind.core.tasks import nodes
 from rescind.core.tasks.nodes import NodeModel
 from rescind.core.update import Sum
-from rescind.errors import ConfigError
 from rescind.models.gcn import GCN
 
 
@@ -44,10 +44,7 @@ class GraphFedAvg(GradientMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(
-                f"{type(self).__name__}.dropout must be at least 0 and below 1, got {self.dropout}."
-            )
+        must_lie(self, "[0, 1)", "dropout")
 
     def client_weight(self, cohort: Cohort) -> Tensor:
         """Return the number of nodes, labelled or not: p_i. [C]"""

@@ -19,6 +19,7 @@ from rescind.core.holdings import Holdings
 from rescind.core.optim import server_move
 from rescind.core.params import Params, add, dot, norm, times
 from rescind.core.plan import Batch, Plan
+from rescind.core.ranges import must_lie
 from rescind.core.records import Records, Withdraw
 from rescind.core.request import Request
 from rescind.core.state import Private, ServerState
@@ -39,20 +40,18 @@ class FedGCV(GraphFedAvg):
 
     Training is FedAvg. To forget a client, in each of `forget_rounds` rounds the leaving client
     sends the gradient g_u of NPO on its nodes, the others that of cross-entropy, g_r. If they
-    conflict, g_u is projected off g_r (Eq. 3.3). The server's weights stay within a ball around the
-    start (`radius`, `radius_share`). Then the others run a few repair rounds. The leaving client
-    must be online.
+    conflict, g_u is projected off g_r (Eq. 3.3). The weights stay within a ball around the start.
+    Then the others run a few repair rounds. The leaving client must be online.
 
     DEPARTS Eq. (3.4)-(3.6): the correction acts on gradients, as in Eq. (3.3). As printed
     (`literal`) the "residual" w - p_j w_j is nearly .9 w, so a step rescales all weights, which
     hardly changes the output of a ReLU network: nothing is forgotten.
 
     DEPARTS section 4.1: a step uses all training nodes of a client, not a batch of 128
-    (`batch_size`, sampled in every round). No client of Cora or CiteSeer has as many, so it is the
-    same there.
+    (`batch_size`). No client of Cora or CiteSeer has as many.
 
-    DEPARTS section 3.2: the repair rounds have no virtual client. It adds 0 to .5 points over
-    the same rounds without it and reveals the leaving client's edges (fedgcv.md 2.7).
+    DEPARTS section 3.2: the repair rounds have no virtual client. It adds 0 to .5 points and
+    reveals the leaving client's edges (fedgcv.md 2.7).
     """
 
     paper: ClassVar[str] = "Ma et al., arXiv 2605.02297"
@@ -98,19 +97,10 @@ class FedGCV(GraphFedAvg):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        name = type(self).__name__
-        for field in ("sharpness", "radius", "clip"):
-            if not 0 < (value := getattr(self, field)) < float("inf"):
-                raise ConfigError(f"{name}.{field} must be above 0, got {value}.")
-        if self.radius_share is not None and not 0 < self.radius_share < float("inf"):
-            raise ConfigError(
-                f"{name}.radius_share must be above 0 (a share of the model's length, such as .2), "
-                f"got {self.radius_share}. Leave it out to use radius = {self.radius}."
-            )
-        rest = ("retention", "margin", "forget_rate", "scale", "forget_rounds", "repair_rounds")
-        for field in rest:
-            if not 0 <= (value := getattr(self, field)) < float("inf"):
-                raise ConfigError(f"{name}.{field} must be 0 or above and finite, got {value}.")
+        shares = () if self.radius_share is None else ("radius_share",)
+        must_lie(self, "(0, inf)", "sharpness", "radius", "clip", *shares)
+        must_lie(self, "[0, inf)", "retention", "margin", "forget_rate", "scale")
+        must_lie(self, "[0, inf)", "forget_rounds", "repair_rounds")
 
     @classmethod
     def as_published(cls, **fields: Any) -> FedGCV:
@@ -123,8 +113,6 @@ class FedGCV(GraphFedAvg):
         return cls(**{"objective": "ascent", "correct": False, "retention": 1.0, **fields})
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Run corrected steps with the leaving client, then repair rounds without it."""
-
         def steps(fed: Federation, roles: dict[int, str]) -> Federation:
             start = dict(removal.weights(fed.now.state.public))
             if self.margin:

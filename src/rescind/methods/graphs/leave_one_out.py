@@ -34,12 +34,11 @@ class SpareModels(GraphFedSGD):
 
     When client k leaves, its spare model becomes the model. It equals a retraining up to rounding,
     because random draws depend only on nodes and rounds. No round is needed and no client must be
-    online, but every training round moves K + 1 models. The other spares, which the leaving client
-    helped to train, are then deleted, and the next client is forgotten by retraining.
+    online, but every training round moves K + 1 models. The other spares are then deleted, and the
+    next client is forgotten by retraining; so is every request with `clients_per_round`.
 
     Sums with and without a client differ by that client's update, so the server sees single
-    updates: not for secure aggregation. With `clients_per_round` a retraining would sample other
-    clients, so every request is answered by retraining.
+    updates.
     """
 
     paper: ClassVar[str] = "none: leave-one-out models kept ready"

@@ -10,13 +10,14 @@ from torch import Tensor
 
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
+from rescind.core.method import Method
 from rescind.core.optim import Step
 from rescind.core.params import Params
 from rescind.core.plan import Batch, Work
 from rescind.core.state import Private
 from rescind.core.tasks import nodes
 from rescind.core.tasks.nodes import NodeModel
-from rescind.core.update import Sum, Update
+from rescind.core.update import Update
 from rescind.methods.graphs.fedavg import GraphFedAvg
 
 MINE = "mine/"
@@ -43,11 +44,7 @@ class LocalModels(GraphFedAvg):
         begun = private.with_(**{MINE + n: v for n, v in _mine(public, private, cohort).items()})
         return super().client_train(public, begun, cohort, clock)
 
-    def client_sum(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Sum, Private]:
-        update, private = self.client_train(public, private, cohort, clock)
-        return update.fold(cohort.weight), private
+    client_sum = Method.client_sum
 
     def client_loss(
         self,

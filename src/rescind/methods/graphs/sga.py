@@ -13,6 +13,7 @@ from rescind.core import jagged
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
 from rescind.core.federation import Federation
+from rescind.core.method import Method
 from rescind.core.params import Params, add
 from rescind.core.plan import Plan, Work
 from rescind.core.request import Request
@@ -130,8 +131,7 @@ class EWCSGA(SGARandom):
     ) -> tuple[Sum, Private]:
         if cohort.role != FISHER:
             return super().client_sum(public, private, cohort, clock)
-        update, private = self.client_train(public, private, cohort, clock)
-        return update.fold(cohort.weight), private
+        return Method.client_sum(self, public, private, cohort, clock)
 
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock

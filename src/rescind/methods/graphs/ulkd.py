@@ -13,6 +13,7 @@ from rescind.core import jagged
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
 from rescind.core.federation import Federation
+from rescind.core.method import Method
 from rescind.core.params import Params
 from rescind.core.plan import Batch, Plan
 from rescind.core.request import Request
@@ -58,10 +59,7 @@ class ULKD(GraphFedAvg):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.server_optimiser != "plain":
-            raise ConfigError(
-                f"{type(self).__name__} subtracts updates, so the server must only add them: set "
-                f"server_optimiser = 'plain', got '{self.server_optimiser}'."
-            )
+            raise ConfigError(f"{type(self).__name__} needs server_optimiser = 'plain'.")
 
     def server_init(self, world: World, clock: Clock) -> ServerState:
         state = super().server_init(world, clock)
@@ -77,11 +75,7 @@ class ULKD(GraphFedAvg):
         counts = cohort.weight.to(next(iter(public.values())).dtype).view(-1, 1)
         return Update(update.clients, {**update.entries, COUNTS: counts}), private
 
-    def client_sum(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Sum, Private]:
-        update, private = self.client_train(public, private, cohort, clock)
-        return update.fold(cohort.weight), private
+    client_sum = Method.client_sum
 
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
@@ -109,10 +103,7 @@ class ULKD(GraphFedAvg):
         def steps(fed: Federation, roles: dict[int, str]) -> Federation:
             old = removal.weights(fed.now.state.public)
             if any(SENT.format(name) not in sent for name in old):
-                raise ConfigError(
-                    f"{type(self).__name__} subtracts the updates of a client, but the server of "
-                    f"this federation did not keep them. Train with ULKD, or use another unlearner."
-                )
+                raise ConfigError("this federation did not keep updates. Train it with ULKD.")
             client = removal.leaving_client(roles)
             less = {n: v - sent[SENT.format(n)][client] for n, v in old.items()}
             now = removal.with_reference(fed, old, roles, only=KEEP)

@@ -22,6 +22,7 @@ from rescind.core.cohort import Cohort, Mail
 from rescind.core.optim import server_move
 from rescind.core.params import Params
 from rescind.core.plan import Batch, Work
+from rescind.core.ranges import must_lie
 from rescind.core.records import Records
 from rescind.core.state import Private, ServerState
 from rescind.core.tasks.ranking import draw_negatives
@@ -116,18 +117,11 @@ class CDCGNNFedR(FedShare):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.mend_removed < 1 or self.mend < 0 or self.mend_every < 1:
-            raise ConfigError(
-                f"CDCGNNFedR needs 0 <= mend_removed < 1, mend >= 0 and mend_every >= 1; got "
-                f"{self.mend_removed}, {self.mend} and {self.mend_every}."
-            )
+        must_lie(self, "[0, 1)", "mend_removed")
+        must_lie(self, "[0, inf)", "mend")
+        must_lie(self, "[1, inf)", "mend_every")
         if self.user_pull and not isinstance(self.model, LightGCN):
-            raise ConfigError(
-                f"CDCGNNFedR.user_pull compares vectors of LightGCN, not of "
-                f"{type(self.model).__name__}. Set user_pull = 0 or use LightGCN."
-            )
-
-    # -- the mended graph ------------------------------------------------------------------------
+            raise ConfigError("CDCGNNFedR.user_pull needs LightGCN. Set user_pull = 0.")
 
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
@@ -221,12 +215,9 @@ class CDCGNNFedR(FedShare):
             return False
         return bool(torch.equal(state.own["mended/of"], _stamp(graph_of(world))))
 
-    # -- views of users --------------------------------------------------------------------------
-
     def server_mail(
         self, state: ServerState, world: World, ids: Tensor, clock: Clock
     ) -> Mail | None:
-        """Send each sharer among these clients its view, 4 d bytes."""
         if not self.user_pull or not len(world.shared):
             return None
         graph = self.server_graph(state, world)
@@ -257,7 +248,6 @@ class CDCGNNFedR(FedShare):
     def client_sum(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Sum, Private]:
-        """Use FedShare's compiled form if no client was sent a view."""
         if self.user_pull and cohort.mail is not None and bool(cohort.mail.values["has"].any()):
             return super().client_sum(public, private, cohort, clock)
         plain = FedShare(**{f.name: getattr(self, f.name) for f in fields(FedShare)})

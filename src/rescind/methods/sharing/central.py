@@ -77,7 +77,6 @@ class Central(Method):
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
     ) -> ServerState:
-        """Take BPR steps on the shared graph; broadcast both sides after propagation."""
         item = state.own["item"]
         user = server_rows(state.own, world, item.shape[1], self._spread, clock)
         if not len(world.shared):
@@ -91,7 +90,6 @@ class Central(Method):
         return state.next({"item": seen_item, USER: views}, own)
 
     def server_turn(self, state: ServerState, world: World, clock: Clock) -> ServerState:
-        """Start a block: add initial values of new items to both tables."""
         after = super().server_turn(state, world, clock)
         new = after.public["item"][len(state.own["item"]) :]
         return replace(after, own={**after.own, "item": torch.cat([state.own["item"], new])})

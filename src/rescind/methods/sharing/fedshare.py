@@ -119,7 +119,6 @@ class FedShare(RankingMethod):
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
     ) -> ServerState:
-        """Run FedAvg, then one refinement step on the shared graph; store a snapshot."""
         state = replace(state, own=grown_rows(state.own, world, 0.04, clock))
         after = super().server_step(state, sums, world, clock)
         if len(world.shared) and (self.refine_bpr or self.contrast):
@@ -151,7 +150,6 @@ class FedShare(RankingMethod):
 
     @property
     def steps(self) -> GraphSteps:
-        """Return the settings of the server's steps on the graph."""
         return GraphSteps(
             layers=self.layers,
             pairs=self.refine_pairs,
@@ -168,7 +166,6 @@ class FedShare(RankingMethod):
 def refined(
     state: ServerState, graph: SharedGraph, steps: GraphSteps, clock: Clock, term: Term | None
 ) -> ServerState:
-    """Take the server's steps on a graph, with an extra loss term."""
     own, item, ids = Versions.of(state.own), state.public["item"], graph.sharers
     mine = {name: own.rows(name).read(ids) if of_users(name) else own[name] for name in own}
     moments = graph_steps.under(REFINE, mine)
@@ -184,13 +181,11 @@ def fedshare_of(learner: Method, unlearner: str) -> FedShare:
     """Return a federation's method if it is FedShare, or raise."""
     if not isinstance(learner, FedShare) or type(learner).server_graph != FedShare.server_graph:
         raise ConfigError(
-            f"{unlearner} works for FedShare, not for {type(learner).__name__}. "
-            f"Choose another unlearner: Retrain works for every method."
+            f"{unlearner} works for FedShare, not for {type(learner).__name__}. Use Retrain."
         )
     return learner
 
 
 def learnt_by(learner: Method, unlearner: str) -> dict[str, Any]:
-    """Return the FedShare settings of a federation's method."""
     method = fedshare_of(learner, unlearner)
     return {f.name: getattr(method, f.name) for f in fields(FedShare)}

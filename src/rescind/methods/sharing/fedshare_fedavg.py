@@ -63,7 +63,6 @@ class FedShareFedAvg(RankingMethod):
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
     ) -> ServerState:
-        """Run FedAvg over the devices and, if anything is shared, the server."""
         if not len(world.shared):
             return super().server_step(state, sums, world, clock)
         mine, own = self.server_train(state, world, clock)

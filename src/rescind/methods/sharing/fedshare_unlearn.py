@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rescind.core.clock import Clock
 from rescind.core.method import Method, Unlearner
+from rescind.core.ranges import must_lie
 from rescind.core.request import Request
 from rescind.core.state import Memory, ServerState
 from rescind.core.update import Sum
@@ -90,32 +91,20 @@ class FedShareUnlearn(Unlearner):
         return cls(**{"reading": "as_written", **given})
 
     def __post_init__(self) -> None:
-        if self.rounds is not None and not 1 <= self.rounds <= MOST:
-            raise ConfigError(f"FedShareUnlearn.rounds must be 1 to {MOST}, got {self.rounds}.")
-        if not (0 <= self.contrast_forgotten < math.inf and 0 < self.unlearn_rate < math.inf):
-            raise ConfigError(
-                f"FedShareUnlearn needs contrast_forgotten of at least 0 and unlearn_rate above 0; "
-                f"got {self.contrast_forgotten} and {self.unlearn_rate}."
-            )
+        if self.rounds is not None:
+            must_lie(self, f"[1, {MOST}]", "rounds")
+        must_lie(self, "[0, inf)", "contrast_forgotten")
+        must_lie(self, "(0, inf)", "unlearn_rate")
         if self.damping == "measured":
             if not self.remaining_training:
-                raise ConfigError(
-                    "FedShareUnlearn.damping = 'measured' asks devices, but remaining_training = "
-                    "false uses none. Give a number from 0 to 1."
-                )
+                raise ConfigError("damping = 'measured' asks devices. Set remaining_training.")
         elif not (isinstance(self.damping, int | float) and 0 <= self.damping <= 1):
-            raise ConfigError(
-                f"FedShareUnlearn.damping must be 0 to 1 or 'measured', got {self.damping}."
-            )
+            raise ConfigError(f"damping must be 0 to 1 or 'measured', got {self.damping}.")
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Run Algorithm 2: compute forgotten views, train on the rest, drop the views."""
         if self.reading == "as_written":
-            warnings.warn(
-                "Eq. (25) as written has no stopping point: with more rounds or a larger rate it "
-                "over-forgets and damages the model. Use reading = 'bpr_in_batch'.",
-                stacklevel=2,
-            )
+            words = "Eq. (25) as written has no stopping point. Use reading = 'bpr_in_batch'."
+            warnings.warn(words, stacklevel=2)
         rounds = self.rounds or max(1, fed.now.state.round // FEWER)
         method = self.forgetting(fed.method, rounds)
         after = fed.apply(request.event)
@@ -134,13 +123,11 @@ class FedShareUnlearn(Unlearner):
         return without_restore_points(after, request)
 
     def forgetting(self, learner: Method, rounds: int) -> _Forgetting:
-        """Return the method for the rounds of Algorithm 2, with the learner's settings."""
         ours = _Forgetting(**learnt_by(learner, type(self).__name__), unlearner=self, rounds=rounds)
         if self.damping == "measured" and self.replay and not ours.keep_sums:
             raise ConfigError(
-                "FedShareUnlearn.damping = 'measured' needs the stored means of updates, and this "
-                "federation has none. Train it with keep_sums = true, or remove damping: then "
-                "there is no replay."
+                "damping = 'measured' needs stored means of updates, and this federation has none. "
+                "Train it with keep_sums = true."
             )
         return ours
 
@@ -170,7 +157,6 @@ class _Forgetting(FedShare):
         return super(_Forgetting, damped).server_step(state, sums, world, clock)
 
     def server_refine(self, state: ServerState, world: World, clock: Clock) -> ServerState:
-        """Take one Adam step on Eq. (25) in the chosen reading."""
         found = state.memory.named(FORGOTTEN)
         if not found:
             return super().server_refine(state, world, clock)

@@ -4,10 +4,9 @@ A reading (baselines.md section 2.3) of Yang et al., ADMA 2024 (arXiv 2409.07773
 not available: name it "-R" in tables.
 
 The server must see perturbed items only, with their sender, but it receives a sum. So it sends each
-sharer a range of slots (it knows the number of lent items from the ledger, not the items). The
-device perturbs its items, writes item + 1 into its slots and leaves the others at 0. Each slot
-belongs to one client, so the sum is the list of all contributions. No server function here reads
-`world.shared.item`; a test checks this.
+sharer a range of slots; the device writes item + 1 of its perturbed items into them. The sum is
+then the list of all contributions. No server function here reads `world.shared.item`; a test checks
+this.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ from rescind.core.model import Model, RankingModel
 from rescind.core.optim import server_move
 from rescind.core.params import Params
 from rescind.core.plan import Batch, Plan, Work
+from rescind.core.ranges import must_lie
 from rescind.core.state import REFERENCE, Private, ServerState
 from rescind.core.tasks.metrics import top_k
 from rescind.core.update import Rows, Sum, Update
@@ -52,23 +52,20 @@ FEDERATED = "federated/item"
 class PDCFRSR(RankingMethod):
     """FedAvg, fused with an auxiliary LightGCN that is trained on perturbed contributions.
 
-    Pr[M(i) = j] is proportional to exp(epsilon q(i, j) / 2) over the whole catalogue, with
-    q(i, j) = (1 + cos(v_i, v_j)) / 2: epsilon-LDP for each item; k items cost k epsilon. An item
-    is perturbed once: a device that is asked again sends the same. Restricting the outputs to
-    neighbours of the true item would be more accurate but lose the guarantee.
+    Pr[M(i) = j] is proportional to exp(epsilon q(i, j) / 2) over the whole catalogue, with q(i, j)
+    = (1 + cos(v_i, v_j)) / 2: epsilon-LDP for each item; k items cost k epsilon. An item is
+    perturbed once: a device that is asked again sends the same.
 
     DEPARTS the paper: similarity, epsilon, augmentation and fusion are ours (not in the text we
-    could read). The auxiliary table starts as the frozen one, so that the two can be averaged.
-    Device updates go to the federated table, and devices receive the fused one: fusing into the
-    federated table pulls it back to the auxiliary one every round (.227 NDCG@20 on ML-100K,
-    .258 without; test figures of one seed, seen before this reading was chosen, so they are not
-    evidence for it). Averaging or InfoNCE, and the weight, were chosen on validation
-    (recipes/fedshare/tuning-baselines.toml). Devices still train on all their records: only a
+    could read). Device updates go to the federated table, and devices receive the fused one: fusing
+    into the federated table pulls it back every round (.227 NDCG@20 on ML-100K, .258 without; test
+    figures of one seed, not evidence). Averaging or InfoNCE, and the weight, were chosen on
+    validation (recipes/fedshare/tuning-baselines.toml). Devices train on all their records: only a
     perturbed copy leaves them.
 
-    DEPARTS local privacy: a simulation draws the perturbation from the clock, so that runs can be
-    repeated; a server that knows the seed could undo it. A real device must use its own entropy.
-    Clipping would also cut contributions: use no guards with this method.
+    DEPARTS local privacy: a simulation draws the perturbation from the clock; a server that knows
+    the seed could undo it. A real device must use its own entropy. Clipping would also cut
+    contributions: use no guards with this method.
     """
 
     paper: ClassVar[str] = "Yang et al., ADMA 2024 (a reading)"
@@ -111,19 +108,12 @@ class PDCFRSR(RankingMethod):
         super().__post_init__()
         if self.aggregate != "clients" or self.loss != "bpr" or self.local_includes_shared:
             raise ConfigError(
-                "PDCFRSR needs aggregate = 'clients' (weights would multiply the contributions), "
-                "loss = 'bpr' and local_includes_shared = false. Remove these settings."
+                "PDCFRSR needs aggregate = 'clients', loss = 'bpr', local_includes_shared = false."
             )
-        if not (self.epsilon >= 0 and 0 <= self.fusion <= 1 and self.hints >= 0):
-            raise ConfigError(
-                f"PDCFRSR needs epsilon >= 0, 0 <= fusion <= 1 and hints >= 0; got "
-                f"{self.epsilon}, {self.fusion} and {self.hints}."
-            )
-
-    # -- server ----------------------------------------------------------------------------------
+        must_lie(self, "[0, inf]", "epsilon", "hints")
+        must_lie(self, "[0, 1]", "fusion")
 
     def server_init(self, world: World, clock: Clock) -> ServerState:
-        """Return the item table and no contributions."""
         state = super().server_init(world, clock)
         item = state.public["item"]
         frozen = item.clone() if self.warm_up == 0 else torch.zeros_like(item)
@@ -132,7 +122,6 @@ class PDCFRSR(RankingMethod):
         return replace(state, public={**state.public, SIMILAR: frozen}, own=own)
 
     def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
-        """Sample clients with any records, lent or kept."""
         return self._plain.server_sample(state, world, clock)
 
     def server_mail(
@@ -169,7 +158,6 @@ class PDCFRSR(RankingMethod):
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
     ) -> ServerState:
-        """Run FedAvg, add contributions, train the auxiliary model, and fuse."""
         fed = {"item": state.own.get(FEDERATED, state.public["item"])}
         state = replace(state, public={**state.public, **fed})
         after = super().server_step(state, {r: _without(s) for r, s in sums.items()}, world, clock)
@@ -180,7 +168,6 @@ class PDCFRSR(RankingMethod):
         return self.server_auxiliary(after, world, clock) if len(after.own["sent/user"]) else after
 
     def server_auxiliary(self, state: ServerState, world: World, clock: Clock) -> ServerState:
-        """Train the auxiliary model on the contributions and fuse it."""
         graph, own = perturbed_graph(state.own, world), under(AUXILIARY, state.own)
         item = own.pop("item", state.public[SIMILAR])
         user = server_rows(own, world, item.shape[1], 0.04, clock)
@@ -219,7 +206,6 @@ class PDCFRSR(RankingMethod):
         return replace(state, public={**state.public, **moved}, own=own)
 
     def server_turn(self, state: ServerState, world: World, clock: Clock) -> ServerState:
-        """Start a block: add new items to the frozen and auxiliary tables."""
         after = super().server_turn(state, world, clock)
         new = after.public["item"][len(state.public["item"]) :]
         public = {**after.public, SIMILAR: torch.cat([state.public[SIMILAR], new])}
@@ -228,8 +214,6 @@ class PDCFRSR(RankingMethod):
             if name in own:
                 own[name] = torch.cat([own[name], new])
         return replace(after, public=public, own=own)
-
-    # -- devices ---------------------------------------------------------------------------------
 
     def client_train(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
@@ -245,7 +229,6 @@ class PDCFRSR(RankingMethod):
     def client_sum(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Sum, Private]:
-        """Use FedAvg's compiled form if no client got mail."""
         if cohort.mail is not None and bool(cohort.mail.values["has"].any()):
             return super().client_sum(public, private, cohort, clock)
         return self._plain.client_sum(public, private, replace(cohort, train=cohort.own), clock)
@@ -265,7 +248,6 @@ class PDCFRSR(RankingMethod):
         return Rows(owner, index, (item + 1).unsqueeze(1), int(mail["slots"].max()))
 
     def client_plan(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Plan:
-        """Return the usual samples; suggested items are positives with a lower weight."""
         owner, item = self.client_hints(cohort)
         if not len(owner):
             return super().client_plan(public, private, cohort, clock)
@@ -301,7 +283,6 @@ class PDCFRSR(RankingMethod):
         cohort: Cohort,
         clock: Clock,
     ) -> Tensor:
-        """Return the weighted BPR loss. [C]"""
         if "weight" not in batch.values:
             return super().client_loss(work, batch, public, private, cohort, clock)
         model, owner = cast(RankingModel, self.model), batch.owner
@@ -318,7 +299,6 @@ class PDCFRSR(RankingMethod):
 
     @property
     def _plain(self) -> FedAvg:
-        """Return FedAvg on all records of a device."""
         same = {f.name: getattr(self, f.name) for f in fields(FedAvg)}
         return FedAvg(**{**same, "local_includes_shared": True})
 

@@ -80,14 +80,12 @@ def hardest(
 
 
 def _owned(item: Tensor, cohort: Cohort) -> Tensor:
-    """Return which entries a client owns. [C, n]"""
     row = torch.arange(len(item), device=item.device).unsqueeze(1)
     mine = cohort.own.owner * cohort.items + cohort.own.item
     return torch.isin(row * cohort.items + item.clamp(min=0), mine) & (item >= 0)
 
 
 def _repeated(item: Tensor) -> Tensor:
-    """Return which entries repeat an earlier one. [C, n]"""
     order = torch.sort(item, dim=1, stable=True)
     repeat = torch.zeros_like(item, dtype=torch.bool)
     repeat[:, 1:] = order.values[:, 1:] == order.values[:, :-1]

@@ -9,6 +9,7 @@ from rescind.core.clock import Clock
 from rescind.core.federation import Federation
 from rescind.core.method import Unlearner
 from rescind.core.params import Params
+from rescind.core.ranges import must_lie
 from rescind.core.request import Request
 from rescind.core.state import ServerState
 from rescind.core.world import World
@@ -42,17 +43,10 @@ class Ascent(Unlearner):
     """Rounds of the federation's own method on the remaining records."""
 
     def __post_init__(self) -> None:
-        for field in ("climbs", "repairs", "climb_layers"):
-            if getattr(self, field) < 0:
-                raise ConfigError(f"Ascent.{field} must be 0 or more, got {getattr(self, field)}.")
-        if not (0 < self.climb_rate < float("inf") and self.climb_temperature > 0):
-            raise ConfigError(
-                f"Ascent.climb_rate and climb_temperature must be above 0, got "
-                f"{self.climb_rate} and {self.climb_temperature}."
-            )
+        must_lie(self, "[0, inf)", "climbs", "repairs", "climb_layers")
+        must_lie(self, "(0, inf)", "climb_rate", "climb_temperature")
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Ascend on the removed records, purge, then run rounds on the remaining ones."""
         after = cleared(fed, request)
         public = self.server_steps(fed.now.state, fed.world, after.world, fed.clock)
         after = after.with_(state=replace(after.now.state, public=public))
@@ -63,10 +57,7 @@ class Ascent(Unlearner):
         removed = before.shared[~before.shared.among(after.shared)]
         table = state.public.get("item")
         if table is None or table.dim() != 2 or not table.is_floating_point():
-            raise ConfigError(
-                "Ascent needs a table of item vectors, and this model has none. "
-                "Choose another unlearner: Retrain works for every method."
-            )
+            raise ConfigError("Ascent needs a table of item vectors. Use Retrain.")
         if not len(removed) or not self.climbs:
             return state.public
         rows = state.own.get("user")

@@ -14,6 +14,7 @@ from rescind.core.cohort import Cohort
 from rescind.core.federation import Federation
 from rescind.core.params import Params
 from rescind.core.plan import Plan
+from rescind.core.ranges import must_lie
 from rescind.core.request import Request
 from rescind.core.state import Memory, Private, ServerState
 from rescind.core.update import Rows, Update
@@ -67,26 +68,14 @@ class CFRU(FedAccum):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (0 <= self.damping <= 1 and 0 < self.kept_share <= 1):
-            raise ConfigError(
-                f"CFRU.damping is 0 to 1 and kept_share above 0 and up to 1; "
-                f"got {self.damping} and {self.kept_share}."
-            )
-        for name in ("memory_size", "memory_fresh", "warm_up"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"CFRU.{name} must be 1 or more, got {getattr(self, name)}.")
-        if not 0 <= self.doubt < math.inf:
-            raise ConfigError(f"CFRU.doubt is 0 or above, got {self.doubt}.")
+        must_lie(self, "[0, 1]", "damping")
+        must_lie(self, "(0, 1]", "kept_share")
+        must_lie(self, "[1, inf)", "memory_size", "memory_fresh", "warm_up")
+        must_lie(self, "[0, inf)", "doubt")
         if self.negatives_from == "memory" and self.loss != "bpr":
-            raise ConfigError(
-                f"With negatives_from = 'memory', CFRU's loss must be 'bpr', not '{self.loss}'. "
-                f"Change loss, or leave negatives_from out."
-            )
+            raise ConfigError("CFRU.negatives_from = 'memory' needs loss = 'bpr'.")
         if self.server_optimiser != "plain" or self.server_decay is not None:
-            raise ConfigError(
-                "CFRU subtracts from sums of updates: server_optimiser must be 'plain' and "
-                f"server_decay left out; got '{self.server_optimiser}' and {self.server_decay}."
-            )
+            raise ConfigError("CFRU needs server_optimiser = 'plain' and no server_decay.")
 
     def client_init(self, ids: Tensor, clock: Clock) -> Private:
         first = super().client_init(ids, clock)
@@ -97,7 +86,6 @@ class CFRU(FedAccum):
     def client_train(
         self, public: Params, private: Private, cohort: Cohort, clock: Clock
     ) -> tuple[Update, Private]:
-        """Resample the memory with current scores, then train as usual."""
         if self.negatives_from == "memory":
             scores = self.client_scores(public, private, cohort) / self.temperature
             fresh = self.memory_fresh * self.memory_size
@@ -105,7 +93,6 @@ class CFRU(FedAccum):
         return super().client_train(public, private, cohort, clock)
 
     def client_plan(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Plan:
-        """Pair each positive with the hardest entries of its owner's memory."""
         if self.negatives_from == "all":
             return super().client_plan(public, private, cohort, clock)
         scores = self.client_scores(public, private, cohort) / self.temperature
@@ -122,7 +109,6 @@ class CFRU(FedAccum):
     def server_log_round(
         self, state: ServerState, sent: tuple[Tensor, Update] | None, round_: int
     ) -> ServerState:
-        """Log the longest rows of every client and the mean of all rows."""
         if sent is None:
             return state
         ids, update = sent
@@ -135,7 +121,6 @@ class CFRU(FedAccum):
         return replace(state, memory=state.memory.keep(LOG, round_ - 1, values))
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Compute the error by recursion over the log and add it to the model."""
         method = self.learning_as(fed.method)
         state = fed.now.state
         logged = method.server_history(state.memory, state.round)

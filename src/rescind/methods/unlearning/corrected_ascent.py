@@ -18,6 +18,7 @@ from rescind.core.method import Unlearner
 from rescind.core.optim import server_move
 from rescind.core.params import Params
 from rescind.core.plan import Batch, Work
+from rescind.core.ranges import must_lie
 from rescind.core.request import Request
 from rescind.core.state import REFERENCE, Private, ServerState
 from rescind.core.update import Sum
@@ -68,16 +69,10 @@ class CorrectedAscent(Unlearner):
     """Rounds of the federation's own method without the leaving client."""
 
     def __post_init__(self) -> None:
-        name = type(self).__name__
-        for field in ("sharpness", "radius", "forget_rate"):
-            if not 0 < (value := getattr(self, field)) < float("inf"):
-                raise ConfigError(f"{name}.{field} must be above 0 and finite, got {value}.")
-        for field in ("forget_rounds", "repair_rounds"):
-            if (value := getattr(self, field)) < 0:
-                raise ConfigError(f"{name}.{field} must be 0 or more, got {value}.")
+        must_lie(self, "(0, inf)", "sharpness", "radius", "forget_rate")
+        must_lie(self, "[0, inf)", "forget_rounds", "repair_rounds")
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Run corrected steps with the leaving client, then repair rounds without it."""
         learner = ranking_method(fed, "CorrectedAscent")
         method = as_one_step(_CorrectedSteps(model=learner.model, unlearner=self), learner)
 
@@ -116,7 +111,6 @@ class _CorrectedSteps(RankingMethod):
         return -2 / beta * functional.logsigmoid(beta * (now - before))
 
     def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
-        """Sample as usual, and add the client being forgotten."""
         ids = super().server_sample(state, world, clock)
         if LEAVER not in state.own:
             return ids
@@ -136,11 +130,9 @@ class _CorrectedSteps(RankingMethod):
 
 
 def ranking_method(fed: Federation, name: str) -> RankingMethod:
-    """Return the federation's method if it trains a recommender by gradients, or raise."""
     if not isinstance(fed.method, RankingMethod):
         raise ConfigError(
-            f"{name} needs the gradient of a ranking loss, and {type(fed.method).__name__} has "
-            f"none. Choose another unlearner: Retrain works for every method."
+            f"{name} needs a ranking loss, and {type(fed.method).__name__} has none. Use Retrain."
         )
     return fed.method
 

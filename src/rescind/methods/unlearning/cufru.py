@@ -11,8 +11,8 @@ from torch import Tensor
 
 from rescind.core.clock import Clock
 from rescind.core.params import Params
+from rescind.core.ranges import must_lie
 from rescind.core.update import Update
-from rescind.errors import ConfigError
 from rescind.methods.unlearning.fedaccum import FedAccum, joint_norm, mean_of
 
 
@@ -38,11 +38,8 @@ class CUFRUR(FedAccum):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (0 <= self.mixture <= 1 and 0 < self.online <= 1):
-            raise ConfigError(
-                f"CUFRUR.mixture is 0 to 1 and online above 0 and up to 1; "
-                f"got {self.mixture} and {self.online}."
-            )
+        must_lie(self, "[0, 1]", "mixture")
+        must_lie(self, "(0, 1]", "online")
 
     def server_replay_clients(self, ids: Tensor, clock: Clock) -> Tensor:
         """Sample a fraction of the clients of the stored round; none if mixture is 0."""

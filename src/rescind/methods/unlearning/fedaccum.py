@@ -54,13 +54,9 @@ class FedAccum(FedShare):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.aggregate != "clients":
-            raise ConfigError(
-                f"{type(self).__name__} adds up stored updates with equal weights: "
-                f"aggregate must be 'clients', got '{self.aggregate}'."
-            )
-        if self.keep_sums:
-            raise ConfigError(f"{type(self).__name__} stores every update. Leave keep_sums out.")
+        if self.aggregate != "clients" or self.keep_sums:
+            name = type(self).__name__
+            raise ConfigError(f"{name} stores updates: aggregate = 'clients', and no keep_sums.")
 
     def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
         """Sample as usual; in a replay, from the clients of the stored round."""
@@ -87,7 +83,6 @@ class FedAccum(FedShare):
     def server_log_round(
         self, state: ServerState, sent: tuple[Tensor, Update] | None, round_: int
     ) -> ServerState:
-        """Add the updates of a round to the log."""
         if sent is None:
             return state
         return replace(state, memory=state.memory.keep(LOG, round_ - 1, to_log(*sent)))
@@ -99,7 +94,6 @@ class FedAccum(FedShare):
     def server_replay_mean(
         self, stored: tuple[Tensor, Update], fresh: tuple[Tensor, Update] | None
     ) -> tuple[Params, tuple[Tensor, Update] | None]:
-        """Return the mean update of a replayed round, and the updates to log."""
         return mean_of(stored), None
 
     def server_history(self, memory: Memory, rounds: int) -> list[Snapshot] | None:
@@ -127,7 +121,6 @@ class FedAccum(FedShare):
     def replay(
         self, fed: Federation, request: Request, history: tuple[Snapshot, ...]
     ) -> Federation:
-        """Apply the request, then replay the history from the initial values."""
         start = fed.apply(request.event).restart()
         start = start.with_(state=replace(start.now.state, memory=Memory(history)))
         after = start.run(len(history), method=self)
@@ -137,18 +130,16 @@ class FedAccum(FedShare):
         return after.with_(state=state)
 
     def learning_as(self, learner: Method) -> Self:
-        """Return this unlearner with the training settings of the method that wrote the log."""
         if type(learner) is not type(self):
             name = type(self).__name__
             raise ConfigError(
-                f"{name} needs a log written during training, but this federation was trained with "
+                f"{name} needs a log, but this federation was trained with "
                 f"{type(learner).__name__}. Train it with {name}, or forget with Retrain."
             )
         return super().learning_as(learner)
 
 
 def _history_of(memory: Memory, round_: int) -> Snapshot | None:
-    """Return the stored updates to replay in a round, or None."""
     return next((s for s in memory.named(HISTORY) if s.round == round_ - 1), None)
 
 
@@ -190,7 +181,6 @@ def to_log(ids: Tensor, update: Update) -> dict[str, Tensor]:
 
 
 def read_log(kept: Params) -> tuple[Tensor, Update]:
-    """Read what `to_log` wrote."""
     ids, entries = kept["client"].long(), dict[str, Rows | Tensor]()
     for key, value in kept.items():
         name, _, part = key.rpartition("/")
@@ -204,7 +194,6 @@ def read_log(kept: Params) -> tuple[Tensor, Update]:
 
 
 def excluding(sent: tuple[Tensor, Update], removed: Tensor) -> tuple[Tensor, Update]:
-    """Return the updates of all other clients."""
     ids, update = sent
     stay = ~torch.isin(ids, removed.to(ids.device))
     place = stay.long().cumsum(0) - 1

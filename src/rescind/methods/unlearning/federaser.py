@@ -11,10 +11,10 @@ from torch import Tensor
 from rescind.core.clock import Clock
 from rescind.core.federation import Federation
 from rescind.core.params import Params
+from rescind.core.ranges import must_lie
 from rescind.core.request import Request
 from rescind.core.state import Memory, ServerState, Snapshot
 from rescind.core.update import Update
-from rescind.errors import ConfigError
 from rescind.methods.unlearning.fedaccum import FedAccum, joint_norm, mean_of
 
 
@@ -41,11 +41,8 @@ class FedEraser(FedAccum):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.interval < 1 or not 0 < self.effort <= 1:
-            raise ConfigError(
-                f"FedEraser.interval is 1 or more and effort above 0 and up to 1; "
-                f"got {self.interval} and {self.effort}."
-            )
+        must_lie(self, "[1, inf)", "interval")
+        must_lie(self, "(0, 1]", "effort")
 
     def server_log_round(
         self, state: ServerState, sent: tuple[Tensor, Update] | None, round_: int
@@ -81,7 +78,6 @@ class FedEraser(FedAccum):
         return mean_of(sent), sent
 
     def server_history(self, memory: Memory, rounds: int) -> list[Snapshot] | None:
-        """Return the stored rounds, oldest first; None if one is missing."""
         found = sorted(memory.named("updates"), key=lambda s: s.round)
         wanted = list(range(0, rounds, self.interval))
         return found if [s.round for s in found] == wanted else None

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from rescind.core.federation import Federation
 from rescind.core.method import Unlearner
+from rescind.core.ranges import must_lie
 from rescind.core.request import Request
-from rescind.errors import ConfigError
 from rescind.methods.unlearning.purge_only import cleared, without_restore_points
 
 
@@ -25,8 +25,7 @@ class FineTuneUnlearn(Unlearner):
     """Rounds of the federation's own method on the remaining records."""
 
     def __post_init__(self) -> None:
-        if self.rounds < 1:
-            raise ConfigError(f"FineTuneUnlearn.rounds must be 1 or more, got {self.rounds}.")
+        must_lie(self, "[1, inf)", "rounds")
 
     def forget(self, fed: Federation, request: Request) -> Federation:
         return without_restore_points(cleared(fed, request).run(self.rounds), request)

@@ -16,6 +16,7 @@ from rescind.core.federation import Federation
 from rescind.core.method import Method
 from rescind.core.params import Params
 from rescind.core.plan import Plan
+from rescind.core.ranges import must_lie
 from rescind.core.request import Request
 from rescind.core.state import Memory, Private, ServerState
 from rescind.core.update import Rows, Sum, Update
@@ -70,18 +71,9 @@ class FRU(FedShare):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (0 < self.kept_share <= 1 and 0 < self.effort <= 1):
-            raise ConfigError(
-                f"FRU.kept_share and effort are above 0 and up to 1; "
-                f"got {self.kept_share} and {self.effort}."
-            )
-        if not (0 < self.near_share <= 1 and 0 < self.near_negatives <= 1):
-            raise ConfigError(
-                f"FRU.near_share and near_negatives are above 0 and up to 1; "
-                f"got {self.near_share} and {self.near_negatives}."
-            )
+        must_lie(self, "(0, 1]", "kept_share", "effort", "near_share", "near_negatives")
         if self.aggregate == "rows":
-            raise ConfigError("FRU needs a mean over clients: aggregate must not be 'rows'.")
+            raise ConfigError("FRU.aggregate must not be 'rows'.")
 
     def server_sample(self, state: ServerState, world: World, clock: Clock) -> Tensor:
         """Sample as usual; in a replay, return the available clients of the stored round."""
@@ -182,7 +174,6 @@ class FRU(FedShare):
         return method.replay(fed.apply(request.event), known[0].values)
 
     def replay(self, fed: Federation, took_part: Params) -> Federation:
-        """Replay all rounds from the initial values with the devices' logs."""
         start = fed.restart(keep=("log",))
         memory = Memory().keep(REPLAY, 0, took_part)
         start = start.with_(state=replace(start.now.state, memory=memory))
@@ -191,11 +182,10 @@ class FRU(FedShare):
         return after.with_(state=replace(after.now.state, memory=memory))
 
     def learning_as(self, learner: Method) -> Self:
-        """Return this unlearner with the training settings of the method that wrote the logs."""
         if type(learner) is not type(self):
             raise ConfigError(
-                f"FRU needs logs that devices write in training; this federation was trained with "
-                f"{type(learner).__name__}. Train it with FRU, or forget with Retrain."
+                f"FRU needs logs, but this federation was trained with {type(learner).__name__}. "
+                f"Train it with FRU, or forget with Retrain."
             )
         return super().learning_as(learner)
 
@@ -226,7 +216,6 @@ def near_items(item: Tensor, user: Tensor, cohort: Cohort, share: float) -> tupl
 
 
 def longest_rows(rows: Rows, clients: int, share: float) -> Rows:
-    """Return the longest ceil(share n) of each client's n rows."""
     order = torch.argsort(rows.value.norm(dim=1), descending=True, stable=True)
     rows = rows[order[torch.argsort(rows.owner[order], stable=True)]]
     wanted = torch.ceil(jagged.counts(rows.owner, clients) * share)

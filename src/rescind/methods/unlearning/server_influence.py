@@ -15,10 +15,10 @@ from torch import Tensor
 from rescind.core.clock import Clock
 from rescind.core.federation import Federation
 from rescind.core.method import Unlearner
+from rescind.core.ranges import must_lie
 from rescind.core.request import Request
 from rescind.core.state import ServerState
 from rescind.core.world import World
-from rescind.errors import ConfigError
 from rescind.methods._lent_graph.graph import SharedGraph, graph_of
 from rescind.methods.sharing._forgotten_views import contrastive_forgetting
 from rescind.methods.sharing._server_rerun import targets
@@ -54,11 +54,9 @@ class ServerInfluence(Unlearner):
     """Relative residual at which the solver stops."""
 
     def __post_init__(self) -> None:
-        if not (self.stiffness >= 0 and self.solver_steps >= 1 and 0 < self.solver_rest < 1):
-            raise ConfigError(
-                f"ServerInfluence.stiffness is 0 or above, solver_steps 1 or more and solver_rest "
-                f"between 0 and 1; got {self.stiffness}, {self.solver_steps}, {self.solver_rest}."
-            )
+        must_lie(self, "[0, inf]", "stiffness")
+        must_lie(self, "[1, inf)", "solver_steps")
+        must_lie(self, "(0, 1)", "solver_rest")
 
     def forget(self, fed: Federation, request: Request) -> Federation:
         learner = fedshare_of(fed.method, "ServerInfluence")
@@ -76,7 +74,6 @@ class ServerInfluence(Unlearner):
     def server_moved(
         self, learner: FedShare, state: ServerState, before: World, after: World, clock: Clock
     ) -> ServerState:
-        """Take one damped Newton step towards the optimum without the removed records."""
         removed = before.shared[~before.shared.among(after.shared)]
         if not len(removed) or not len(after.shared):
             return state

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from rescind.core.federation import Federation
 from rescind.core.method import Unlearner
+from rescind.core.ranges import must_lie
 from rescind.core.request import Request
 from rescind.errors import ConfigError
 from rescind.methods.sharing._server_rerun import USUAL_PULL, moved, one_story, sums_of, targets
@@ -36,16 +37,14 @@ class ServerReplay(Unlearner):
     unchanged."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.damping <= 1:
-            raise ConfigError(f"ServerReplay.damping is 0 to 1, got {self.damping}.")
+        must_lie(self, "[0, 1]", "damping")
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Move the table by the difference of the two server runs; no round is run."""
         method, round_ = fedshare_of(fed.method, "ServerReplay"), fed.now.state.round
         if self.sums == "kept" and not method.keep_sums:
             raise ConfigError(
-                "ServerReplay needs the devices' sums, but this federation did not store them. "
-                "Train it with keep_sums = true, set sums = 'none', or forget with Retrain."
+                "this federation did not store sums. Train it with keep_sums = true, "
+                "set sums = 'none', or forget with Retrain."
             )
         sums = sums_of(fed.now.state.memory, round_)
         if self.sums == "none":

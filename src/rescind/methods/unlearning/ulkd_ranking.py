@@ -61,9 +61,7 @@ class TakenBack(FedAvg):
         super().__post_init__()
         if self.server_optimiser != "plain" or self.aggregate != "clients":
             raise ConfigError(
-                f"{type(self).__name__} subtracts updates, so the server must add them with equal "
-                f"weights: set server_optimiser = 'plain' and aggregate = 'clients'; got "
-                f"'{self.server_optimiser}' and '{self.aggregate}'."
+                f"{type(self).__name__} needs server_optimiser = 'plain' and aggregate = 'clients'."
             )
 
     def client_log(self, update: Update, cohort: Cohort) -> Mapping[str, Rows]:
@@ -76,7 +74,6 @@ class TakenBack(FedAvg):
     def server_step(
         self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
     ) -> ServerState:
-        """Average, and store the total weight of the round."""
         after = super().server_step(state, sums, world, clock)
         known = state.own[WEIGHTS]
         missing = known.new_zeros(max(clock.round - len(known), 0))  # rounds of other methods
@@ -85,7 +82,6 @@ class TakenBack(FedAvg):
         return replace(after, own={**after.own, WEIGHTS: totals})
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Subtract the client's updates, distil, run repair rounds; retrain if there is no log."""
         own, event = fed.now.state.own, request.event
         if WEIGHTS not in own or not isinstance(event, Withdraw) or event.client in own[NO_LOG]:
             return _retrain(fed, request)
@@ -133,7 +129,6 @@ class _Teach(FedAvg):
 
 
 def _retrain(fed: Federation, request: Request) -> Federation:
-    """Retrain, and delete the logs of the clients in the request."""
     after = fed.retrained(request.event)
     state, vault, clients = after.now.state, after.now.vault, request.people
     vault = replace(vault, log=vault.log.without(clients.to(vault.holdings.members.device)))
@@ -156,7 +151,6 @@ def _scores(method: FedAvg, work: Work, batch: Batch, cohort: Cohort) -> dict[st
 
 
 def _subtract_log(old: Params, fed: Federation, client: int, totals: Tensor, rate: float) -> Params:
-    """Return the tables without one client's logged updates."""
     less = {name: value.clone() for name, value in old.items()}
     log = fed.now.vault.log.of(torch.tensor([client], device=fed.world.members.device))
     for round_ in log.rounds:
