@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rescind.forgetting.succession import settle
+from rescind.storage.learning import settle
 
 from killing import (
     PATIENCE,
