@@ -24,7 +24,6 @@ hypothesis.settings.load_profile("rescind")
 
 
 # Variants of tests that stay in the fast suite, and experiments on real data: `make test-slow`.
-KILLED_NIGHT = "test_after_a_night_that_was_killed_while_it_learnt_requests_are_answered"
 REPETITIONS = (
     "test_deployed.py::test_two_silos_on_loopback",  # a minute of starting real processes
     "flower/test_dropout.py::",  # accuracy on ML-100K with a third of the silos missing
@@ -124,10 +123,6 @@ REPETITIONS = (
     "flower/test_serving.py::test_clients_take_back_and_leave_after_training",
     "flower/test_waiting.py::test_a_run_that_fails_leaves_the_result_of_the_one_before",
     "flower/test_equal.py::test_blocks_come_one_after_another[1]",
-    "test_nightly.py::test_a_customer_who_returns_is_let_in_with_what_is_new_and_can_leave_again",
-    "test_nightly.py::test_a_night_without_orders_takes_who_left_off_the_lists[no rows]",
-    "test_nightly.py::test_a_night_without_orders_takes_who_left_off_the_lists[broken]",
-    "test_nightly.py::test_own_receipts_stay_valid_after_a_new_key",
     "test_trials.py::test_nodes_are_learnt_and_forgotten_by_the_measures_of_their_task",
     "test_trials.py::test_accuracy_is_that_of_the_clients_who_stay",
     "test_stopped.py::test_tuning_writes_no_recipe",
@@ -174,9 +169,6 @@ REPETITIONS = (
     "test_bad_graphs.py::test_an_odd_client_leaves_by_every_method[one class-",
     "test_subtraction.py::test_forgetting_is_never_having_had_it[method1-0-",
     "test_subtraction.py::test_forgetting_is_never_having_had_it[method2-32-",
-    f"{KILLED_NIGHT}[it has learnt-no request",
-    f"{KILLED_NIGHT}[the model is saved-",
-    f"{KILLED_NIGHT}[the model counts-no request",
     "test_a_reminder_is_answered_if_the_first_receipt_was_deleted[False-",
     "test_logged_receipts.py::test_the_script_of_the_page_holds_for_the_first_receipts_of_a_log[2-",
     "test_logged_receipts.py::test_the_script_of_the_page_holds_for_the_first_receipts_of_a_log[3-0-",

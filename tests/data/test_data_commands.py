@@ -72,7 +72,7 @@ def test_a_night_without_rows_adds_none_and_is_no_error(tmp_path, monkeypatch):
 
 def test_erasing_a_user_tells_of_an_id_that_looks_alike_and_leaves_it(tmp_path, monkeypatch):
     monkeypatch.setenv("RESCIND_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("RESCIND_KEYS", str(tmp_path / "keys"))
+    monkeypatch.setenv("RESCIND_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.csv").write_text("user,item\n7,x\n007,x\n8,y\n9,x\nZ,x\nz,y\n")
     assert run("import", "a.csv", "--name", "mine", "--text-ids").exit_code == 0

@@ -94,7 +94,7 @@ def recipient(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Non
 
     def become() -> None:
         shutil.copy(keys.folder() / "signing.pub", "signing.pub")
-        monkeypatch.setenv("RESCIND_KEYS", str(folder / "recipient"))
+        monkeypatch.setenv("RESCIND_HOME", str(folder / "recipient"))
 
     return become
 

@@ -17,7 +17,7 @@ ERASE = Erase(Records.of([3, 3, 5], [1, 9, 9], [100, 200, 300]))
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RESCIND_KEYS", str(tmp_path / "keys"))
+    monkeypatch.setenv("RESCIND_HOME", str(tmp_path))
 
 
 def mine() -> dict[str, str]:

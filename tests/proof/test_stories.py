@@ -154,7 +154,7 @@ def test_a_person_leaves_and_anybody_can_check_it(
     assert code == 1
     assert "and your checkpoint" in said
     log = str(keys.folder() / "log")
-    monkeypatch.setenv("RESCIND_KEYS", str(tmp_path / "stranger"))
+    monkeypatch.setenv("RESCIND_HOME", str(tmp_path / "stranger"))
     for words in (("roster", "check", "public"), ("log", "check", "--log", log)):
         code, said = rescind(*words)
         assert code == 2, "nothing is wrong with it: the key is missing"
