@@ -58,6 +58,6 @@ def test_a_customer_who_returns_is_let_in(tmp_path: Path, monkeypatch: pytest.Mo
     Path("later.csv").write_text("user,item\nc3,p91\n")
     assert append_file("shop", "later.csv").rows == 1
 
-    code, said = rescind("flower", "up", "none")
+    code, said = rescind("flower", "simulate", "basics/floor", "--silos", "2")
     assert code != 0, "control: a command of silos needs it"
     assert "flwr" in said
