@@ -153,7 +153,7 @@ def _tell_erased_elsewhere(rows: Dataset, tell: Tell) -> None:
     for other, count in erased_elsewhere(rows).items():
         tell(
             f"{count:,} rows of this file had been erased from '{other}'. If these are the same "
-            f"people, erase them here, too: rescind data erase {rows.name} --user USER"
+            f"people, erase them here, too: rescind forget --data {rows.name} --user USER"
         )
 
 
@@ -162,7 +162,7 @@ def _tell_taken_for_new(rows: Dataset, old: Dataset, tell: Tell) -> None:
     if doubtful := taken_for_new(rows.users.tolist(), {*old.users.tolist()}):
         tell(
             f"{len(doubtful):,} users count as new, such as '{doubtful[0]}', and an id here "
-            f"differs in {WORN} alone. If it is the same person: rescind data erase {rows.name} "
+            f"differs in {WORN} alone. If it is the same person: rescind forget --data {rows.name} "
             f"--user {quote(doubtful[0])}, then append the rows with the id as it is here"
         )
 

@@ -38,7 +38,7 @@ BESIDE = (
 )
 
 ON_NONE = "is about stored rows, and such receipts are on no chain: the issuer's log has its place"
-"""Why `--chain` says nothing about a receipt of `rescind data erase`. It is no failure."""
+"""Why `--chain` says nothing about a receipt of stored rows alone. It is no failure."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ ASKED = {
 NOUNS = {"EraseLabels": "label", "EraseEdges": "edge"}
 ANEW, ALL_THAT_CAN = "the model was trained again", "all rounds that can be repeated were run again"
 ROWS = "rows deleted"
-"""What `rescind data erase` does: it changes stored data, and no model."""
+"""What deleting rows alone does: it changes stored data, and no model."""
 DONE = {
     ROWS: "{they} deleted from the imported data",
     NO_REPEAT: "{they} deleted from the data; no round that can be repeated used them, so none was "
