@@ -312,7 +312,7 @@ def test_a_run_that_is_not_there_is_told_with_those_that_are(rescind, tmp_path):
     for method in ("Popularity", "Gram"):
         assert rescind("run", "--data", "synthetic", "--method", method, *sized)[0] == 0
     gram = next((tmp_path / "runs/data").glob("synthetic-Gram*")).relative_to(tmp_path)
-    for command in (["recommend", "--user", "1"], ["forget", "--withdraw", "1"]):
+    for command in (["recommend", "--user", "1"], ["forget", "--user", "1"]):
         code, said = rescind(command[0], "runs/synthetic-gram", *command[1:])
         assert code == 2
         assert f"no folder runs/synthetic-gram. Finished runs in runs: {gram}, runs/data/" in said
