@@ -107,9 +107,7 @@ def test_every_check_asks_a_question_in_words():
 
 def test_the_same_audit_again_finds_its_retrains_and_the_no_op_is_no_pass(run, audit):
     audit(run, "--draw", "0.4", "--workers", 1)
-    code, out, err = audit(
-        run, "--draw", "0.4", "--method", "nothing", "--workers", 1, "--json"
-    )
+    code, out, err = audit(run, "--draw", "0.4", "--method", "nothing", "--workers", 1, "--json")
     assert code == (1 if json.loads(out)["verdict"] in ("FAIL", "VOID") else 0)
     assert err.split("\n")[0].strip() == "5 of 5 models to compare with"
     facts = json.loads(out)

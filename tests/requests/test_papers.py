@@ -61,8 +61,10 @@ def test_a_stranger_checks_every_member(
     assert sorted(path.name for path in theirs.iterdir()) == ALL
     with elsewhere(monkeypatch, tmp_path / "a stranger"):
         given = {
-            "--event": "request.json", "--event-key": "receipt.key", "--proof": "receipt.tlog-proof",
-        }  # fmt: skip
+            "--event": "request.json",
+            "--event-key": "receipt.key",
+            "--proof": "receipt.tlog-proof",
+        }
         words = [word for option, name in given.items() for word in (option, theirs / name)]
         assert verified(theirs / "receipt.json", *trusted, *words) == 0
         for option, name in given.items():

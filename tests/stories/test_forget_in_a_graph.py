@@ -152,7 +152,9 @@ def test_data_without_a_graph_has_no_nodes(tmp_path):
 
 def test_the_command_takes_node_numbers(run):
     one, other = some_edge(run)
-    done = CliRunner().invoke(app, ["forget", str(run), "--edges", f"{one}-{other}"])
+    words = ["forget", str(run), "--edges", f"{one}-{other}", "--case", "DSR-117", "--json"]
+    done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)[0]["case"] == "DSR-117"
     held = load_federation(run / "model").now.vault.holdings.graph
     assert [one, other] not in held.index[held.edge].T.tolist()

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from requesting import newest_receipt
 import rescind as rs
+from requesting import newest_receipt
 from rescind.cli import main
 from rescind.core.settings import find, sought
 from rescind.errors import ConfigError
@@ -152,9 +152,7 @@ def test_an_own_unlearner_forgets(own, rescind, tmp_path):
     words = ("run", "mine.toml", "--cell", "mine", "--seeds", "1", "--out", "run")
     assert rescind(*words)[0] == 0
     run = str(next(tmp_path.glob("run/**/run.json")).parent)
-    code, said = rescind(
-        "forget", run, "--user", "1", "--method", "anew1.py"
-    )
+    code, said = rescind("forget", run, "--user", "1", "--method", "anew1.py")
     assert code == 0, said
     assert newest_receipt(run).done.unlearning == "Anew1"
 

@@ -24,6 +24,7 @@ from rescind.experiments.recipe import read
 from rescind.forgetting.parallel import worker_pool
 
 PATIENCE = 300.0
+PLACES = ("cache", "home")
 NOISE = ("Traceback", "resource_tracker", "leaked", "Exception ignored", "KeyboardInterrupt")
 
 
@@ -37,7 +38,11 @@ def begin(here: Path, *words: str) -> subprocess.Popen[str]:
             stderr=said,
             text=True,
             start_new_session=True,
-            env={**ENVIRONMENT, "RESCIND_CACHE": str(here / "cache"), "RESCIND_HOME": str(here / "home")},
+            env={
+                **ENVIRONMENT,
+                "RESCIND_CACHE": str(here / "cache"),
+                "RESCIND_HOME": str(here / "home"),
+            },
         )
 
 
@@ -109,7 +114,7 @@ def test_a_request_that_is_answered_by_retraining_can_be_given_again(tmp_path):
     run_cell(read(tmp_path / "recipe.toml").cells[0], tmp_path / "run")
     before = contents(tmp_path / "run")
     words = ("forget", "run", "--draw", "0.9", "--audit", "standard")
-    said = stopped(tmp_path, begin(tmp_path, *words), lambda said: " of 5 retrained models" in said)
+    stopped(tmp_path, begin(tmp_path, *words), lambda said: " of 5 retrained models" in said)
     assert contents(tmp_path / "run") == before
     again = begin(tmp_path, *words)
     assert again.wait(PATIENCE) == 0, (tmp_path / "said").read_text()
