@@ -40,7 +40,7 @@ methods.pdc_frs>methods.sharing.pdc_frs methods.central>methods.sharing.central
 methods.server_path>methods.sharing._server_rerun models.shared_graph>methods._lent_graph.graph
 models.graph_steps>methods._lent_graph.steps models.graph_kernels>methods._lent_graph.kernels
 models.forgotten_views>methods.sharing._forgotten_views
-models.perturb>methods.sharing._exponential_mechanism methods.finetune>methods.continual.finetune
+models.perturb>methods.sharing.pdc_frs methods.finetune>methods.continual.finetune
 methods.f3crec>methods.continual.f3crec methods.reg>methods.continual.reg
 methods.distill>methods.continual.kd methods.proxies>methods.continual.spp
 methods.reloop>methods.continual.reloop2 models.memory_kernels>methods.continual._reloop2_kernels

@@ -122,29 +122,8 @@ def test_the_same_audit_again_finds_its_retrains_and_the_no_op_is_no_pass(run, a
     [
         ((), "give exactly one of --erase FILE, --unshare FILE and --withdraw USER, or of a graph"),
         (("--erase", "draw:0.3", "--withdraw", "7"), "2 were given"),
-        (("--erase", "draw:0.3", "--method", "FedShareUnlern"), "did you mean 'FedShareUnlearn'?"),
         (("--erase", "draw:0.3", "--method", "FedShare"), "there is no unlearner 'FedShare'"),
-        (("--erase", "draw:0.3", "--set", "rounds=2"), "none was named. Name one"),
-        (("--erase", "draw:0.3", "--method", "Retrain", "--set", "rounds"), "wants key=value"),
         (("--erase", "draw:0.3", "--method", "Retrain", "--set", "rounds=2"), "it has none at all"),
-        (("--erase", "draw:0.3", "--method", "Gram", "--set", "ridge=2"), "it has none at all"),
-        (
-            ("--erase", "draw:0.3", "--method", "FedShareUnlearn", "--set", "keep_sums=true"),
-            "no setting of forgetting 'keep_sums' (it learns as the run did); Allowed: contrast",
-        ),
-        (
-            ("--erase", "draw:0.3", "--method", "FedShareUnlearn", "--set", "damping=measured"),
-            "this federation has none. Train it with keep_sums = true",
-        ),
-        (
-            ("--erase", "draw:0.3", "--method", "FedShareUnlearn", "--set", "dampin=0.1"),
-            "did you mean 'damping'?",
-        ),
-        (
-            ("--erase", "draw:0.3", "--method", "FedShareUnlearn", "--set", "damping=often"),
-            "damping",
-        ),
-        (("--withdraw", "nobody"), "nobody"),
         (("--erase", "missing.csv"), "there is no file missing.csv"),
     ],
 )
@@ -162,12 +141,6 @@ def test_settings_reach_the_unlearner_as_numbers_and_as_words():
     assert unlearner(None) is None
 
 
-def test_a_folder_without_a_run_is_named(tmp_path, audit):
-    code, _, err = audit(tmp_path, "--erase", "draw:0.3")
-    assert code == 2
-    assert "holds no finished run" in err
-
-
 @pytest.mark.parametrize(
     ("verdict", "code"), [("PASS", 0), ("INCONCLUSIVE", 0), ("FAIL", 1), ("VOID", 1)]
 )
@@ -177,17 +150,6 @@ def test_a_script_can_tell_a_failed_audit_by_its_exit_code(run, audit, monkeypat
     assert audit(run, "--erase", "draw:0.4")[0] == code
     found, out, _ = audit(run, "--erase", "draw:0.4", "--json")
     assert (found, json.loads(out)["verdict"]) == (code, verdict)
-
-
-def test_an_audit_of_an_unshare_compares_with_models_to_which_the_records_were_never_lent(
-    run, audit, monkeypatch
-):
-    report = Report("PASS", (Finding("Q1 population", "PASS", 0.5),), {"subject": "PASS"})
-    monkeypatch.setattr("rescind.forgetting.examine.examine", lambda *_, **__: report)
-    said = {kind: audit(run, f"--{kind}", "draw:0.4")[1] for kind in ("unshare", "erase")}
-    assert "from models to which the records were never lent" in said["unshare"]
-    assert "never had" not in said["unshare"], "devices have them"
-    assert "from models that never had the records" in said["erase"], "control"
 
 
 def test_what_is_only_reported_is_not_judged_for_people_and_shown_for_programs(
@@ -205,13 +167,6 @@ def test_what_is_only_reported_is_not_judged_for_people_and_shown_for_programs(
     assert [f["verdict"] for f in facts["findings"]] == ["PASS", "SHOWN"]
 
 
-def test_only_unlearners_are_named_where_one_is_asked_for(run, audit):
-    _, _, err = audit(run, "--erase", "draw:0.3", "--method", "foo")
-    listed = err.split("Allowed: ")[1].split(".")[0].split(", ")
-    assert {"Retrain", "FedShareUnlearn", "FRU", "PurgeOnly"} <= set(listed)
-    assert not {"FedShare", "FedAvg", "Popularity", "F3CRec"} & set(listed)
-
-
 def test_whoever_left_is_told_so_and_no_near_name(run, audit, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
@@ -222,17 +177,6 @@ def test_whoever_left_is_told_so_and_no_near_name(run, audit, tmp_path):
     assert code == 2
     assert f"user '{who}' has left this run" in err
     assert "did you mean" not in err
-    # A name that nobody asked under: it may be that of one who left, so no other is offered.
-    code, _, err = audit(gone, "--withdraw", who + "x")
-    assert code == 2
-    assert "1 place is empty: of users who left this run since, or had everything erased." in err
-    assert "did you mean" not in err
-    request = tmp_path / "request.csv"
-    request.write_text(f"user\n{who}\n")
-    code, _, err = audit(gone, "--erase", request)
-    assert code == 2
-    assert "line 2" in err
-    assert "has left this run" in err
 
 
 @pytest.mark.parametrize(("words", "few"), [(("--withdraw", "7"), True), (("draw:0.4",), False)])

@@ -347,15 +347,9 @@ def test_json_of_everything_holds_what_was_peeled(tmp_path, monkeypatch):
     ("words", "said"),
     [
         (("--rounds", "1,ten"), "whole numbers from 1 on"),
-        (("--rounds", "0"), "whole numbers from 1 on"),
-        (("--epsilon", "-1"), "numbers above 0"),
         (("--delta", "2"), "delta must lie between 0 and 1"),
-        (("--clip", "0"), "--clip must be"),
-        (("--method", "FedAvgg"), "did you mean 'FedAvg'"),
         (("--method", "Popularity"), "this attack does not apply"),
         (("--method", "Softmax", "--model", "MF"), "MF keeps user on each device"),
-        (("--data", "nowhere"), "nowhere"),
-        (("--users", "100000"), "Ask for at most"),
     ],
 )
 def test_what_cannot_be_asked_is_said_and_ends_with_2(tmp_path, monkeypatch, capfd, words, said):
