@@ -143,7 +143,6 @@ REPETITIONS = (
     "ledger/test_rostering.py::test_killed_while_a_roster_is_made_the_old_one_stays",
     "test_examine.py::test_a_loan_taken_back_is_judged_beside_retrains_that_keep_it_on_the_device",
     "test_ulira_nodes.py::test_a_client_that_stays_is_found_and_one_that_is_retrained_away_is_not",
-    "test_peeling.py::test_without_options_updates_and_sums_are_attacked",
     "test_known_answers.py::test_the_interval_holds_a_planted_leak_about_as_often_as_it_says[0.1]",
     "test_audit_command.py::test_a_script_can_tell_a_failed_audit_by_its_exit_code[INCONCLUSIVE-0]",
     "life/test_nodes.py::test_doing_nothing_is_at_the_distance_of_doing_nothing",
