@@ -135,7 +135,7 @@ def _tell_taken_for_new(rows: Dataset, old: Dataset, tell: Tell) -> None:
         tell(
             f"{len(doubtful):,} users count as new, such as '{doubtful[0]}', and an id here "
             f"differs in {WORN} alone. If it is the same person: rescind forget --kind erase "
-            f"--data {rows.name} --user {quote(doubtful[0])}, then append them with the id as it is "
+            f"--data {rows.name} --user {quote(doubtful[0])}, then append with the id as it is "
             f"here"
         )
 
