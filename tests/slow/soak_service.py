@@ -51,7 +51,7 @@ def serve(port: int, state: Path, leak: int) -> None:
     from rescind.ledger.lending import Join, Lend
     from rescind.service.app import create_app
     from rescind.service.callers import new_secret
-    from rescind.service.settings import Settings
+    from rescind.service.policy import Settings
     from served import CATALOGUE, ITEMS, OPTIONS, likes
 
     ledger = Ledger.open(state, catalogue=CATALOGUE, options=replace(OPTIONS, people=PEOPLE))
