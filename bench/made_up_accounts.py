@@ -20,16 +20,12 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 from difference import LENGTH, PAGE, Look, auc, by_file, by_probes, drawn, matched
-from rescind.ledger.tally import Tally
 
 from rescind.core.clock import Clock
 from rescind.data import load
 from rescind.ledger.noising import SOLVING
 from rescind.ledger.options import Options
-<<<<<<< HEAD
-=======
 from rescind.ledger.release_counts import Tally
->>>>>>> part-service
 from rescind.methods.additive._live_release import Form, Weights, release_of
 from rescind.methods.additive._live_sum import NOBODY, Items, LiveSum
 from rescind.methods.additive._noised_release import Noise, noised_release
