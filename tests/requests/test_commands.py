@@ -221,7 +221,8 @@ def test_what_only_looks_makes_no_ledger() -> None:
     assert not ledger_file().exists()
 
 
-def test_a_wrong_run_makes_no_home(tmp_path: Path) -> None:
+def test_a_wrong_run_makes_no_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RESCIND_HOME", str(tmp_path / "home"))
     assert isinstance(rescind("forget", tmp_path / "none", "--user", "7").exception, RescindError)
     assert not home().exists()
 
