@@ -104,9 +104,11 @@ def test_a_folder_of_requests_is_taken_in_and_what_is_wrong_stays(shop: Shop) ->
     done = rescind("request", "add", "--folder", "inbox")
     assert done.exit_code == 20
     assert [path.name for path in Path("inbox").iterdir()] == ["c.json"]
-    assert sorted(one["case"] for one in listed()) == ["a", "b"]
+    told = sorted((one["case"], one["outcome"]) for one in listed())
+    assert told == [("a", "open"), ("b", "open"), ("c", "REFUSED")], "somebody may have sent it"
     Path("inbox/c.json").unlink()
     assert rescind("request", "add", "--folder", "inbox").exit_code == 0
+    assert [one["outcome"] for one in listed()] == ["open", "open"]
     assert rescind("request", "add", "--folder", "nowhere").exit_code != 0
 
 
