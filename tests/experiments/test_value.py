@@ -16,8 +16,8 @@ from rescind.data.simulated_lending import ALL, GROUPS, NOTHING, PART, draw_grou
 from rescind.errors import ConfigError, DataError
 from rescind.experiments import counterfactual
 from rescind.experiments.counterfactual import each_person, otherwise, retrained
-from rescind.experiments.open_run import open_run
 from rescind.experiments.learning_run import run_cell
+from rescind.experiments.open_run import open_run
 from rescind.experiments.recipe import (
     Cell,
     DataSettings,

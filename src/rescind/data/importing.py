@@ -93,7 +93,8 @@ def import_file(
     A .txt file has lines `user item` in the order of each user's history (the leave-last-out files
     of the sequential literature). That order is kept: the time of an item is its place, from 1.
     """
-    from rescind.data.import_dataset import FACTS, Reading, dataset_of
+    from rescind.data.import_dataset import Reading, dataset_of
+    from rescind.data.import_facts import FACTS
     from rescind.data.import_tables import check_there, open_table
 
     for file in (path, *([] if items is None else [items])):
@@ -135,8 +136,8 @@ def _tell_taken_for_new(rows: Dataset, old: Dataset, tell: Tell) -> None:
         tell(
             f"{len(doubtful):,} users count as new, such as '{doubtful[0]}', and an id here "
             f"differs in {WORN} alone. If it is the same person: rescind forget --kind erase "
-            f"--data {rows.name} --user {quote(doubtful[0])}, then append them with the id as it is "
-            f"here"
+            f"--data {rows.name} --user {quote(doubtful[0])}, then append them with the id as it "
+            f"is here"
         )
 
 

@@ -21,7 +21,6 @@ from torch import Tensor
 
 from rescind.core import params
 from rescind.core.cohort import Cohort, Lot
-from rescind.core.executor import InProcess
 from rescind.core.federation import Federation
 from rescind.core.holdings import TRAIN
 from rescind.core.params import Params
@@ -30,10 +29,7 @@ from rescind.core.tasks.metrics import Scores, top_k
 from rescind.errors import ConfigError, DataError
 from rescind.experiments.open_run import open_run
 from rescind.forgetting.parallel import one_thread, worker_pool
-from rescind.receipts.of_run import Found, check_fit
-from rescind.storage.federations import load_federation
 from rescind.storage.provenance import version_of, versions
-from rescind.storage.run_folder import check_finished, read_facts
 
 UNCHANGED = -1
 """The world without a changed decision: the run itself, retrained."""
