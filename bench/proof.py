@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from additive import Figure, timed
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from sum_security import binding_bits, hiding_bits
 
 import rescind as rs
 from rescind.errors import DataError
@@ -30,7 +31,6 @@ from rescind.proof.log_folder import LINE, ROSTER, LogFolder, entry_of
 from rescind.proof.notes import Checkpoint, Proof, signed
 from rescind.proof.roster import Public, Stated, added_up, check, digest, split, to_bytes
 from rescind.proof.sum_hash import BYTES, LENGTH, added, blinding, hash_of, hidden, line_of, places
-from rescind.proof.sum_security import binding_bits, hiding_bits
 from rescind.proof.tlog import Tree
 from rescind.receipts.log import key_of, open_log
 from rescind_papers.pages import write_block

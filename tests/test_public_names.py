@@ -51,32 +51,6 @@ def test_methods_list_themselves():
         _ = rs.methods.FedShar
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        (
-            "LocalGram",
-            r"rs\.Gram\(\)\.fit uses it above 10,000 items; .* rs\.methods\.LocalGram\(\)",
-        ),
-        ("FedAvg", r": in a federation it is rs\.methods\.FedAvg\(\)"),
-        ("LocalGrm", "no attribute 'LocalGrm'$"),
-        ("MF", "no attribute 'MF'$"),
-    ],
-)
-def test_a_method_that_is_looked_for_at_the_top_is_told_where_it_is(name, words):
-    with pytest.raises(AttributeError, match=words):
-        getattr(rs, name)
-
-
-def test_a_method_is_no_estimator_and_says_so():
-    with pytest.raises(AttributeError, match=r"start\(data, LocalGram\(\)\)\.run\(1\)") as told:
-        rs.methods.LocalGram().fit([])
-    assert "rs.Gram().fit(frame)" in str(told.value)
-    with pytest.raises(AttributeError, match=r"no attribute 'ridgee'$"):
-        _ = rs.methods.LocalGram().ridgee
-    assert not hasattr(rs.methods.FedAvg(), "fit"), "the control: nothing takes it for an estimator"
-
-
 def test_stubs_are_those_of_today():
     for path, text in stubs().items():
         assert path.read_text("utf-8") == text, "stale; run: python -m rescind_papers.stubs"

@@ -101,19 +101,10 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"rescind.{name}")
     if name in _HOME:
         return getattr(importlib.import_module(_HOME[name]), name)
-    raise AttributeError(f"module 'rescind' has no attribute '{name}'{_as_a_method(name)}")
-
-
-def _as_a_method(name: str) -> str:
-    """Return how a method is named, if that was meant; '' for other names."""
-    if not name[0].isupper():
-        return ""
-    from rescind.experiments.described import knows  # needs no torch
-
-    if not knows(name):
-        return ""
-    itself = "rs.Gram().fit uses it above 10,000 items; " if name == "LocalGram" else ""
-    return f": {itself}in a federation it is rs.methods.{name}()"
+    if name in ("Arrive", "Host", "Records"):
+        told = "it names users by index, not by original id"
+        raise AttributeError(f"rescind.{name} is rescind.core.{name} now: {told}.")
+    raise AttributeError(f"module 'rescind' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import rescind
 from rescind.core.files import write_atomically
-from rescind.errors import DataError
 
 PACKAGE = Path(rescind.__file__).resolve().parent
 MARK = re.compile(r"DEPARTS (?P<place>.+?): (?P<text>.+)")
@@ -66,7 +65,7 @@ class _Docstring:
 
 def departures(package: Path = PACKAGE) -> tuple[Departure, ...]:
     """Return every mark in the package, in the order of its files."""
-    trees = {path: _parsed(path) for path in sorted(package.rglob("*.py"))}
+    trees = {path: ast.parse(path.read_text("utf-8")) for path in sorted(package.rglob("*.py"))}
     named = dict(PAPERS)
     for tree in trees.values():
         classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
@@ -98,13 +97,6 @@ def page(found: tuple[Departure, ...]) -> str:
             lines += [f"- **{d.place}:** {d.text}" for d in here]
             lines.append("")
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _parsed(path: Path) -> ast.Module:
-    try:
-        return ast.parse(path.read_text(encoding="utf-8"))
-    except SyntaxError as error:
-        raise DataError(f"{path}:{error.lineno}: {error.msg}. Fix that line.") from None
 
 
 def _paper(node: ast.ClassDef) -> str | None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from rescind.experiments.significance import Difference, differences, markdown_differences, remark
-from rescind.experiments.table_forms import escaped, rows_as_markdown
+from rescind.experiments.table_forms import escaped, rows_as_csv, rows_as_markdown
 from rescind.experiments.tables import Entry, ResultTable
 from rescind_papers import verdicts
 from rescind_papers.index import Exhibit, Part, Shelf
@@ -85,7 +83,6 @@ def _gains(table: ResultTable) -> ResultTable:
 
 
 def _gain(mine: Entry, base: Entry) -> tuple[float, ...]:
-    """Return the gain by seed, in percent."""
     under = dict(zip(base.seeds, base.values, strict=True))
     pairs = zip(mine.seeds, mine.values, strict=True)
     return tuple(100 * (value / under[seed] - 1) for seed, value in pairs if seed in under)
@@ -168,25 +165,19 @@ def compared(exhibit: Exhibit, shelf: Shelf) -> str:
 
 def as_csv(exhibit: Exhibit, found: Iterable[Row]) -> str:
     """Return the numbers as CSV, a line per number."""
-    out = io.StringIO()
-    write = csv.writer(out, lineterminator="\n")
-    write.writerow(
-        ["exhibit", "part", "recipe", "cell", "measure", "paper", "authors here", "mean",
-         "spread", "runs", "words", "verdict", "reason", "quick"]
-    )  # fmt: skip
+    head = (
+        "exhibit,part,recipe,cell,measure,paper,authors here,mean,spread,runs,words,verdict,reason"
+    )
+    rows: list[list[object]] = [[*head.split(","), "quick"]]
     for row in found:
         e = row.entry
-        write.writerow(
-            [exhibit.place, row.part.title, row.part.recipe, e.cell, e.metric, _plain(e.paper),
-             _plain(row.authors.mean if row.authors else None), _plain(e.mean), _plain(e.spread),
-             len(e.values or e.words), "; ".join(e.words), row.verdict,
-             row.reason[1] if row.reason else "", row.quick]
-        )  # fmt: skip
-    return out.getvalue()
-
-
-def _plain(number: float | None) -> str:
-    return "" if number is None else f"{number:.6g}"
+        rows.append([
+            exhibit.place, row.part.title, row.part.recipe, e.cell, e.metric, e.paper,
+            row.authors.mean if row.authors else None, e.mean, e.spread,
+            len(e.values or e.words), "; ".join(e.words), row.verdict,
+            row.reason[1] if row.reason else "", row.quick,
+        ])  # fmt: skip
+    return rows_as_csv(rows) + "\n"
 
 
 def latex(exhibit: Exhibit, found: Sequence[Row]) -> str:

@@ -212,12 +212,8 @@ def exhibits(folder: Path) -> tuple[Exhibit, ...]:
     path = folder / MAP
     try:
         papers = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(
-            f"there is no {path}. Change to the top folder of a checkout, which has recipes/."
-        ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}. Fix that line.") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}. A checkout has it.") from None
     return tuple(
         _exhibit(name, paper, one) for name, paper in papers.items() for one in paper["exhibit"]
     )
@@ -255,11 +251,12 @@ def chosen(folder: Path, what: str | None) -> tuple[Exhibit, ...]:
     if what is None:
         return every
     fit = tuple(e for e in every if what in (e.paper, e.place))
-    if not fit and (folder / f"{what}.toml").is_file() and "/" in what:
-        raise ConfigError(_only_a_recipe(what, every))
     if not fit:
         known = [*dict.fromkeys(e.paper for e in every), *(e.place for e in every)]
-        raise ConfigError(f"no paper, table or figure is called '{what}'; {suggest(what, known)}")
+        raise ConfigError(
+            f"no paper, table or figure is called '{what}'; {suggest(what, known)} A recipe alone: "
+            f"rescind run NAME"
+        )
     return fit
 
 
@@ -281,15 +278,3 @@ def authors_of(exhibit: Exhibit, shelf: Shelf) -> list[Part]:
             if other in shelf.recipe(name).names:
                 out.append(Part(name, cells=(other,)))
     return out
-
-
-def _only_a_recipe(name: str, every: tuple[Exhibit, ...]) -> str:
-    """Return the error message for the name of a recipe instead of a table or figure."""
-    alone = f"`rescind run {name}` runs the recipe alone, `rescind table {name}` prints its results"
-    places = [e.place for e in every if name in behind(e)]
-    if not places:
-        return f"'{name}' is a recipe, and no table or figure of a paper is made of it. {alone}."
-    return (
-        f"'{name}' is a recipe behind {', '.join(places)}. Give the table or figure: "
-        f"`rescind reproduce {places[0]}`. {alone}."
-    )

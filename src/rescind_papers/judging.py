@@ -169,7 +169,6 @@ class Judge:
         return self._runs(name, known[cell], column) if cell in known else None
 
     def _entries(self, recipe: str, column: Column) -> dict[str, Entry]:
-        """Return one column of a recipe, by cell."""
         if (recipe, column.path) not in self._tables:
             whole = collect(self.shelf.recipe(recipe), [column], self.shelf.newest(recipe))
             self._tables[recipe, column.path] = {e.cell: e for e in whole.entries}

@@ -117,7 +117,6 @@ def _some(table: ResultTable, patterns: str | None) -> ResultTable:
 
 
 def _made(kind: str, name: str | None, shelf: Shelf, cells: str | None = None) -> str:
-    """Return the content of a block other than a table."""
     if kind == "found":
         rows = finding(shelf.folder, name or "")
         return rows_as_markdown([list(rows[0]), *([str(v) for v in row.values()] for row in rows)])
@@ -140,7 +139,6 @@ def _made(kind: str, name: str | None, shelf: Shelf, cells: str | None = None) -
 
 
 def _exhibit(one: Exhibit, shelf: Shelf) -> str:
-    """Return a table or figure with its heading, pictures and paired differences."""
     found = exhibits.rows(one, shelf)
     said = [f'<a id="{one.name}"></a>', f"## {one.title}", exhibits.markdown(one, found)]
     drawn = [f"![{one.title}]({IMAGES}/{n}.png)" for n in figures.drawable(one, found).values()]
@@ -187,10 +185,7 @@ def main(arguments: Sequence[str]) -> None:
     if given.all == bool(given.pages):
         words.error("name pages, or give --all.")
     if not (RECIPES / MAP).is_file() or not Path("docs").is_dir():
-        raise ConfigError(
-            "pages are written in a checkout of rescind, from its recipes/ into its docs/. Change "
-            "to the top folder of a checkout."
-        )
+        raise ConfigError("pages are written at the top of a checkout of rescind. Change to it.")
     shelf = Shelf(RECIPES)
     every = [Path("README.md"), *sorted(Path("docs").rglob("*.md"))]
     for path in every if given.all else given.pages:

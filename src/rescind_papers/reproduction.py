@@ -7,7 +7,6 @@ Committed results are not changed: runs, result lines, tables (Markdown, CSV, La
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field, replace
@@ -23,8 +22,8 @@ from rescind.experiments import unlearning_run as trials
 from rescind.experiments.cell import Cell, DataSettings
 from rescind.experiments.learning_run import append_facts
 from rescind.experiments.recipe import Recipe
-from rescind.experiments.run import run_one
 from rescind.experiments.tables import lines
+from rescind.experiments.unlearning_run import run_one
 from rescind.storage.run_folder import read_facts
 from rescind_papers import exhibits, figures
 from rescind_papers.index import Exhibit, Part, Shelf, authors_of, shown
@@ -84,8 +83,6 @@ class Progress:
 
     done: int
     all: int
-    left: float | None
-    """Estimated seconds left; None before the first run is done."""
     failed: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -155,7 +152,6 @@ def _times(shelf: Shelf, names: Mapping[str, Recipe]) -> dict[str, float]:
 def _jobs(
     shelf: Shelf, needed: Mapping[str, Mapping[str, None]], out: Path, times: Mapping[str, float]
 ) -> tuple[Job, ...]:
-    """Return one job for each settings and seed, with the cells that it counts for."""
     cells: dict[tuple[str, int], Cell] = {}
     counts: dict[tuple[str, int], list[tuple[Recipe, str]]] = {}
     for name, wanted in needed.items():
@@ -195,9 +191,8 @@ def run(plan: Plan, workers: int, progress: Callable[[Progress], Any]) -> Progre
     for job in (job for job in plan.jobs if job.done):
         _record(job, read_facts(job.folder) or {})
     rest = [job for job in plan.jobs if not job.done]
-    start, failed = time.monotonic(), {}
-    left, whole = set(range(len(rest))), sum(job.weight for job in rest)
-    at = Progress(len(plan.jobs) - len(left), len(plan.jobs), None)
+    failed: dict[str, str] = {}
+    at = Progress(len(plan.jobs) - len(rest), len(plan.jobs))
     progress(at)
     # The longest first, so that no core is idle at the end.
     groups = sorted(_groups(rest), key=lambda g: -sum(job.weight for job in g))
@@ -207,12 +202,8 @@ def run(plan: Plan, workers: int, progress: Callable[[Progress], Any]) -> Progre
         for finished in _polled(futures):
             for future in finished:
                 failed.update(future.result())
-            left -= {n for n in left if (rest[n].folder / "run.json").is_file()}
-            missing = sum(rest[n].weight for n in left)
-            spent = whole - missing
-            passed = time.monotonic() - start
-            ahead = passed / spent * missing if spent else None
-            at = Progress(len(plan.jobs) - len(left), len(plan.jobs), ahead, dict(failed))
+            missing = sum(not (job.folder / "run.json").is_file() for job in rest)
+            at = Progress(len(plan.jobs) - missing, len(plan.jobs), dict(failed))
             progress(at)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
@@ -251,7 +242,6 @@ def _work(group: Sequence[Job]) -> dict[str, str]:
 
 
 def _record(job: Job, facts: Mapping[str, Any]) -> None:
-    """Add a line to the results of every recipe that the run counts for."""
     for recipe, name in job.counts_for:
         make_folder(recipe.results.parent)
         append_facts(recipe, {**facts, "cell": name})

@@ -62,8 +62,7 @@ def main(folder: Path = FOLDER) -> None:
         before = known.get(package.name, {})
         if before.get("version") == package.version and before["package_sha256"] != digest:
             raise DataError(
-                f"{package.name} {package.version} is not what it was: its digest is {digest}, "
-                f"expected {before['package_sha256']}. Find out why before you use it."
+                f"{package.name} {package.version}: its digest {digest} is not that of vendor.json."
             )
         inside = _opened(data)
         stated = json.loads(inside["package.json"])

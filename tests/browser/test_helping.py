@@ -107,20 +107,6 @@ def test_one_browser_helps_at_a_time(visit, place) -> None:
     assert kept(place, me.person) == set()
 
 
-def test_offline_it_waits_and_is_sent_once(visit, place) -> None:
-    me = visit()
-    page = me.join()
-    me.bring(page, *MINE)
-    me.context.set_offline(True)
-    expect(page.get_by_text("You are offline.")).to_be_visible()
-    switch(page).click()
-    expect(page.locator("#help ~ [role=status]")).to_have_text("Not sent yet.")
-    assert kept(place, me.person) == set()
-    me.context.set_offline(False)
-    expect(page.locator("[data-help=on]")).to_contain_text("6 records")
-    assert place.changes(me.person) == [("join", 0), ("contribute", 6)]
-
-
 def test_leaving_takes_it_along_and_the_receipt_covers_it(visit, place) -> None:
     me = visit()
     page = me.join()

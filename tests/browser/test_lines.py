@@ -78,17 +78,6 @@ def test_a_log_or_statement_that_was_changed_is_refused(visit, place: Town, what
     expect(found).to_contain_text(says)
 
 
-def test_a_line_that_the_log_does_not_count_is_told(visit, place: Town) -> None:
-    page = lender(visit(), place)
-    page.route(
-        "**/v1/me/lines",
-        lambda route: route.fulfill(json={"lines": [{"line": "ab" * 32, "items": []}]}),
-    )
-    found = look(page)
-    expect(found).to_have_attribute("data-lines", "false")
-    expect(found).to_contain_text("is not among those that the log counts")
-
-
 def test_roots_and_counted_lines_are_pythons(visit) -> None:
     page = visit().open()
     entries = [bytes([LINE]) + bytes([n]) * 32 for n in range(9)]

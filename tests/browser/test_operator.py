@@ -18,7 +18,6 @@ from fabricated import made
 from rescind.audits.finding import Finding
 from rescind.ledger import accounts, tables
 from rescind.ledger.agency import Extend as ExtendBy
-from rescind.ledger.jobs import StartJob
 from rescind.ledger.lending import TakeBack
 from rescind.ledger.options import Options
 from rescind.service import recovery
@@ -226,28 +225,6 @@ def test_a_person_reads_why_it_takes_longer_on_the_page_that_is_open(visit, ente
     place.release()
     theirs.locator("[data-status=fulfilled]").wait_for()
     assert theirs.locator("[data-delay]").count() == 0, "it is done"
-
-
-def test_rounds_of_a_generation_arrive_live(enter, place) -> None:
-    job = do(place, StartJob("Softmax", 30, lambda *_: None)).body["job"]
-    _, page = enter()
-    assert figure(page, "Learning", "round").first.inner_text() == "0 of 30"
-    assert panel(page, "Learning").get_by_role("button", name="Start a generation").is_disabled()
-    until(lambda: place.app.state.service.events.listeners > 0)
-    page.route("**/v1/operator/**", lambda asked: asked.abort())  # now only events get through
-    for number, value in ((1, 0.1), (2, 0.2)):
-        line = {"round": number, "asked": 9, "seconds": 1.5, "value": value}
-        place.ledger.generations.tell("round", {"job": job, "rounds": 30, **line})
-    chart = page.get_by_role("img", name="validation NDCG@20 over 2 rounds; now 0.2000")
-    chart.wait_for()
-    assert chart.locator("canvas").bounding_box()["height"] > 50
-    assert figure(page, "Learning", "round").first.inner_text() == "2 of 30"
-    place.ledger.generations.tell("round", {"job": "another", "round": 3, "value": 0.9})
-    unmeasured = {**line, "round": 4, "value": None}
-    place.ledger.generations.tell("round", {"job": job, "rounds": 30, **unmeasured})
-    page.get_by_role("img", name="validation NDCG@20 over 3 rounds; now 0.2000").wait_for()
-    assert figure(page, "Learning", "round").first.inner_text() == "4 of 30"
-    assert figure(page, "Learning", "validation").inner_text() == "0.2000", "of the last measured"
 
 
 def test_a_generation_is_started_learns_and_is_served(enter, place) -> None:

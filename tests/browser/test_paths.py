@@ -99,22 +99,6 @@ def test_an_agents_wish_waits_for_the_persons_word(visit, place, asked) -> None:
     expect(page.locator("[data-checked=true]")).to_contain_text("the 2 records that you took back")
 
 
-def test_an_agent_that_wants_a_copy_says_so(visit, place, asked) -> None:
-    me = visit()
-    page = me.join()
-    name = asked(agency.ACCESS)
-    page.goto(f"{place.origin}/#confirm={name}")
-    page.reload()
-    expect(page.get_by_role("heading", name="everything about you")).to_contain_text("asks us for")
-    page.get_by_role("button", name="Yes, give it a copy").click()
-    expect(page.get_by_text("The agent gets a copy of everything about you.")).to_be_visible()
-    assert place.ledger.reading.request(name).status == "fulfilled"
-    assert me.person in place.people()
-    page.goto(f"{place.origin}/#confirm={name}")  # it is done, and waits for nobody
-    page.reload()
-    expect(page.get_by_text("does not wait for you")).to_be_visible()
-
-
 def test_other_keys_than_before_are_shown_in_red(visit, place) -> None:
     me = visit(accept_downloads=True)
     page = me.join()

@@ -94,23 +94,6 @@ def test_offline_changes_are_kept_and_sent_once(visit, place) -> None:
     assert kinds == ["join", "lend", "lend", "unshare"]  # on a slow machine a release was due
 
 
-def test_taking_all_back_asks_first(visit, place) -> None:
-    me = visit()
-    page = me.join()
-    me.bring(page, 1, 2, 3)
-    page.get_by_role("button", name="lend all").click()
-    expect(page.get_by_text("3 are lent.")).to_be_visible()
-    page.get_by_role("button", name="take all back").click()
-    expect(page.get_by_text("Take 3 records back?")).to_be_visible()
-    page.get_by_role("button", name="No", exact=True).click()
-    expect(page.get_by_text("Take 3 records back?")).to_have_count(0)
-    assert len(titles_lent(place, me.person)) == 3, "nothing went with one click"
-    page.get_by_role("button", name="take all back").click()
-    page.get_by_role("button", name="Yes, take them back").click()
-    expect(page.get_by_text("0 are lent.")).to_be_visible()
-    assert titles_lent(place, me.person) == set()
-
-
 def test_an_answer_that_is_lost_does_not_double_a_change(visit, place) -> None:
     me = visit()
     page = me.join()

@@ -10,9 +10,8 @@ import torch
 from graphs import tiny_subgraphs
 from rescind import methods
 from rescind.core.federation import Federation
-from rescind.core.in_place import Unchanged
 from rescind.core.records import Withdraw
-from rescind.core.returns import ANSWERS
+from rescind.core.returns import ANSWERS, Unchanged
 from rescind.errors import BoundaryError
 from rescind.methods import FedAvg
 from rescind.models.mf import MF

@@ -4,7 +4,6 @@ import re
 import subprocess
 import sys
 import textwrap
-from itertools import product
 from unittest import mock
 
 import numpy as np
@@ -77,11 +76,9 @@ def test_a_csv_file_with_text_ids_comes_back_with_them(save):
         (GOOD.replace("\n", "\r\n"), "a.csv", {}),
         ("\ufeff" + GOOD, "a.csv", {}),
         (GOOD + "\n\n", "a.csv", {}),
-        (GOOD.rstrip("\n"), "a.csv", {}),
         (GOOD.replace("anna", '"anna"'), "a.csv", {}),
         (GOOD.replace("000000,", "000000, ").replace("B1,", " B1 ,"), "a.csv", {}),
         (GOOD.replace("00000\n", "00000000\n"), "a.csv", {"time_unit": "ms"}),
-        (GOOD.replace("00000\n", "00000000000\n"), "a.csv", {"time_unit": "us"}),
         (GOOD.replace("00000\n", "00000000000000\n"), "a.csv", {"time_unit": "ns"}),
         (GOOD.replace("1500000000", "2017-07-14T02:40:00"), "a.csv", {}),
         (
@@ -113,25 +110,10 @@ def test_forms_of_the_same_file_give_the_same_data(save, content, name, settings
     assert import_file(save(content, name), "other", **settings).digest == plain.digest
 
 
-def test_a_parquet_file(tmp_path):
-    columns = {
-        "user": ["anna", "bob", "anna"],
-        "item": ["B2", "B1", "B1"],
-        "rating": [4.5, 3.0, 5.0],
-        "timestamp": [1500000000, 1400000000, 1300000000],
-    }
-    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    assert as_rows(import_file(tmp_path / "a.parquet", "mine")) == EXPECTED
-
-
 def test_ratings_and_times_may_be_missing_and_a_split_may_be_given(save):
     data = import_file(save("user,item,split\n1,2,train\n1,3,test\n2,2,valid\n"), "mine")
     assert (data.rating, data.has_time) == (None, False)
     assert load("mine").split.tolist() == [0, 2, 1]
-
-
-def test_repeated_rows_stay(save):
-    assert len(import_file(save("user,item\n1,2\n1,2\n"), "mine")) == 2
 
 
 def table(*lines):
@@ -144,37 +126,25 @@ BAD = {
     "one row": (table("1,2,3,4"), "has 1 interactions"),
     "duplicate header": ("user,item,user\n1,2,3\n", "line 1, column 3: the header has 'user'"),
     "second header": (table("1,2,3,4", "user,item,rating,time"), "line 3, column 1: a second"),
-    "mixed types": (table("1,2,3,4", "1,3,good,4"), "line 3, column 3 ('rating'): 'good'"),
     "NaN rating": (table("1,2,nan,4", "1,3,5,4"), "line 2, column 3 ('rating'): 'nan'"),
-    "infinite rating": (table("1,2,inf,4"), "line 2, column 3"),
     "huge rating": (
         table("1,2,3,4", "1,3,1e10,4"),
         "line 3, column 3 ('rating'): '1e10' is not a valid rating: a rating must be a number "
         "from -1,000,000,000 to 1,000,000,000",
     ),
-    "no rating": (table("1,2,,4", "1,3,5,4"), "line 2, column 3 ('rating'): ''"),
     "negative id": (table("1,2,3,4", "-7,2,3,4"), "line 3, column 1 ('user'): '-7'"),
     "huge id": (table(f"1,{2**63},3,4"), "line 2, column 2 ('item')"),
     "fraction as id": (table("1.0,2,3,4"), "line 2, column 1 ('user'): '1.0'"),
-    "missing id": (table("1,,3,4"), "line 2, column 2 ('item')"),
-    "null id": (table("1,null,3,4"), "line 2, column 2 ('item')"),
-    "overlong id": (table("1," + "x" * 300 + ",3,4"), "line 2, column 2 ('item')"),
     "control character": (table("1,a\x1b[31m,3,4"), "control characters"),
-    "future time": (table("1,2,3,99999999999"), "line 2, column 4 ('time')"),
     "milliseconds": (table("1,2,3,1500000000000"), "--time-unit says otherwise: ms"),
     "a fraction of nanoseconds": (table("1,2,3,1500000000000000000.5"), "line 2, column 4"),
-    "negative time": (table("1,2,3,-5"), "from 1970 on"),
     "a date in the future": (table("1,2,3,2999-05-06"), "not in the future"),
     "a date in a form of its own": (table("1,2,3,31/12/2024"), "such as %d/%m/%Y"),
-    "time as words": (table("1,2,3,yesterday"), "line 2, column 4 ('time'): 'yesterday'"),
     "NUL byte": (table("1,2,3,4", "1,\0,3,4"), "line 3, column 3: a NUL byte"),
-    "UTF-16": (table("1,2,3,4").encode("utf-16"), "UTF-16"),
     "not UTF-8": (b"user,item\n1,2\n1,\xff\n", "line 3, column 3: a byte that is not utf-8"),
     "too few cells": (table("1,2,3,4", "1,2"), "line 3, column 3: 2 cells, 4 are expected"),
-    "too many cells": (table("1,2,3,4,5"), "line 2, column 5: 5 cells"),
     "open quote": (table('"1,2,3,4'), "quotes"),
     "old Mac line ends": (b"user,item\r1,2\r1,3\r", "line endings"),
-    "huge field": (table("1," + "x" * 200_000 + ",3,4"), "line 2"),
     "no user column": ("a,item\n1,2\n", "no column for the user among: a, item"),
     "huge line": (b"x" * (2**20 + 10), "longer than"),
 }
@@ -188,15 +158,6 @@ def test_a_bad_file_is_named_with_its_place_and_not_imported(save, own_cache, co
     assert str(path) in str(error.value)
     assert place in str(error.value)
     assert not own_cache.exists()
-
-
-def test_whatever_rating_is_imported_can_be_run(save):
-    lines = [f"{u},{i},{n},4" for n, (u, i) in enumerate(product(range(5), range(6)), 52_686)]
-    data = import_file(save(table("0,9,999999999,4", "1,9,-1e9,4", *lines)), "mine")
-    fed = rs.Federation.start(data, rs.methods.Popularity()).run(1)
-    assert float(fed.now.vault.holdings.records.rating.max()) == 2e9
-    with pytest.raises(DataError, match=r"(?s)row index 0, column 3 .'rating'.: "):
-        rs.from_frame({"user": [1, 2], "item": [1, 2], "rating": [1e10, 1.0]})
 
 
 def test_rows_in_another_order_are_another_dataset_with_the_same_sums():
@@ -244,7 +205,7 @@ def test_text_ids_are_kept_as_written(save):
     assert import_file(save(content), "mine", text_ids=True).users.tolist() == ids
 
 
-@pytest.mark.parametrize("name", ["../up", "A", "", "a/b", ".hidden", "x" * 65, "ml-100k"])
+@pytest.mark.parametrize("name", ["../up", "A", "", "x" * 65, "ml-100k"])
 def test_an_invalid_name_is_refused(save, name):
     with pytest.raises(ConfigError, match="name"):
         import_file(save(GOOD), name)
@@ -282,15 +243,6 @@ def test_unknown_columns_and_extensions_are_refused(save):
         import_file(save(GOOD), "mine", columns={"usr": "user"})
     with pytest.raises(DataError, match="more than one column for the user"):
         import_file(save("user,userId,item\n1,2,3\n"), "mine")
-
-
-def test_one_column_is_not_read_as_two_things(save):
-    plays = "listener,artist,plays\na,x,3\nb,y,4\n"
-    roles = {"user": "listener", "item": "artist", "rating": "plays", "time": "plays"}
-    with pytest.raises(DataError, match="one column has two roles"):
-        import_file(save(plays), "mine", columns=roles)
-    data = import_file(save(plays), "mine", columns={"user": "listener", "item": "artist"})
-    assert len(data) == 2
 
 
 def test_counts_that_were_taken_for_times_are_doubted(save):
@@ -382,18 +334,6 @@ def test_any_bytes_give_a_dataset_or_a_clean_error(tmp_path, content):
     except RescindError as error:
         data, message = None, str(error)
     assert "any.csv" in message if data is None else len(data) >= 2
-
-
-def test_an_import_with_times_can_be_cut_into_blocks(save):
-    rows = "".join(f"u{n % 5},i{n % 7},{1000 + n}\n" for n in range(50))
-    import_file(save("user,item,time\n" + rows), "mine")
-    blocks = load("mine", variant="blocks")
-    assert np.bincount(blocks.block).tolist() == [30, 6, 6, 8]
-    assert (np.diff(blocks.time) > 0).all()
-    with pytest.raises(ConfigError, match=r"no variant 'f3crec'\. Allowed: blocks"):
-        load("mine", variant="f3crec")
-    with pytest.raises(ConfigError, match="no argument 'users'"):
-        load("mine", users=3)
 
 
 # Two readers, one result: whole columns if a file is plain, every cell if it is not.
@@ -503,8 +443,8 @@ def test_plain_parquet_is_read_as_cell_by_cell(tmp_path_factory, table, coded, u
     assert_same(fast, careful())
 
 
-@pytest.mark.parametrize("user", ["7", "07", "0", "00", str(2**63 - 1), "7x", " 7", "+7", "0x7"])
-@pytest.mark.parametrize("at", [0, 40, 41, 42, 43, 44])
+@pytest.mark.parametrize("user", ["7", "07", "00", str(2**63 - 1), " 7", "+7", "0x7"])
+@pytest.mark.parametrize("at", [0, 41, 43])
 def test_an_id_is_read_as_a_number_only_if_it_is_written_as_one(save, monkeypatch, user, at):
     path = save("item,user\n" + "1,2\n" * at + f"3,{user}\n3,2\n{user},4\n")
     monkeypatch.setattr(import_columns, "_BLOCK", 64)  # the id lies in one block, or in two
@@ -543,7 +483,6 @@ UNUSUAL = {
     "header among users": (GOOD.replace("bob", "user"), {}),
     "fraction as id": (GOOD.replace("bob", "1.0"), {}),
     "signed id": (GOOD.replace("B1", "-1"), {}),
-    "missing id": (GOOD.replace("bob", "NaN"), {}),
     "long id": (GOOD.replace("bob", "b" * 257), {}),
     "control character": (GOOD.replace("bob", "b\x07b"), {}),
     "bad UTF-8": ((FAR + "\xf6,B1,3,1\n").encode("latin-1"), {}),
@@ -554,20 +493,12 @@ UNUSUAL = {
     ),
     "another encoding": (GOOD.encode("latin-1"), {"encoding": "latin-1"}),
     "NUL": (FAR + "b\0b,B1,3,1\n", {}),
-    "byte order mark": ("\ufeff" + GOOD, {}),
     "carriage return": (GOOD.replace("bob", "b\rob"), {}),
-    "carriage return at the end": (GOOD[:-1] + "\r", {}),
     "too few cells": (GOOD + "eve,B1\n", {}),
-    "too many cells": (GOOD + "eve,B1,3,1300000000,1\n", {}),
-    "future time": (GOOD.replace("1500000000", "99999999999"), {}),
-    "time before 1970": (GOOD.replace("1500000000", "-5"), {}),
     "time in base 16": (GOOD.replace("1500000000", "0x10"), {}),
     "date": (GOOD.replace("1500000000", "2017-07-14"), {}),
     "fraction of a second": (GOOD.replace("1500000000", "1500000000.5"), {}),
     "nan rating": (GOOD.replace("4.5", "nan"), {}),
-    "huge rating": (GOOD.replace("4.5", "1e39"), {}),
-    "rating in base 16": (GOOD.replace("4.5", "0x10"), {}),
-    "rating with a line": (GOOD.replace("4.5", "1_0"), {}),
     "unknown split": ("user,item,split\n1,2,train\n1,3,exam\n", {}),
     "too many rows": (GOOD, {"max_rows": 2}),
     "long line": (GOOD.replace("time", "note") + f"eve,B1,3,{'x' * 150_000}\n", {}),
@@ -594,21 +525,15 @@ def test_whatever_is_unusual_is_read_cell_by_cell(save, monkeypatch, content, se
 
 UNUSUAL_COLUMNS = {
     "missing id": {"user": [1, None]},
-    "fraction as id": {"user": [1.0, 2.0]},
     "truth as id": {"user": [True, False]},
-    "bytes as id": {"user": [b"a", b"b"]},
     "negative id": {"user": [-1, 2]},
-    "huge id": {"user": pa.array([2**63, 2], pa.uint64())},
     "space around an id": {"user": ["a", "b "]},
     "long id": {"user": ["a", "b" * 5000]},
     "missing rating": {"rating": [1.0, None]},
-    "nan rating": {"rating": [1.0, np.nan]},
     "text as rating": {"rating": ["1", "2"]},
     "future time": {"time": [1, 10**12]},
     "fraction of a second": {"time": [1.5, 2.5]},
     "local time": {"time": pa.array([1, 2], pa.timestamp("s", "CET"))},
-    "day": {"time": pa.array([1, 2], pa.date32())},
-    "unknown split": {"split": ["train", "exam"]},
 }  # fmt: skip
 
 
@@ -644,13 +569,6 @@ def test_numbers_of_more_than_32_bits_stay(tmp_path, monkeypatch):
     fast, careful = read_plainly(tmp_path / "a.parquet")
     assert fast is not None
     assert_same(fast, careful())
-
-
-def test_an_import_is_loaded_without_pandas(save):
-    """It takes longer to import than most datasets to read."""
-    import_file(save(GOOD), "mine")
-    code = "import sys, rescind as rs; rs.load('mine'); assert 'pandas' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize("block", range(1, 24))

@@ -33,16 +33,6 @@ def test_an_unknown_name_gives_the_closest_one():
         load("ml100k")
 
 
-def test_an_unknown_argument_gives_the_closest_one():
-    with pytest.raises(ConfigError, match="did you mean 'users'"):
-        load("synthetic", user=3)
-
-
-def test_an_unknown_variant_is_refused():
-    with pytest.raises(ConfigError, match="no variant 'f3crec'"):
-        load("ml-1m", variant="f3crec")
-
-
 def test_if_no_source_has_the_data_the_error_lists_all_sources(offline):
     with pytest.raises(DataError) as error:
         load("ml-100k")

@@ -64,18 +64,6 @@ def test_bad_cells_are_counted_by_kind_and_rows_of_another_width_are_never_dropp
         rs.import_file(wide, "wide", drop_bad_rows=True)
 
 
-def test_a_column_of_users_cannot_be_ignored(save):
-    path = save("who,item\n1,2\n1,3\n")
-    with pytest.raises(DataError, match="no column for the user"):
-        rs.import_file(path, "mine", columns={"user": "who"}, ignore=["who"])
-
-
-def test_ids_of_dropped_rows_alone_do_not_stay(save):
-    path = save("user,item,rating\n1,2,5\nghost,secret,x\n1,3,4\n")
-    data = rs.import_file(path, "mine", drop_bad_rows=True, tell=lambda _: None)
-    assert (data.users.tolist(), data.items.tolist()) == (["1"], ["2", "3"])
-
-
 def test_a_column_to_ignore_must_be_there(save):
     with pytest.raises(ConfigError, match="no column 'ratng'; the columns are user, item, rating"):
         rs.import_file(save("user,item,rating\n1,2,3\n"), "mine", ignore=["ratng"])
@@ -137,7 +125,7 @@ def test_new_users_whose_ids_seem_to_have_lost_something_are_told(save):
     assert append_file("shop", rows, tell=told.append).rows == 3
     (line,) = told
     assert line.startswith("2 users count as new, such as '17', and an id here differs in capitals")
-    assert "rescind data erase shop --user 17, then append" in line
+    assert "rescind forget --data shop --user 17, then append" in line
 
 
 def test_a_title_that_is_named_counts_before_one_that_has_a_usual_name_in_the_other_file(save):
@@ -203,17 +191,6 @@ def test_a_dropped_row_says_nothing_about_its_item(tmp_path, save, kind, named):
     assert (words["p"], words["q"]) == ("R", "")
     assert len(told) == 1
     assert "dropped 1 of 4 rows" in told[0]
-
-
-def test_a_kept_row_that_differs_still_counts_beside_dropped_ones(save):
-    told: list[str] = []
-    path = save(BAD_FIRST + "c,p,Other,R,2\n")
-    data = rs.import_file(path, "mine", drop_bad_rows=True, tell=told.append)
-    assert data.titles is None
-    assert data.genres.tolist() == ["R", ""], "no kept row differs in this column"
-    assert [line for line in told if "'title' differs" in line] == [
-        "'title' differs between rows of one item: not read as a fact about it"
-    ]
 
 
 def test_dropped_rows_are_known_in_every_batch_and_where_cells_have_several_lines(

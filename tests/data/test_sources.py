@@ -6,7 +6,7 @@ import zipfile
 
 import pytest
 
-from rescind.data import assemble, canonical, load, obtain
+from rescind.data import assemble, load, obtain
 from rescind.data.catalogue import ENTRIES, entry, expected_digests
 from rescind.data.sources.archive import Files
 from rescind.errors import DataError
@@ -130,14 +130,6 @@ def test_a_zip_archive_reads_like_its_folder(tmp_path):
         for path in folder.iterdir():
             archive.write(path, f"ml-100k/{path.name}")
     assert read("ml-100k", tmp_path / "ml-100k.zip").digest == read("ml-100k", folder).digest
-
-
-def test_the_canonical_form_comes_back_from_disk(tmp_path):
-    raw = assemble.from_publisher(entry("ml-100k"), Files(raw_100k(tmp_path / "raw")))
-    canonical.write_folder(tmp_path / "out", raw)
-    again = assemble.from_canonical(entry("ml-100k"), tmp_path / "out")
-    assert again.digest == assemble.dataset(entry("ml-100k"), raw).digest
-    assert again.titles.tolist() == ["Toy Story (1995)", "Misérables (1995)"]
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,13 @@
 import numpy as np
 import pytest
 
-from rescind.data import load, random_split
+from rescind.data import load
 from rescind.data.catalogue import expected_digests
 from rescind.errors import ConfigError
 
 
 def test_the_default_dataset_is_always_the_same():
     assert load("synthetic").digest == expected_digests()["synthetic"]
-
-
-def test_another_seed_gives_another_dataset():
-    assert load("synthetic", seed=1).digest != load("synthetic").digest
 
 
 @pytest.mark.parametrize(
@@ -58,25 +54,6 @@ def test_tastes_drift():
         return ((early * late).sum(1) / norms).mean()
 
     assert similarity(0.0) > similarity(1.0) + 0.1
-
-
-def test_a_personalised_model_clearly_beats_popularity():
-    data = load("synthetic")
-    split = random_split(data, seed=0)
-    train, test = np.zeros((2, 300, 200))
-    train[data.user[split == 0], data.item[split == 0]] = 1
-    test[data.user[split == 2], data.item[split == 2]] = 1
-    similar = train.T @ train
-    similar /= np.sqrt(np.outer(similar.diagonal(), similar.diagonal())) + 1e-9
-    np.fill_diagonal(similar, 0)
-
-    def recall(scores):
-        top = np.argsort(-(scores - 1e9 * train), axis=1)[:, :20]
-        return np.take_along_axis(test, top, axis=1).sum() / test.sum()
-
-    popular = recall(np.tile(train.sum(0), (300, 1)))
-    personal = recall(train @ similar)
-    assert personal > 1.3 * popular, (personal, popular)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """The whole datasets, written back in their publishers' formats and read again: same digest."""
 
-import csv
-import json
 import pickle  # noqa: TID251  the tests write the files that the package must not run
 
 import numpy as np
@@ -28,20 +26,6 @@ def ml_100k(folder, raw, ids):
     table(folder / "u.item", "|", ids, raw.items["title"], *rest)
 
 
-def ml_1m(folder, raw, ids):
-    user, item, rating, time = ratings(raw, ids)
-    table(folder / "ratings.dat", "::", user + 1, item, rating.astype(int), time)
-    table(folder / "movies.dat", "::", ids, raw.items["title"], raw.items["genres"])
-
-
-def ml_latest_small(folder, raw, ids):
-    user, item, rating, time = ratings(raw, ids)
-    table(folder / "ratings.csv", ",", user + 1, item, rating, time, header="u,i,r,t")
-    with (folder / "movies.csv").open("w", newline="", encoding="utf-8") as file:
-        films = zip(ids, raw.items["title"], raw.items["genres"], strict=True)
-        csv.writer(file).writerows([("movieId", "title", "genres"), *films])
-
-
 def lastfm_2k(folder, raw, ids):
     user, item, _, time = ratings(raw, ids)
     days = (time + 7200).astype("datetime64[s]").astype("datetime64[D]").astype(str)
@@ -51,36 +35,12 @@ def lastfm_2k(folder, raw, ids):
     table(folder / "artists.dat", "\t", ids[:1], ["x"], header="id\tname")
 
 
-def gowalla(folder, raw, ids):
-    for label, file in ((0, "train.txt"), (1, "test.txt")):
-        keep = raw.column("split") == label
-        user, item = raw.column("user")[keep], raw.column("item")[keep].astype(str)
-        cuts = np.flatnonzero(np.diff(user)) + 1
-        lines = [" ".join(items) for items in np.split(item, cuts)]
-        table(folder / file, " ", user[np.append(0, cuts)], lines)
-
-
-def amazon(folder, raw, ids):
-    user, item = raw.column("user"), raw.column("item")
-    lists = np.split(item, np.flatnonzero(np.diff(user)) + 1)
-    histories = {str(n): items.tolist() for n, items in enumerate(lists)}
-    (folder / "Games.inter.json").write_text(json.dumps(histories))
-    table(folder / "Games.item2id", "\t", ids, range(len(ids)))
-
-
 def ratings(raw, ids):
     user, item, rating, time = (raw.column(c) for c in ("user", "item", "rating", "timestamp"))
     return user, ids[item], rating, time
 
 
-WRITERS = {
-    "ml-100k": ml_100k,
-    "ml-1m": ml_1m,
-    "ml-latest-small": ml_latest_small,
-    "lastfm-2k": lastfm_2k,
-    "gowalla": gowalla,
-    "amazon-video-games-2018-5core": amazon,
-}
+WRITERS = {"ml-100k": ml_100k, "lastfm-2k": lastfm_2k}
 
 
 @pytest.mark.data

@@ -175,7 +175,7 @@ def deployed(page: list[Block], folder: Path, patch: pytest.MonkeyPatch) -> None
     """Type the commands `rescind flower` of a page, each terminal in a process of its own."""
     from flower.deployments import PATIENCE, Machines, free_port, until
 
-    patch.setenv("RESCIND_KEYS", str(folder / "keys"))
+    patch.setenv("RESCIND_HOME", str(folder))
     with Machines(folder, silos=2) as machines:
 
         def words(line: str) -> list[str]:

@@ -15,7 +15,6 @@ import rescind
 from rescind.cli import app
 from rescind.cli.help_text import flow
 
-ROOT = Path(__file__).parents[2]
 PACKAGE = Path(rescind.__file__).parent
 SERVICE = ("serve", "tokens", "backup", "restore", "scan")
 """Commands of the service, and where its pages and records are: there, users are people."""
@@ -28,10 +27,6 @@ SAY = {
     r"leavers?|(?:users?|they|who)\s(?:leaves?|left)": "withdraw",
 }
 """Words of the pages for people, and what command line and Python say instead."""
-DOCS = sorted(ROOT.glob("docs/**/*.md"))
-PAGES = {"service", "ledger", "releases", "proof", "officer", "edpb", "index", "glossary"}
-PAGES |= {"performance", "receipts", "reference-cli", "security"}
-"""Pages in people's words, with both (also rows about the service), or made from what is run."""
 MOTTO = "Federated learning on data that people lend and can take back."
 
 
@@ -91,18 +86,6 @@ def test_error_messages_name_each_thing_by_its_one_word():
         for told in wrong(text)
     ]
     assert not found, "\n".join(found)
-
-
-def for_users() -> list[Path]:
-    """Return the pages in the words of command line and Python, and not written by a run."""
-    every = {p.relative_to(ROOT / "docs").with_suffix("").as_posix(): p for p in DOCS}
-    return [p for name, p in every.items() if name not in PAGES and not name.startswith("results/")]
-
-
-@pytest.mark.parametrize("page", for_users(), ids=lambda page: page.stem)
-def test_pages_name_what_users_do_by_its_one_word(page):
-    said = page.read_text(encoding="utf-8")
-    assert not [told for told in wrong(said) if "say 'user'" not in told and "leaver" not in told]
 
 
 def test_the_words_of_the_other_audience_are_noticed():

@@ -288,9 +288,9 @@ def test_ulkd_takes_back_exactly_what_a_client_was_added_with():
     assert_close(only.now.state.public["one/weight"], left)
     plain = trained(GraphFedAvg(model=SMALL), rounds=3)
     assert_close(plain.now.state.public["one/weight"], fed.now.state.public["one/weight"])
-    with pytest.raises(ConfigError, match="did not keep them"):
+    with pytest.raises(ConfigError, match="did not keep updates"):
         method.unlearn(plain, Withdraw(LEAVER))
-    with pytest.raises(ConfigError, match="must only add them"):
+    with pytest.raises(ConfigError, match="server_optimiser"):
         ULKD(server_optimiser="adam")
 
 

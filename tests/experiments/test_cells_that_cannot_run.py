@@ -53,16 +53,6 @@ def test_a_dataset_that_is_not_there_is_told_once_before_anything_runs(tmp_path:
     assert "cannot run" not in said.output + str(said.exception)
 
 
-def test_a_reason_that_many_runs_share_is_told_once_and_at_the_end(tmp_path: Path) -> None:
-    (tmp_path / "r.toml").write_text(RECIPE.replace('"Popularity"', '"GraphFedAvg", rate = 0.2'))
-    words = ["run", str(tmp_path / "r.toml"), "--out", str(tmp_path / "out"), "--seeds", "2"]
-    said = CliRunner().invoke(app, words)
-    names = "graph seed 0, graph seed 1, popular seed 0, popular seed 1"
-    assert str(said.exception).startswith(f"4 of 4 runs cannot run.\n  {names}: ")
-    reason = str(said.exception).partition(f"{names}: ")[2]
-    assert said.output.count(reason) == str(said.exception).count(reason) == 1
-
-
 def test_a_learner_of_order_is_refused_where_nothing_says_what_came_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

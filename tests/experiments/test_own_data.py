@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import re
-import statistics
+import sys
 import tomllib
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-import command_line
+from rescind.cli import main
 from rescind.core.federation import Federation
 from rescind.core.settings import find
 from rescind.errors import ConfigError
 from rescind.experiments import advice, needs, tuning
-from rescind.experiments.advice import advise
+from rescind.experiments.advice import advise, recipe_for
 from rescind.experiments.cell import Cell, DataSettings, RunSettings, SharingSettings
 from rescind.experiments.learning_run import run_cell
 from rescind.experiments.needs import Sizes, needed
-from rescind.experiments.own_data import recipe_for
 from rescind.experiments.recipe import read
 from rescind.methods.additive._solve import seconds_to_solve
 from rescind.methods.additive.gram import DENSE_ITEMS, Gram
@@ -35,11 +32,21 @@ SMALL = DataSettings(name="synthetic", users=60, items=50, interactions=1200)
 
 
 @pytest.fixture
-def rescind(monkeypatch, tmp_path):
+def rescind(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RESCIND_CACHE", str(tmp_path / "cache"))
 
-    return command_line.rescind
+    def ask(*words: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["rescind", *words])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        out = capsys.readouterr()
+        return code, out.out + out.err
+
+    return ask
 
 
 def test_few_items_get_all_pairs_and_many_get_neighbours():
@@ -53,15 +60,6 @@ def test_few_items_get_all_pairs_and_many_get_neighbours():
     assert seconds_to_solve(DENSE_ITEMS) == pytest.approx(30)
     tight = advise(Sizes(1000, 9_000, 50_000, 10**6), None, 2 * GIGA)
     assert tight.method == "LocalGram", "all pairs of 9,000 items do not fit into 2 GB"
-
-
-def test_times_and_thin_data_are_told():
-    said = " ".join(advise(Sizes(1000, 500, 3000, 9000), 0.1, None).why)
-    assert "next item" in said
-    assert "Popularity" in said
-    plain = " ".join(advise(Sizes(1000, 500, 30_000, 10**6), None, None).why)
-    assert "next item" not in plain
-    assert "Popularity" not in plain
 
 
 def test_the_next_item_is_asked_of_a_method_that_fits_and_of_times_that_have_an_order():
@@ -124,28 +122,11 @@ def test_a_name_in_another_case_is_the_same_run():
     assert recipe_for("synthetic", "gram").place == recipe_for("synthetic", "Gram").place
 
 
-def test_more_rounds_than_are_enough_are_told(rescind, tmp_path):
-    recipe = tmp_path / "mine.toml"
-    recipe.write_text(
-        '[data]\nname = "synthetic"\nusers = 60\nitems = 50\ninteractions = 900\n[axes]\n'
-        'method = ["Popularity", { name = "FedAvg", run = { rounds = 2 } }]\n'
-    )
-    code, said = rescind("run", "mine.toml")
-    assert (code, "enough" in said) == (0, False), said
-    users = json.loads(Path("runs/mine/Popularity/seed-0/run.json").read_text())["measured_users"]
-    assert re.search(rf"Popularity seed 0: .* of {users['test']} users \(round 1,", said)
-    code, said = rescind("run", "mine.toml", "--set", "run.rounds=4", "--seeds", "2")
-    assert code == 0
-    line = "Popularity: run.rounds = 4, and 1 is enough, as its class says"
-    assert said.count(line) == 1
-    assert said.count("enough") == 1, "FedAvg says nothing"
-
-
 def test_a_run_without_a_method_says_which_and_why(rescind, monkeypatch):
     code, said = rescind("data", "describe", "ml-100k")
     assert "Gram         up to" in said
     sized = [f"--set={k}" for k in ("data.users=60", "data.items=50", "data.interactions=900")]
-    monkeypatch.setattr("rescind.experiments.own_data.load", lambda _: _small())
+    monkeypatch.setattr("rescind.experiments.advice.load", lambda _: _small())
     code, said = rescind("run", "--data", "synthetic", *sized)
     assert code == 0, said
     assert "method: Gram, because: 60 users, 50 items, 15 rows per user" in said
@@ -216,7 +197,6 @@ def test_a_tuned_recipe_is_of_the_data_that_was_tuned_on(rescind, tmp_path):
     assert "item popularity: 0." in said
     at_the_end = said.splitlines()[1].split()[3] == "3"
     assert ("still growing at round 3: try --rounds 9." in said) == at_the_end
-    assert "data.core=6" in said, "it says that the recipe has the setting"
     cells = read(tmp_path / "tuned-listens.toml").cells
     assert {cell.data for cell in cells} == {DataSettings(name="listens", core=6)}
     assert {cell.sharing for cell in cells} == {SharingSettings(part=0.5)}
@@ -227,32 +207,6 @@ def test_a_tuned_recipe_is_of_the_data_that_was_tuned_on(rescind, tmp_path):
     assert everybody.method.source == "everyone", "all records in one place"
     assert said.count("Next: ") == 1, "also if no setting lies above popularity"
     assert rescind("tune", "listens", "--rounds", "3")[0] == 2, "it does not overwrite"
-
-
-def test_tune_names_one_next_step_if_no_setting_lies_above_popularity(rescind, monkeypatch):
-    found = tuning.Tuned(_candidate(0.1), (), "NDCG@20", popularity=0.2)
-    monkeypatch.setattr(tuning, "tune", lambda *_: found)
-    code, said = rescind("tune", "synthetic", "--rounds", "3")
-    assert code == 0, said
-    assert "No setting lies above popularity." in said
-    assert said.count("Next: ") == said.count("Next: rescind run tuned-synthetic.toml") == 1
-
-
-def _candidate(value):
-    method = FedAvg(model=MF(dim=4))
-    fed = Federation.start(_small(), method)
-    return tuning.Candidate(method, fed, value, 0)
-
-
-def test_what_cannot_be_tuned_is_told():
-    with pytest.raises(ConfigError, match="Gram has no learning rate"):
-        tuning.candidates(Gram(), 100)
-
-
-def test_methods_that_are_compared_exist():
-    assert set(advice.memory_of_methods(Sizes(10, 10, 100, 1000), True)) == set(advice.COMPARED)
-    for name in advice.ORDERED:
-        assert find(*METHODS, name).ordered
 
 
 def test_memory_is_told_of_methods_that_can_learn_from_the_data(rescind, tmp_path):
@@ -273,49 +227,6 @@ def test_memory_is_told_of_methods_that_can_learn_from_the_data(rescind, tmp_pat
 def _told(text: str) -> list[str]:
     """Return the methods whose memory is told."""
     return re.findall(r"^  memory     (\w+) +up to", text, re.M)
-
-
-def test_pairs_that_are_counted_near_and_far_take_more_than_pairs():
-    sizes = Sizes(6040, 3706, 1_000_209)
-    per_pair = {
-        name: (needed(find(*METHODS, name)(), sizes) - needs.PROCESS - needs.ROW * sizes.rows)
-        / sizes.items**2
-        for name in ("Gram", "KernelGram", "SeqGram")
-    }
-    assert per_pair == {
-        "Gram": needs.PAIR, "KernelGram": needs.NEAR_AND_FAR, "SeqGram": needs.ORDERED_PAIR,
-    }  # fmt: skip
-
-
-def test_mean_and_spread_over_seeds_are_told(rescind, tmp_path):
-    sized = [f"--set={k}" for k in ("data.users=60", "data.items=50", "data.interactions=900")]
-    words = ["run", "--data", "synthetic", "--method", "Popularity", *sized, "--json"]
-    code, said = rescind(*words, "--seeds", "3")
-    assert code == 0, said
-    ran = json.loads(next(line for line in said.splitlines() if line.startswith('{"runs"')))
-    values = [one["metrics"]["NDCG@20"] for one in ran["runs"]]
-    told = f"NDCG@20 {statistics.fmean(values):.4f} ± {statistics.stdev(values):.4f}"
-    [line] = [line for line in said.splitlines() if "mean ± standard deviation" in line]
-    assert line.startswith("synthetic-Popularity, 3 seeds (mean")
-    assert told in line
-    folders = {Path(one["out"]) for one in ran["runs"]}
-    assert len({folder.parent for folder in folders}) == 1, "side by side: none is below another"
-    assert sorted(folder.name[-7:] for folder in folders) == ["-seed-0", "-seed-1", "-seed-2"]
-    code, said = rescind(*words, "--seeds", "1", "--out", str(tmp_path / "one"))
-    assert (code, "±" in said) == (0, False), "one seed has no spread"
-
-
-def test_a_run_that_is_not_there_is_told_with_those_that_are(rescind, tmp_path):
-    sized = [f"--set={k}" for k in ("data.users=60", "data.items=50", "data.interactions=900")]
-    code, said = rescind("recommend", "runs/synthetic", "--user", "1")
-    assert (code, "Give the folder of a finished run." in said) == (2, True), "there is none"
-    for method in ("Popularity", "Gram"):
-        assert rescind("run", "--data", "synthetic", "--method", method, *sized)[0] == 0
-    gram = next((tmp_path / "runs/data").glob("synthetic-Gram*")).relative_to(tmp_path)
-    for command in (["recommend", "--user", "1"], ["forget", "--withdraw", "1"]):
-        code, said = rescind(command[0], "runs/synthetic-gram", *command[1:])
-        assert code == 2
-        assert f"no folder runs/synthetic-gram. Finished runs in runs: {gram}, runs/data/" in said
 
 
 def test_pairs_that_nobody_can_hit_are_told_once_and_only_where_the_split_of_the_file_is_measured(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import tomllib
@@ -83,13 +82,6 @@ def test_a_papers_number_below_popularity_on_the_same_data_is_marked(tmp_path):
     assert markdown(table).count("(below popularity)") == 1
 
 
-def test_ours_is_marked_by_the_same_measure(tmp_path):
-    results = {**RESULTS, "ml-1m/four": {0: (0.55, 0.2)}}
-    found = {(e.cell, e.metric): e for e in collect(written(tmp_path, RECIPE, results)).entries}
-    assert found["ml-1m/four", "HR@20"].ours() == "0.5500 (below popularity)"
-    assert found["ml-1m/four", "NDCG@20"].ours() == "0.2000"
-
-
 def test_popularity_of_another_preparation_of_the_data_is_no_floor(tmp_path):
     other = """
     [axes]
@@ -110,19 +102,6 @@ def test_controls_and_what_could_not_be_compared_are_told(tmp_path):
     assert "1 of the paper's 3 numbers lie below" in said
     assert "1 of the paper's 3 numbers are not held against" in said
     assert "'ml-1m/EASE'" in said
-
-
-def test_numbers_about_nodes_are_not_missed_beside_item_popularity(tmp_path):
-    nodes = """
-    [method]
-    name = "GraphFedSGD"
-    [axes]
-    data = ["cora"]
-    method = [{ label = "one" }]
-    [paper."cora/one"]
-    accuracy = 0.8
-    """
-    assert remarks(collect(written(tmp_path, nodes, {}))) == []
 
 
 def test_differences_are_paired_by_seed_on_the_same_data(tmp_path):
@@ -154,20 +133,6 @@ def test_a_sweep_has_a_line_for_each_other_label_in_the_recipes_order(tmp_path):
     assert ndcg.lines["b"] == ((1.0, 0.4, 0.0),)
 
 
-def test_a_swept_number_stands_at_its_value(tmp_path):
-    text = """
-    [axes]
-    data = ["ml-1m"]
-    method = [{ label = "wide", rate = 0.7 }, { label = "small", rate = 0.1 }]
-    [plot]
-    x = "method.rate"
-    """
-    results = {"ml-1m/wide": {0: (0.6, 0.1)}, "ml-1m/small": {0: (0.5, 0.1)}}
-    hr, _ = sweeps(collect(written(tmp_path, text, results)))
-    assert hr.ticks is None
-    assert hr.lines == {"": ((0.1, 0.5, 0.0), (0.7, 0.6, 0.0))}
-
-
 @pytest.mark.parametrize("ending", ["svg", "png"])
 def test_a_sweep_is_drawn_the_same_every_time(tmp_path, ending):
     table = collect(written(tmp_path, SWEEP, {"a/few": {0: (0.5, 0.1)}, "b/few": {0: (0.4, 0.2)}}))
@@ -176,22 +141,6 @@ def test_a_sweep_is_drawn_the_same_every_time(tmp_path, ending):
     draw(table, two)
     assert one.read_bytes() == two.read_bytes()
     assert len(one.read_bytes()) > 5000
-
-
-def test_what_cannot_be_drawn_is_said(tmp_path):
-    full = {"a/few": {0: (0.5, 0.1)}}
-    with pytest.raises(ConfigError, match="does not name the swept setting"):
-        sweeps(collect(written(tmp_path, SWEEP.split("[plot]", maxsplit=1)[0], full)))
-    with pytest.raises(ConfigError, match="did you mean 'ratio'"):
-        sweeps(collect(written(tmp_path, SWEEP.replace("sharing.ratio", "sharing.ratoi"), full)))
-    with pytest.raises(DataError, match="rescind run"):
-        sweeps(collect(written(tmp_path, SWEEP, {})))
-    with pytest.raises(ConfigError, match=r"\.svg or \.png"):
-        draw(collect(written(tmp_path, SWEEP, full)), tmp_path / "figure.gif")
-    with pytest.raises(ConfigError, match="did you mean 'across'"):
-        written(tmp_path, SWEEP + 'acros = "x"', full)
-    with pytest.raises(ConfigError, match="needs x"):
-        written(tmp_path, SWEEP.replace('x = "sharing.ratio"', ""), full)
 
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -270,24 +219,6 @@ def test_a_recipe_says_which_values_of_a_line_its_table_shows(tmp_path):
     assert markdown(collect(recipe)).count("not run") == 6
 
 
-def test_words_that_agree_are_said_once(tmp_path):
-    recipe = written(tmp_path, COLUMNS, {"FedAvg": {0: (0.5, 0.1), 1: (0.5, 0.3)}})
-    table = collect(with_more(recipe, "FedAvg", [{"forget": {"verdict": True}}] * 2))
-    found = {(e.cell, e.metric): e for e in table.entries}
-    assert found["FedAvg", "forget.verdict"].ours() == "yes"
-
-
-def test_popularity_is_no_floor_for_seconds(tmp_path):
-    text = COLUMNS.replace('"EASE"', '"Popularity"')
-    recipe = written(tmp_path, text, {"FedAvg": {0: (0.5, 0.1)}, "Popularity": {0: (0.4, 0.3)}})
-    with_more(recipe, "FedAvg", [{"seconds": {"cpu": 1.0}}])
-    found = {e.metric: e for e in collect(
-        with_more(recipe, "Popularity", [{"seconds": {"cpu": 2.0}}])).entries
-        if e.cell == "FedAvg"}  # fmt: skip
-    assert found["NDCG@20"].ours_below_floor
-    assert found["CPU s"].floor is None
-
-
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
@@ -333,15 +264,6 @@ def test_columns_can_be_added_up_and_shown_in_another_unit(tmp_path):
     total, nonsense = collect(recipe).entries
     assert total.values == (0.5,)
     assert (nonsense.values, nonsense.words) == ((), ())
-
-
-def test_cells_are_compared_by_bars(tmp_path):
-    text = SWEEP.replace('x = "sharing.ratio"', 'x = "sharing.ratio"\nbars = true')
-    table = collect(written(tmp_path, text, {"a/few": {0: (0.5, 0.0)}, "b/few": {0: (900, 0.2)}}))
-    draw(table, tmp_path / "bars.png")
-    lines = collect(written(tmp_path, SWEEP, {"a/few": {0: (0.5, 0.0)}, "b/few": {0: (900, 0.2)}}))
-    draw(lines, tmp_path / "lines.png")
-    assert (tmp_path / "bars.png").read_bytes() != (tmp_path / "lines.png").read_bytes()
 
 
 def test_a_line_belongs_to_the_cell_of_its_settings_whatever_it_was_called(tmp_path):
@@ -437,38 +359,6 @@ def test_few_seeds_are_told(tmp_path):
     assert alone.endswith("Run more: --seeds 5 --resume --record.")
 
 
-def test_differences_are_written_as_csv_and_latex(tmp_path, capsys):
-    from rescind.cli import table as door
-
-    axes = '[axes]\nmethod = ["FedAvg", "EASE"]\nseed = [0, 1, 2]\n'
-    recipe = written(tmp_path, axes, {
-        "FedAvg": {s: (0.5 + s / 10, 0.1) for s in range(3)},
-        "EASE": {s: (0.5 + s / 5, 0.2 + s / 1e4) for s in range(3)}})  # fmt: skip
-    found = differences(collect(recipe), "FedAvg")
-    door.command(str(recipe.path), against="FedAvg", as_csv=True)
-    out, err = capsys.readouterr()
-    rows = list(csv.DictReader(out.splitlines()))
-    assert [(r["cell"], r["against"], r["pairs"]) for r in rows] == [("EASE", "FedAvg", "3")] * 2
-    assert [float(r["mean"]) for r in rows] == pytest.approx([d.mean for d in found], rel=1e-5)
-    assert [float(r["p"]) for r in rows] == pytest.approx([d.p for d in found], rel=1e-5)
-    assert [r["differs"] for r in rows] == ["no", "higher"]
-    assert "2 comparisons" in err
-    assert "'no' means" in err
-    door.command(str(recipe.path), against="FedAvg", as_latex=True)
-    out, _ = capsys.readouterr()
-    assert out.startswith(
-        "\\begin{tabular}{lrrrrrrrr}\n\\hline\ncell & metric & pairs & less FedAvg &"
-    )
-    assert "\\textbf{+0.1001} & 0.0001 & " in out
-    assert "& $<$0.001 & $<$0.001 & higher \\\\" in out
-    assert "**" not in out
-    empty = written(tmp_path, axes, {"EASE": {0: (0.1, 0.1)}})
-    door.command(str(empty.path), against="FedAvg", as_csv=True)
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert "No cell shares a seed with 'FedAvg'" in err
-
-
 def test_a_table_shows_what_its_cells_measure(tmp_path, capsys):
     """With lists of 10, results were there and the table said that none are recorded."""
     from rescind.cli import table as door
@@ -519,22 +409,11 @@ def test_results_without_the_columns_of_the_table_are_not_called_missing(tmp_pat
     assert "shares a seed" not in out
     with pytest.raises(DataError, match="Give --metric"):
         sweeps(collect(recipe))
-    with pytest.raises(ConfigError, match=r"\[run\] k = \[5, 20\]\. Then run it again"):
+    with pytest.raises(ConfigError, match=r"Other lengths: \[run\] k"):
         door.command(str(recipe.path), metric=["NDCG@5"])
     recipe.results.unlink()
     door.command(str(recipe.path))
     assert "No results are recorded yet" in capsys.readouterr().out, "the control"
-
-
-def test_a_table_of_words_alone_has_results(tmp_path, capsys):
-    from rescind.cli import table as door
-
-    text = '[axes]\nmethod = ["FedAvg"]\n[table]\ncolumns = ["forget.verdict"]\n'
-    recipe = written(tmp_path, text, {"FedAvg": {0: (0.5, 0.1)}})
-    door.command(str(with_more(recipe, "FedAvg", [{"forget": {"verdict": "PASS"}}]).path))
-    out = capsys.readouterr().out
-    assert "PASS" in out
-    assert "No results" not in out
 
 
 def test_a_table_is_printed_for_a_spreadsheet_and_for_a_paper(tmp_path, capsys):

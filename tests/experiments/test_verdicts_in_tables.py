@@ -15,7 +15,6 @@ from rescind.cli import table as door
 from rescind.errors import ConfigError
 from rescind.experiments import unlearning_run
 from rescind.experiments.recipe import Recipe, read
-from rescind.experiments.sweeps import draw, sweeps
 from rescind.experiments.tables import collect, remarks
 
 RECIPE = """
@@ -104,12 +103,6 @@ def test_a_cell_that_claims_to_be_exact_and_is_not_is_named(tmp_path):
     assert collect(recipe).not_as_claimed == (), "control: nothing was claimed"
 
 
-def test_cells_without_a_verdict_have_no_column_for_it(tmp_path):
-    unaudited = {name: [("", {})] * 3 for name in FOUND}
-    table = collect(written(tmp_path, found=unaudited))
-    assert {e.metric for e in table.entries} == {"HR@20", "NDCG@20"}
-
-
 @pytest.mark.parametrize("name", ["verdict", "forget.verdict"])
 def test_verdicts_can_be_asked_for_by_both_names(tmp_path, capsys, name):
     recipe = written(tmp_path)
@@ -134,13 +127,6 @@ def test_a_check_that_failed_for_one_of_several_requests_is_named(tmp_path):
     found = {"Retrain": [("PASS 2, FAIL 1", {"kept": "PASS 2, FAIL 1"}), ("PASS", PASSED)]}
     table = collect(written(tmp_path, found=found))
     assert table.failed["Retrain"].told("x") == "Checks that 'x' failed: kept (1 of 2 seeds)."
-
-
-def test_words_have_no_panel_in_a_figure(tmp_path):
-    table = collect(written(tmp_path))
-    assert [one.metric for one in sweeps(table)] == ["HR@20", "NDCG@20"]
-    draw(table, tmp_path / "x.svg")
-    assert "verdict" not in (tmp_path / "x.svg").read_text()
 
 
 SMALL = """

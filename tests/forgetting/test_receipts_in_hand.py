@@ -37,7 +37,7 @@ FIRST = "none, this is the first"
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("RESCIND_KEYS", str(tmp_path / "keys"))
+    monkeypatch.setenv("RESCIND_HOME", str(tmp_path))
     return tmp_path / "keys"
 
 

@@ -25,10 +25,10 @@ from rescind.ledger.catalogue import Catalogue
 from rescind.ledger.lending import Join, Lend
 from rescind.ledger.options import Options
 from rescind.ledger.place import FILE
+from rescind.proof.notes import LOG, Key
 from rescind.service.app import create_app
 from rescind.service.callers import COOKIE, new_secret
-from rescind.service.policy import SCOPES, Role
-from rescind.service.settings import Settings
+from rescind.service.policy import SCOPES, Role, Settings
 
 _DATABASES: dict[Path, str] = {}
 _UNTIL_THE_END = ExitStack()
@@ -242,3 +242,8 @@ def opened(
     finally:
         runner.close()
         ledger.close()
+
+
+def log_key(house: House) -> Key:
+    """The key of a service's log, as it states it."""
+    return Key.parse(house.caller().get("/v1/keys").json()["log"], LOG)

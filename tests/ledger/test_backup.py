@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
 from datetime import timedelta
 from pathlib import Path
@@ -20,7 +19,6 @@ from rescind.ledger.errors import CannotStart, NotThere, OlderLedger
 from rescind.ledger.keyfile import SLOT
 from rescind.ledger.keyslots import KeySlots
 from rescind.ledger.lending import Lend
-from rescind.ledger.options import Options
 from rescind.ledger.restore import RestoreDiff, plan, restore
 
 
@@ -241,22 +239,6 @@ def test_keys_that_open_nothing_are_refused(tmp_path: Path, wrong: str, ledger_i
             step(state, backup, mirror, None)
     assert keys.read_bytes() == data
     assert ledger_is == "in place" or not list(state.glob("keys*"))
-
-
-def test_a_backup_whose_keys_are_lost_is_served_on_without_loans(tmp_path: Path) -> None:
-    """What the refusal of wrong keys advises."""
-    ledger = opened(tmp_path / "state")
-    joined(ledger, 1, 2)
-    back_up(tmp_path / "state", tmp_path / "backup.db")
-    ledger.close()
-    new = tmp_path / "new"
-    new.mkdir()
-    shutil.copy(tmp_path / "backup.db", new / "ledger.db")
-    ledger = opened(new, catalogue=None, options=Options(accept_lost_keys=True))
-    assert "2 loans of 1 person cannot be opened" in str(ledger.report)
-    joined(ledger, 3)
-    ledger.close()
-    opened(new, catalogue=None).close()
 
 
 def test_a_backup_from_before_everybody_left_is_no_foreign_one(

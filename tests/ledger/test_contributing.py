@@ -16,7 +16,7 @@ from sqlalchemy import select
 
 import rescind as rs
 from databases import POSTGRES, schema
-from ledgers import CATALOGUE, DEVICE, difference, done, joined, kept, lent, opened, take_back
+from ledgers import CATALOGUE, difference, done, joined, kept, lent, opened, take_back
 from rescind.core.federation import Federation
 from rescind.core.holdings import Holdings
 from rescind.core.records import Records, Share
@@ -132,17 +132,6 @@ def test_leaving_subtracts_both_parts_and_destroys_their_keys(tmp_path: Path) ->
     with ledger.store.reading() as tx:
         left = tx.execute(select(tables.person).where(tables.person.c.id == person)).one()
     assert (left.kept_key, left.kept_box, left.kept_count) == (None, None, None)
-    ledger.close()
-
-
-def test_everything_means_the_kept_part_too(tmp_path: Path) -> None:
-    ledger = opened(tmp_path)
-    person = joined(ledger)
-    with pytest.raises(ConsentError, match="nothing is lent"):
-        done(ledger, take_back(person, "erase"))
-    done(ledger, difference(person, [], [6, 7]))
-    assert done(ledger, take_back(person, "erase")).body["n"] == 2
-    assert ledger.live.loans == {}
     ledger.close()
 
 
@@ -286,15 +275,4 @@ def test_a_generation_learns_from_loans_alone(tmp_path: Path) -> None:
     assert ended == []
     done(ledger, take_back(person, "unshare", 6))
     assert ended == [True]  # the control: what it learnt from is watched
-    ledger.close()
-
-
-def test_an_export_hands_over_what_helps(tmp_path: Path) -> None:
-    ledger = opened(tmp_path)
-    person = joined(ledger, 1)
-    done(ledger, difference(person, [], [4]))
-    found = ledger.reading.export(person)
-    assert found.kept == ({"id": "item-4", "title": "Title 4"},)
-    assert found.account["kept"] == 1
-    assert ledger.reading.kept_part(person).device == DEVICE
     ledger.close()

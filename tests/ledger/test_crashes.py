@@ -11,7 +11,6 @@ import pytest
 from ledger_killing import Server, killed
 from ledgers import kept, lent, opened
 from rescind.ledger import failpoints
-from rescind.ledger.options import Options
 from rescind.ledger.tables import named_slots
 
 SOURCES = Path(failpoints.__file__).parent
@@ -87,27 +86,6 @@ def test_killed_at_each_point_a_start_reaches_the_end(
         assert all(one.erased_at for one in ledger.reading.open_requests())
     finally:
         ledger.close()
-
-
-def test_killed_between_commit_and_destruction_the_old_keys_are_there_until_the_sweep(
-    server: Server,
-) -> None:
-    server.start()
-    person = server.ask(do="join", key="join-a-person-0")["body"]["person"]
-    server.ask(do="lend", person=person, items=[1, 2], key="lend-two-items-0")
-    server.kill()
-    server.start(failpoint="committed")
-    assert server.ask(do="leave", person=person, key="leave-for-good-0") is None
-    assert server.ended() == -signal.SIGKILL
-    state = Path(server.place).parent / "state"
-    control = opened(state, options=Options(sweep=False))
-    with control.store.reading() as connection:
-        left = control.keys.without_box(named_slots(connection))
-    assert len(left) == 2, "control: without the sweep both keys of a person who left are there"
-    control.close()
-    ledger = opened(state)
-    assert ledger.report.keys_destroyed == 2
-    ledger.close()
 
 
 def test_eight_writers_and_random_kills_lose_nothing(tmp_path: Path) -> None:

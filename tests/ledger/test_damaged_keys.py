@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from ledger_killing import Server
 from ledgers import done, joined, lent, opened, take_back
 from rescind.ledger.backup import back_up
 from rescind.ledger.errors import CannotStart
@@ -17,7 +16,7 @@ from rescind.ledger.keyfile import FIRST, LOG_KEY, SIGNER, SLOT, Head, keys_in
 from rescind.ledger.keyfile import joined as joined_copies
 from rescind.ledger.keyslots import KeySlots
 from rescind.ledger.options import Options
-from rescind.ledger.restore import plan, restore
+from rescind.ledger.restore import restore
 
 BLOCK = 4096
 PEOPLE = 70
@@ -217,38 +216,6 @@ def test_keys_lost_after_going_back_are_told_from_those_that_were_destroyed(
     assert [lent(ledger, one) for one in people] == [[], [1], [2], [3]], "control: as was asked"
     ledger.close()
     opened(state).close()
-
-
-def test_going_back_with_a_damaged_copy_keeps_the_keys_of_the_other(case: Case) -> None:
-    state, mirror, people = case
-    backup = state.parent / "backup.db"
-    back_up(state, backup)
-    (state / "keys.bin").write_bytes((state / "keys.bin").read_bytes()[:1000])
-    assert plan(state, backup, None, None).people == PEOPLE
-    restore(state, backup)
-    assert (state / "keys.bin").read_bytes() == mirror.read_bytes()
-    check_opens_all(state, people)
-
-
-@pytest.mark.service
-def test_killed_under_load_a_cut_file_is_refused(tmp_path: Path, database: str | None) -> None:
-    state = tmp_path / "state"
-    server = Server(state, *(["--database", database] if database else []))
-    server.start()
-    people = []
-    for n in range(20):
-        people.append(server.ask(do="join", key=f"join-somebody-{n}")["body"]["person"])
-        server.ask(do="lend", person=people[-1], items=[n], key=f"lend-an-item-{n}")
-    server.kill()
-    server.close()
-    whole = (state / "keys.bin").read_bytes()
-    (state / "keys.bin").write_bytes(whole[:1000])
-    with pytest.raises(CannotStart, match="of this ledger cannot be found"):
-        opened(state, database=database)
-    (state / "keys.bin").write_bytes(whole)
-    ledger = opened(state, database=database)
-    assert [lent(ledger, bytes.fromhex(one)) for one in people] == [[n] for n in range(20)]
-    ledger.close()
 
 
 def test_an_older_copy_gives_only_keys_that_the_ledger_names(tmp_path: Path) -> None:

@@ -16,8 +16,7 @@ from ledgers import done, joined, take_back
 from rescind.errors import ConfigError, DataError
 from rescind.ledger import generation_worker, tables
 from rescind.ledger.book import Ledger
-from rescind.ledger.generation_audit import audited
-from rescind.ledger.generation_worker import Trainer
+from rescind.ledger.generation_worker import Trainer, audited
 from rescind.ledger.generations import SEED, Generations
 from rescind.ledger.jobs import (
     CHECKPOINT,

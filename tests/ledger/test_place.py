@@ -101,18 +101,6 @@ def test_keys_alone_get_no_empty_ledger(elsewhere: Path, number: int) -> None:
     assert left_in(elsewhere) == before
 
 
-@pytest.mark.parametrize("number", [0, 1, 2, 4, 5, 6, 7, 8, 9])
-def test_an_empty_ledger_beside_keys_is_not_believed(elsewhere: Path, number: int) -> None:
-    """An earlier version left one behind."""
-    opened(elsewhere.parent / "other").close()
-    (elsewhere.parent / "other" / "ledger.db").rename(elsewhere / "ledger.db")
-    keys = (elsewhere / "keys.bin").read_bytes()
-    ended = invoked(*asking(elsewhere)[number])
-    assert isinstance(ended.exception, ConfigError), ended.output
-    assert "--database" in str(ended.exception)
-    assert (elsewhere / "keys.bin").read_bytes() == keys
-
-
 def test_a_new_folder_and_a_lost_ledger_still_work(elsewhere: Path) -> None:
     """Control: where no ledger is in PostgreSQL nothing is refused."""
     assert invoked(*asking(elsewhere)[3]).exit_code == 0
@@ -177,30 +165,6 @@ def test_a_ledger_that_does_not_fit_is_compared_with_the_note(tmp_path: Path) ->
 
 
 @pytest.mark.service
-def test_a_ledger_in_postgres_is_noted_and_its_commands_name_it(
-    tmp_path: Path, postgres: str
-) -> None:
-    state, backup = tmp_path / "state", tmp_path / "copy.db"
-    address = postgres.replace("postgres@", "postgres:s3cret@")
-    ledger = opened(state, database=address)
-    joined(ledger, 1, 2)
-    assert unmapped_files(state) == []
-    kept = invoked("backup", state, backup, "--database", address)
-    ledger.close()
-    gone = invoked("restore", state, "--from", backup, "--database", address, "--yes")
-    assert "rescind serve --state" in gone.output
-    for told in (kept.output, gone.output, (state / NOTE).read_text()):
-        assert "s3cret" not in told
-        assert shown(address) in told
-    for words in asking(state):
-        ended = invoked(*words)
-        if words[0] != "roster":  # reads its own folder first
-            assert "is in PostgreSQL" in str(ended.exception), words
-    assert not (state / "ledger.db").exists()
-    opened(state, database=address).close()
-
-
-@pytest.mark.service
 def test_another_database_is_neither_read_nor_noted(tmp_path: Path, postgres: str) -> None:
     ledger = opened(tmp_path, database=postgres)
     joined(ledger, 1)
@@ -258,24 +222,6 @@ def test_a_served_folder_says_how_a_token_is_made(tmp_path: Path) -> None:
     assert "--url" not in str(made.exception), "tokens make has no --url"
     assert str(wrong.exception).startswith("'foo' is no scope"), "no advice with a wrong scope"
     assert "--url" in str(revoked.exception), "control: tokens revoke has it"
-
-
-def test_a_database_beside_a_ledger_in_the_folder_is_told_with_the_way_there(
-    tmp_path: Path,
-) -> None:
-    opened(tmp_path).close()
-    url = "postgresql://me@127.0.0.1/empty"
-    older = OlderLedger("this ledger is older than its keys")
-    with (
-        pytest.raises(OlderLedger, match=r"is in the folder \(ledger\.db\).*restore .* --from"),
-        compared_with_note(tmp_path, url),
-    ):
-        raise older
-    with (
-        pytest.raises(OlderLedger, match="older than its keys"),
-        compared_with_note(tmp_path, None),
-    ):
-        raise older
 
 
 def test_libpqs_short_name_is_the_same_database() -> None:

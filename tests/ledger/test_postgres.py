@@ -11,8 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from databases import CUT, engine
-from ledgers import START, done, joined, lent, opened, repeating, take_back
-from rescind.errors import ConfigError
+from ledgers import done, joined, lent, opened, take_back
 from rescind.ledger.backup import back_up
 from rescind.ledger.batch import Once
 from rescind.ledger.book import Ledger
@@ -33,20 +32,6 @@ def story(ledger: Ledger) -> list[bytes]:
     return people
 
 
-def test_the_same_story_writes_the_same_log(tmp_path: Path, postgres: str) -> None:
-    roots, sums = set(), set()
-    for number, database in enumerate((None, postgres)):
-        ledger = opened(
-            tmp_path / str(number), database=database, clock=lambda: START, entropy=repeating()
-        )
-        people = story(ledger)
-        roots.add(ledger.tree.root())
-        sums.add(ledger.live.digest())
-        assert lent(ledger, people[2]) == [2, 3, 4, 9, 12]
-        ledger.close()
-    assert len(roots) == len(sums) == 1
-
-
 def test_what_durability_needs_is_asserted(tmp_path: Path, postgres: str) -> None:
     ledger = opened(tmp_path, database=postgres)
     with ledger.store.writer().begin():
@@ -61,11 +46,6 @@ def test_two_services_on_one_database_are_refused(tmp_path: Path, postgres: str)
         opened(tmp_path / "2", database=postgres)
     ledger.close()
     opened(tmp_path / "1", database=postgres).close()
-
-
-def test_another_database_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="mysql"):
-        Store(tmp_path, "mysql://root@localhost/ledger")
 
 
 def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import gzip
 import struct
-from base64 import b64encode
 from pathlib import Path
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -82,22 +80,6 @@ def test_containers_in_containers_are_opened(tmp_path: Path, depth: int) -> None
         data = gzip.compress(data)
     (tmp_path / "deep").write_bytes(data)
     assert {found.form for found in scan([tmp_path], [TEXT]).found} == {"bytes"}
-
-
-def test_arrays_text_and_logs_are_searched(tmp_path: Path) -> None:
-    np.save(tmp_path / "a.npy", np.array(LOANS.numbers, np.int64))
-    np.savez_compressed(tmp_path / "b.npz", x=np.array(LOANS.numbers, np.int32))
-    (tmp_path / "log").write_text(f"GET /x?who={b64encode(b'ab' + TEXT.data).decode()} 200")
-    (tmp_path / "clean").write_text("nothing of that kind")
-    found = {
-        (Path(one.where.split(" > ")[0]).name, one.form)
-        for one in scan([tmp_path], [LOANS, TEXT]).found
-    }
-    assert found == {
-        ("a.npy", "8-byte little-endian"),
-        ("b.npz", "4-byte little-endian"),
-        ("log", "base64+2"),
-    }
 
 
 def everybodys(ledger: Ledger) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from ledgers import CATALOGUE, START, digest_of, done, joined, lent, opened, take_back
+from ledgers import CATALOGUE, START, done, joined, lent, opened, take_back
 from rescind.errors import ConfigError
 from rescind.ledger.backup import back_up
 from rescind.ledger.catalogue import Catalogue
@@ -19,28 +19,12 @@ from rescind.ledger.lending import Lend
 from rescind.ledger.options import Options
 from rescind.ledger.ownership import mirror_missing, mirror_of
 from rescind.ledger.restore import plan
-from rescind.ledger.tables import named_slots
 
 
 def crash_copy(state: Path, target: Path) -> Path:
     """Copy a state as a kill would leave it: the write-ahead log is still beside it."""
     shutil.copytree(state, target)
     return target
-
-
-def test_the_sum_and_the_log_are_the_same_after_a_restart(tmp_path: Path) -> None:
-    ledger = opened(tmp_path)
-    people = [joined(ledger, n, n + 1) for n in range(5)]
-    done(ledger, take_back(people[0], "leave"))
-    done(ledger, take_back(people[1], "unshare", 1))
-    loans, root = dict(ledger.live.loans), ledger.tree.root()
-    ledger.close()
-    again = opened(tmp_path)
-    assert again.live.digest() == digest_of(loans)
-    assert again.tree.root() == root
-    assert again.report.people == 4
-    assert again.report.keys_destroyed == 0
-    again.close()
 
 
 def test_keys_without_a_box_are_destroyed_and_the_erasure_is_dated(tmp_path: Path) -> None:
@@ -114,16 +98,6 @@ def test_a_ledger_that_only_misses_a_join_is_older_too(tmp_path: Path) -> None:
     (tmp_path / "ledger.db").write_bytes(old)
     with pytest.raises(OlderLedger):
         opened(tmp_path)
-
-
-def test_another_history_of_the_same_length_is_refused(tmp_path: Path) -> None:
-    one, two = opened(tmp_path / "1"), opened(tmp_path / "2")
-    for ledger in (one, two):
-        joined(ledger, 1)
-        ledger.close()
-    shutil.copy(tmp_path / "1" / "ledger.db", tmp_path / "2" / "ledger.db")
-    with pytest.raises(OlderLedger, match="another service"):
-        opened(tmp_path / "2")
 
 
 @pytest.mark.parametrize("instead", ["no file", "an empty file", "keys of a new service"])
@@ -200,33 +174,6 @@ def test_the_mirror_of_another_service_is_refused_and_stays_as_it_is(tmp_path: P
     assert not (mine / "keys-mirror.txt").exists()
     ledger = opened(other)
     assert lent(ledger, person) == [1, 2], "control: the other one goes on"
-    ledger.close()
-
-
-@pytest.mark.parametrize("accepted", [False, True])
-def test_a_mirror_of_another_service_in_the_place_of_lost_keys_is_named(
-    tmp_path: Path, accepted: bool
-) -> None:
-    """The ledger has more entries than those keys saw: it is not the older one."""
-    mine, other, mirror = tmp_path / "mine", tmp_path / "other", tmp_path / "mirror.bin"
-    ledger = opened(other, keys_mirror=mirror)
-    joined(ledger, 1, 2)
-    ledger.close()
-    ledger = opened(mine)
-    person, *_ = [joined(ledger, item) for item in range(5)]
-    ledger.close()
-    (mine / "keys.bin").rename(tmp_path / "away.bin")
-    before = {path.name: path.read_bytes() for path in mine.iterdir()}
-    with pytest.raises(OlderLedger) as refused:
-        opened(mine, keys_mirror=mirror, options=Options(accept_lost_keys=accepted))
-    assert "are those of another service" in str(refused.value)
-    after = {path.name: path.read_bytes() for path in mine.iterdir()}
-    assert {name: after.get(name) for name in before} == before
-    assert not after.keys() - before.keys() - {"ledger.db-wal", "ledger.db-shm"}
-    assert mirror.read_bytes() == (other / "keys.bin").read_bytes()
-    (tmp_path / "away.bin").rename(mine / "keys.bin")
-    ledger = opened(mine)
-    assert lent(ledger, person) == [0], "control: its own keys open it"
     ledger.close()
 
 
@@ -368,16 +315,6 @@ def test_a_ledger_that_is_no_database_is_named(tmp_path: Path, harm: bytes) -> N
     (tmp_path / "ledger.db").write_bytes(harm)
     with pytest.raises((CannotStart, OlderLedger)):
         opened(tmp_path)
-
-
-def test_no_key_lacks_a_box_and_no_box_lacks_a_key(tmp_path: Path) -> None:
-    ledger = opened(tmp_path)
-    for n in range(6):
-        person = joined(ledger, n, n + 1, n + 2)
-        done(ledger, take_back(person, ("unshare", "erase", "leave")[n % 3]), f"key-{n:020d}")
-    with ledger.store.reading() as connection:
-        assert named_slots(connection) == ledger.keys.ids
-    ledger.close()
 
 
 def test_the_settings_that_durability_needs_are_asserted(

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from rescind.core.clock import Clock
 from rescind.data.arrays import Ints
 from rescind.life import audit
-from rescind.life.answers import Answers, key_of
-from rescind.life.audit import Auditor
+from rescind.life.audit import Auditor, key_of
 from rescind.life.authors import Plot, write_story
 from rescind.life.entry import Arrival, Asked, Entry, Setting
 from rescind.life.federated import Anew, NoOp, ScoreShift
@@ -152,27 +151,15 @@ def lived(story: Story, kind: type[Anew], monkeypatch: pytest.MonkeyPatch) -> tu
 def test_rows_with_the_same_life_live_it_once_and_measure_the_same(
     short: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit, "KEPT", Answers())
+    monkeypatch.setattr(audit, "ANSWERS", {})
     lived(short, NoOp, monkeypatch)
     after, few = lived(short, ScoreShift, monkeypatch)
     stranger, all_of_them = lived(short, Elsewhere, monkeypatch)
-    monkeypatch.setattr(audit, "KEPT", Answers())
+    monkeypatch.setattr(audit, "ANSWERS", {})
     alone, many = lived(short, ScoreShift, monkeypatch)
     assert after == alone == stranger
     assert many == all_of_them
     assert many - few >= audit.WITH + audit.NEVER  # those with the seed of the run are its own
-
-
-def test_answers_that_nobody_asked_for_longest_go_first() -> None:
-    kept, made = Answers(most=2 * 80), []
-
-    def ask(name: str) -> None:
-        kept.get(name.encode(), lambda: made.append(name) or np.zeros(10))  # type: ignore[func-returns-value]
-
-    for name in "abacab":
-        ask(name)
-    assert made == ["a", "b", "c", "b"]
-    assert kept.bytes <= kept.most
 
 
 def test_keys_tell_shapes_kinds_and_borders_apart() -> None:

@@ -140,13 +140,6 @@ def test_every_row_can_be_built_and_says_what_it_is(story: Story) -> None:
     assert len(ROWS) >= 12
 
 
-@pytest.mark.parametrize("name", ["Gram", "SeqGram"])
-def test_a_large_catalogue_is_added_up_by_neighbours(name: str) -> None:
-    few, many = (ROWS[name].build(Setting(10, items), 0).settings() for items in (8000, 8001))
-    assert few["learner"]["name"] == name
-    assert many["learner"]["name"] == f"Local{name}"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(ROWS))
 def test_every_row_lives_through_the_story(story: Story, name: str) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from rescind.life.lines import outcome_digest
-from rescind.life.page import PAGE, by_row, section, write_page
-from rescind.life.rows import ROWS
+from rescind.life.page import PAGE, section, write_page
 from rescind.life.summary import of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,8 +65,3 @@ def test_a_changed_number_would_be_seen(tmp_path: Path) -> None:
     write_page(tmp_path)
     assert (tmp_path / PAGE).read_text(encoding="utf-8") != before
     assert list((tmp_path / "docs" / "results" / "images").glob("*.svg"))
-
-
-def test_rows_stand_in_the_order_of_the_benchmark() -> None:
-    made = [{"row": name} for name in ("stranger", *reversed(ROWS))]
-    assert list(by_row(made)) == [*ROWS, "stranger"]

@@ -12,11 +12,10 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from rescind.errors import ConfigError
-from rescind.life.adapters import Refit
+from rescind.life.adapters import PEERS, RecBole, Refit
 from rescind.life.entry import Arrival, Setting
 from rescind.life.find import find
 from rescind.life.ledger import Ledger
-from rescind.life.peers import PEERS, RecBole
 from rescind.life.run import setting_of
 from rescind.life.story import Story
 

@@ -32,7 +32,6 @@ from rescind_papers.bench import speed as bench
 from rescind_papers.bench.yardsticks import (
     Batches,
     Opening,
-    alternate,
     naive,
     plain_step,
     twin_batches,
@@ -192,23 +191,9 @@ def test_a_server_step_is_a_multiple_of_a_product_with_its_bound(small):
     assert 0 < figure.beside["shared_pairs"] < 1200
 
 
-def test_evaluation_says_how_much_was_ranked(small):
-    figure = bench.evaluation(small, METHODS["FedMF"], 0.5, repeats=1)
-    assert (figure.unit, figure.most) == ("CPU s", 0.5)
-    assert figure.beside == {"clients": 60, "items": 80}
-    assert figure.value > 0
-
-
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux only")
 def test_peak_memory_is_read_from_the_process_itself():
     assert bench.peak_memory("synthetic", {"users": 30, "interactions": 900}, False) >= 0
-
-
-def test_turns_are_taken_after_a_call_that_warms_up():
-    said: list[str] = []
-    took = alternate({"a": lambda: said.append("a"), "b": lambda: said.append("b")}, 2)
-    assert said == ["a", "b"] * 3
-    assert set(took) == {"a", "b"}
 
 
 def test_a_figure_is_said_to_be_within_above_or_below_its_bounds():

@@ -205,7 +205,7 @@ def test_a_place_of_the_map_must_make_sense(shelf):
 def test_what_is_not_there_is_said(shelf, tmp_path):
     with pytest.raises(ConfigError, match="did you mean 'one/table1'"):
         chosen(shelf.folder, "one/tabel1")
-    with pytest.raises(ConfigError, match="has recipes/"):
+    with pytest.raises(ConfigError, match="A checkout has it"):
         exhibits(tmp_path / "nowhere")
     (tmp_path / "papers.toml").write_text(MAP.replace("one/table", "one/tabel"))
     (exhibit,) = chosen(tmp_path, None)

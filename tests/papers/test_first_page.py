@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from rescind_papers import costs, first_page
 from rescind_papers.first_page import CENTRAL, FILE, OURS, PAPERS, PICTURE, tasks
 from rescind_papers.index import Shelf
 from rescind_papers.leaderboard import with_results
-from rescind_papers.pages import filled, main
+from rescind_papers.pages import filled
 
 ROOT = Path(__file__).resolve().parents[2]
 SHELF = Shelf(ROOT / "recipes")
@@ -81,12 +80,6 @@ def test_every_task_has_ours_with_its_cost_and_its_digest():
         ours = task.by[OURS]
         assert ours.measured["as never there"] is True
         assert None not in (ours.cost.ms, ours.cost.devices, ours.cost.mb)
-
-
-def test_published_numbers_have_a_source():
-    for one in tomllib.loads((SHELF.folder / FILE).read_text("utf-8"))["published"]:
-        assert {"task", "name", "value", "source"} <= one.keys()
-        assert any(char.isdigit() for char in one["source"]), "a source has a year"
 
 
 def test_a_cell_without_results_is_said(tmp_path):
@@ -159,23 +152,3 @@ def test_a_learner_that_trains_again_besides_is_no_subtraction():
 
 
 # -- help ------------------------------------------------------------------------------------------
-
-
-def test_help_runs_nothing(capsys, monkeypatch):
-    road = script("papers/scripts/stream_road.py")
-    monkeypatch.setattr(road, "load", lambda *_, **__: pytest.fail("it runs"))
-    for call, words in ((road.main, ["stream_road.py"]), (lambda: main(["--help"]), [])):
-        monkeypatch.setattr(sys, "argv", [*words, "--help"])
-        with pytest.raises(SystemExit) as end:
-            call()
-        assert end.value.code == 0
-        assert "--write" in capsys.readouterr().out or not words
-
-
-def test_pages_must_be_named(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(ROOT)
-    with pytest.raises(SystemExit):
-        main([])
-    assert "--all" in capsys.readouterr().err
-    with pytest.raises(ConfigError, match="there is no page nowhere"):
-        main(["nowhere.md"])

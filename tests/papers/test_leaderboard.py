@@ -11,10 +11,9 @@ import pytest
 
 import rescind.methods
 from rescind.core.settings import look_again
-from rescind.errors import ConfigError
-from rescind.experiments.recipe import DataSettings, read
+from rescind.experiments.recipe import read
 from rescind_papers.index import Shelf
-from rescind_papers.leaderboard import SCRIPT, data_label, markdown, standings, task_of
+from rescind_papers.leaderboard import SCRIPT, markdown, standings, task_of
 
 METHOD = """
 from dataclasses import dataclass
@@ -120,16 +119,6 @@ def test_a_cell_stands_on_the_page_of_its_task(tmp_path):
     assert task_of(stream) == "continual"
 
 
-def test_data_is_named_with_what_was_done_to_it():
-    assert data_label(DataSettings("ml-1m")) == "ml-1m"
-    assert data_label(DataSettings("ml-1m", core=5, split="random")) == "ml-1m (core 5, random)"
-
-
-def test_the_script_asks_nobody():
-    assert "http" not in SCRIPT
-    assert "src=" not in SCRIPT
-
-
 STUB = """
 function cell(text) { return { textContent: text }; }
 var rows = [["b", "1,200.5"], ["a", ""], ["c", "3"], ["d", "20 ± 1"]].map(
@@ -159,8 +148,3 @@ def test_the_script_sorts_numbers_as_numbers_and_empty_cells_last(tmp_path):
         [node, str(tmp_path / "sort.js")], capture_output=True, text=True, check=True, timeout=60
     )
     assert found.stdout.split() == ["bdca", "cdba", "dcba"]
-
-
-def test_an_unknown_task_is_said(tmp_path):
-    with pytest.raises(ConfigError, match="did you mean 'unlearning'"):
-        markdown("unlearnin", Shelf(tmp_path))

@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from rescind.experiments.tables import Entry
-from rescind_papers.bounds import least_ndcg
 from rescind_papers.exhibits import rows
 from rescind_papers.index import Shelf, chosen, finding, looked_up
 from rescind_papers.judging import Row
@@ -34,6 +33,7 @@ from rescind_papers.verdicts import (
     UNJUDGED,
     WORSE,
     beside,
+    least_ndcg,
     verdict,
 )
 

@@ -133,15 +133,6 @@ def test_long_steps_say_what_they_are(monkeypatch, tmp_path, tiny):
     assert users.done == users.total == int(fed.world.members.sum())
 
 
-def test_of_steps_inside_each_other_the_one_that_says_how_long_all_takes_is_told():
-    with doing.step("solving"), doing.step("asking", 9, "answers") as asking:
-        assert doing.now() is asking
-        with doing.step("evaluating", 40, "users"), doing.step("reading"):
-            assert doing.now() is asking
-    with doing.step("solving"), doing.step("reading") as reading:
-        assert doing.now() is reading, "control: none counts its parts"
-
-
 def heard(capsys, words: str) -> str:
     """Return what was said on stderr until these words were there, or for a minute."""
     said, until = "", monotonic() + 60
@@ -171,30 +162,6 @@ def test_work_that_counts_its_parts_is_told_with_a_fraction_and_an_estimate(
         assert words in heard(capsys, words)
         asking.reach(40)
         assert "40 of 40 answers" in heard(capsys, "40 of 40 answers")
-
-
-def test_a_countdown_estimates_from_what_was_trained_now(capsys):
-    times = iter([0.0, 10.0, 20.0, 40.0])
-    count = progress.Countdown("models", lambda: next(times))
-    for done in (2, 3, 4, 5):  # two were there before
-        count(done, 5)
-    said = capsys.readouterr().err.splitlines()
-    assert said == [
-        "  2 of 5 models",
-        "  3 of 5 models, about 20 s left",
-        "  4 of 5 models, about 10 s left",
-        "  5 of 5 models",
-    ]
-
-
-def test_steps_end_with_a_line(capsys):
-    with progress.Steps("tuning", "rounds") as steps:
-        steps(1, 4)
-        steps(4, 4, "done")
-    assert capsys.readouterr().err.splitlines() == [
-        "tuning",
-        "  4 of 4 rounds done",
-    ]
 
 
 def test_the_demo_calls_its_audit_by_name(monkeypatch, tmp_path):

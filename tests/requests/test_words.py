@@ -100,7 +100,8 @@ def test_json_is_read_short_or_long(table: Any, kind: str, records: Any) -> None
     "table",
     [
         [], "leave", {}, {"take_back": "7"}, {"leave": "7", "erase": "7"}, {"leave": 7},
-        {"leave": ""}, {"leave": {"user": "7", "items": ["50"]}}, {"erase": {"user": "7", "items": []}},
+        {"leave": ""}, {"leave": {"user": "7", "items": ["50"]}},
+        {"erase": {"user": "7", "items": []}},
         {"erase": {"user": "7", "items": [50]}}, {"erase": {"user": "7", "items": "50"}},
         {"leave": "7", "received": "yesterday"}, {"leave": "7", "due": "31.3.2026"},
         {"leave": "7", "whoever": "8"}, {"kind": "delete", "user": "7"}, {"leave": None},

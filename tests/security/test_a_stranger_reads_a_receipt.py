@@ -249,7 +249,7 @@ def test_a_forged_receipt_of_any_name_is_found_in_a_folder(tmp_path):
     good = chained()
     forged = good.replace(b'"L3"', b'"L2"')
     (tmp_path / "first.json").write_bytes(good)
-    for name in ("run.json", "parts/7.json", "request.json", "log.jsonl", "receipt.request.json"):
+    for name in ("run.json", "parts/7.json", "request.json", "log.jsonl"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text('{"asked": "x", "verdict": "PASS"}')
     (tmp_path / "list.json").write_text("[1, 2]")
@@ -264,33 +264,6 @@ def test_a_forged_receipt_of_any_name_is_found_in_a_folder(tmp_path):
         assert code == 1, name
         assert f"2 receipts: 1 valid, 1 NOT VALID ({name}); the history does not fork" in out
         (tmp_path / name).unlink()
-
-
-def test_what_cannot_be_read_in_a_folder_is_counted_and_not_called_a_receipt(tmp_path):
-    from rescind.receipts.receipt import LARGEST
-
-    (tmp_path / "first.json").write_bytes(chained())
-    (tmp_path / "half.json").write_bytes(chained()[:200])
-    (tmp_path / "large.json").write_bytes(b" " * LARGEST + chained())
-    code, out = verified(tmp_path)
-    assert code == 0
-    assert "2 .json files skipped (half.json, large.json)" in out
-    assert json.loads(verified(tmp_path, "--json")[1].partition("\n")[2]).keys() == {"first.json"}
-    for name in ("half", "large"):
-        (tmp_path / f"{name}.json").rename(tmp_path / f"receipt-{name}.json")
-    code, out = verified(tmp_path)
-    assert (code, "skipped" in out) == (1, False), "its name says that it is one"
-    assert "1 valid, 2 NOT VALID (receipt-half.json, receipt-large.json)" in out
-
-
-def test_only_numbers_in_a_folder_of_receipts_over_silos_are_receipts_by_their_name(tmp_path):
-    place = tmp_path / "receipts"
-    place.mkdir()
-    (place / "1.json").write_bytes(chained())
-    (place / "request-117.json").write_text("{}")
-    assert verified(place)[0] == 0
-    (place / "1-complete.json").write_text("{}")
-    assert "1 NOT VALID (1-complete.json)" in verified(place)[1]
 
 
 def test_the_last_line_about_a_folder_names_a_gap_in_the_chain(tmp_path):
@@ -311,20 +284,3 @@ def test_the_last_line_about_a_folder_names_a_gap_in_the_chain(tmp_path):
     last = verified(tmp_path)[1].splitlines()[-1]
     assert "3 valid, 1 NOT VALID (b.json)" in last
     assert "before c.json" in last
-
-
-def test_a_receipt_that_lies_elsewhere_is_no_gap_for_whoever_logged_it(tmp_path):
-    from rescind.receipts.log import log_receipt, open_log
-
-    first = chained()
-    place, elsewhere = tmp_path / "here", tmp_path / "first.json"
-    place.mkdir()
-    elsewhere.write_bytes(first)
-    (place / "second.json").write_bytes(chained(first))
-    (place / "odd.json").write_bytes(chained(b"never logged"))
-    last = verified(place)[1].splitlines()[-1]
-    assert "a gap: the receipt before odd.json, second.json is missing" in last, "no log: unknown"
-    log_receipt(elsewhere, open_log())
-    last = verified(place)[1].splitlines()[-1]
-    assert "the receipt before second.json is not here, but your own log has it; a gap" in last
-    assert "a gap: the receipt before odd.json is missing or not valid" in last, "the control"

@@ -44,10 +44,10 @@ def test_workers_end_and_records_are_swept(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "small.toml").write_text(TINY.replace("rounds = 4", "rounds = 400"))
     (tmp_path / "tmp").mkdir()
     monkeypatch.setitem(killing.ENVIRONMENT, "TMPDIR", str(tmp_path / "tmp"))
-    monkeypatch.setitem(killing.ENVIRONMENT, "RESCIND_KEYS", str(tmp_path / "keys"))
+    monkeypatch.setitem(killing.ENVIRONMENT, "RESCIND_HOME", str(tmp_path / "home"))
     assert command(tmp_path, "run", "small.toml", "--out", "base").wait() == 0
     base = tmp_path / "base"
-    process = command(tmp_path, "audit", "base", "--withdraw", "7", "--workers", "2")
+    process = command(tmp_path, "audit", "base", "--user", "7", "--workers", "2")
     wait_for(lambda: any(base.rglob("event.safetensors")), "the audit never began")
     wait_for(lambda: len(workers_of(process.pid)) >= 2, "no workers came")
     children = workers_of(process.pid)

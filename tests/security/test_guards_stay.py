@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from rescind.experiments.forget_run import answer
 
 import rescind as rs
+from command_line import rescind
 from rescind.core.executor import InProcess
 from rescind.core.federation import Federation
 from rescind.core.guards import Clip, Gaussian, Guard, Laplace
@@ -58,15 +58,16 @@ def test_forgetting_retrains_with_the_guards_and_states_the_new_epsilon(
     old, first = before.facts["privacy"], before.fed.spent
     assert first is not None
     user = before.fed.labels.user_id(3)
-    done = answer(tmp_path / "run", "withdraw", user, audits="none")
-    assert spread(done.fed) > 3 * plain < spread(before.fed)
-    new = json.loads((done.folder / "run.json").read_text())["privacy"]
-    both = done.fed.spent
+    assert rescind("forget", str(tmp_path / "run"), "--user", user)[0] == 0
+    done = open_run(tmp_path / "run", repeatable=False)
+    assert spread(done) > 3 * plain < spread(before.fed)
+    new = json.loads((tmp_path / "run" / "run.json").read_text())["privacy"]
+    both = done.spent
     assert both is not None
     assert int(both.sum()) > 1.5 * int(first.sum()), "the retraining is counted"
     assert new["participations"] == int(both.max()) > old["participations"]
     assert new["epsilon"] == epsilon_of(NOISE, 1e-5, new["participations"]) > old["epsilon"]
-    assert open_run(done.folder, repeatable=False).executor == InProcess(guards=GUARDS)
+    assert done.executor == InProcess(guards=GUARDS)
 
 
 def test_a_saved_federation_carries_guards_and_ledger(tmp_path: Path) -> None:
@@ -146,13 +147,3 @@ def test_models_that_audits_compare_with_are_guarded_too(tmp_path: Path, plain: 
     # A worker of an audit loads the saved federation and retrains it with another seed.
     saved = load_federation(save_federation(fed, tmp_path))
     assert spread(saved.retrained(Withdraw(2), seed=9)) > 3 * plain
-
-
-def test_a_run_saved_by_an_older_version_gets_its_guards_from_its_recipe(tmp_path: Path) -> None:
-    done = run_cell(CELL, tmp_path / "run")
-    bare = replace(done.fed, executor=InProcess(), spent=None)
-    save_federation(bare, tmp_path / "run" / "model")
-    fed = open_run(tmp_path / "run", repeatable=False)
-    assert fed.executor == InProcess(guards=GUARDS)
-    assert fed.spent is not None
-    assert set(fed.spent.tolist()) == {done.facts["privacy"]["participations"]}

@@ -30,7 +30,7 @@ from rescind.core.method import Unlearner
 from rescind.core.records import Erase
 from rescind.core.request import Request
 from rescind.core.state import Private
-from rescind.flower.server import receipts
+from rescind.flower.server import answering
 from rescind.forgetting import exactness
 from rescind.forgetting.forget import Evidence, forget
 from rescind.forgetting.pipeline import claimed_by, unlearn_and_purge
@@ -38,7 +38,6 @@ from rescind.methods.additive.gram import Gram
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.methods.unlearning.retrain import Retrain
 from rescind.models.mf import MF
-from rescind.receipts.words import badges, level_says, sentences
 from worlds import lendable, tiny_holdings
 
 HERE = Path(__file__)
@@ -153,7 +152,7 @@ def said(evidence: Evidence) -> str:
 
 def blind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the guard away."""
-    for module in (exactness, receipts):
+    for module in (exactness, answering):
         monkeypatch.setattr(module, "claimed_by", lambda *_, **__: "")
 
 
@@ -197,25 +196,11 @@ def test_a_claim_that_is_checked_with_code_from_outside_stays_a_claim(by, tmp_pa
 def test_over_silos_code_from_outside_claims_too(tmp_path, monkeypatch):
     fed, event = remembering("a file", tmp_path)
     request = fed.request(event)
-    facts = receipts.facts_of(fed, request, unlearn_and_purge(fed, request))
-    assert facts["level"] == "L1"
-    assert HERE.name in facts[CLAIMED]
+    unlearner = unlearn_and_purge(fed, request).unlearner
+    level, code = answering.stated_level(fed, unlearner)
+    assert (level, HERE.name in code) == ("L1", True)
     blind(monkeypatch)
-    facts = receipts.facts_of(fed, request, unlearn_and_purge(fed, request))
-    assert (facts["level"], facts[CLAIMED]) == ("L3", "")
-
-
-def test_a_receipt_says_in_words_that_it_is_a_claim(tmp_path):
-    fed, event = remembering("a file", tmp_path)
-    receipt = forget(fed, event, audits="none")[1].receipt
-    assert f"claimed by code {receipt.claims[CLAIMED]}" in level_says(receipt)
-    assert "claimed by code" in str(badges(receipt))
-    assert "as code from outside this program claims" in sentences(receipt)[1]
-    ours, event = learnt(FedAvg(model=MF(dim=4)))
-    receipt = forget(ours, event, audits="none")[1].receipt
-    shown = f"{level_says(receipt)}{badges(receipt)}{sentences(receipt)}"
-    assert receipt.done.level == "L3"
-    assert "claim" not in shown, "control: our own"
+    assert answering.stated_level(fed, unlearner) == ("L3", "")
 
 
 # -- what counts as code from outside --------------------------------------------------------------

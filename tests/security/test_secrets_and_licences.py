@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import tomli_w
 
+from requesting import unpacked
 from rescind.cli import main
-from rescind.cli.licences import Licence, licences
+from rescind.cli.doctor import Licence, licences
 from rescind.privacy import keys
 from rescind.privacy.sealing import run_key
 
@@ -49,8 +50,8 @@ def leaks(secrets: dict[str, bytes], texts: dict[str, bytes]) -> list[tuple[str,
 
 def test_no_key_is_printed_logged_or_left_outside_its_file(tmp_path, monkeypatch, capfd, caplog):
     monkeypatch.chdir(tmp_path)
-    home = tmp_path / "keys"
-    monkeypatch.setenv("RESCIND_KEYS", str(home))
+    home = tmp_path / "home"
+    monkeypatch.setenv("RESCIND_HOME", str(home))
     caplog.set_level(logging.DEBUG)
     printed = b""
 
@@ -64,15 +65,18 @@ def test_no_key_is_printed_logged_or_left_outside_its_file(tmp_path, monkeypatch
 
     (tmp_path / "tiny.toml").write_text(tomli_w.dumps(TINY))
     rescind("run", "tiny.toml", "--out", "run")
-    rescind("forget", "run", "--withdraw", "1", "--audits", "none", "--request", "request.json")
-    new = tmp_path / "run-forgot-1"
-    receipt, key = str(new / "receipt.json"), str(new / "receipt.key")
+    rescind("forget", "run", "--user", "1")
+    (answer,) = (home / "answers").glob("*.zip")
+    unpacked(answer.stem, tmp_path / "papers")
+    (tmp_path / "papers" / "receipt.key").chmod(0o600)
+    papers = tmp_path / "papers"
+    receipt, key = str(papers / "receipt.json"), str(papers / "receipt.key")
     rescind("verify", receipt)
     rescind("verify", receipt, "--event-key", key, "--json")
-    rescind("verify", receipt, "--event", "request.json", "--event-key", key)
-    rescind("verify", receipt, "--event-key", str(home / "erasure.key"))
-    rescind("verify", receipt, "--key", str(home / "signing.key"))  # a secret one, by mistake
-    rescind("forget", "run", "--withdraw", "1")
+    rescind("verify", receipt, "--event", str(papers / "request.json"), "--event-key", key)
+    rescind("verify", receipt, "--event-key", str(home / "keys" / "erasure.key"))
+    rescind("verify", receipt, "--key", str(home / "keys" / "signing.key"))  # by mistake
+    rescind("forget", "run", "--user", "1")
     signing = keys.signing_key()
     requester = keys.read_secret(Path(key))
     secrets = {
@@ -81,17 +85,16 @@ def test_no_key_is_printed_logged_or_left_outside_its_file(tmp_path, monkeypatch
         "receipt.key": requester,
         "run.key": run_key(requester),
     }
-    assert (new / "run.key").is_file()
     texts = {"printed": printed, "logged": caplog.text.encode()}
     for path in tmp_path.rglob("*"):
         if path.is_file():
             texts[str(path.relative_to(tmp_path))] = path.read_bytes()
     found = leaks(secrets, texts)
-    own = {("erasure.key", "keys/erasure.key"), ("receipt.key", "run-forgot-1/receipt.key")}
-    own |= {("run.key", "run-forgot-1/run.key")}
-    assert set(found) == own, "each key in its own file, the signing key there as PEM"
-    for name, place in own:
-        assert (tmp_path / place).stat().st_mode & 0o777 == 0o600, name
+    own = {("erasure.key", "home/keys/erasure.key"), ("receipt.key", "papers/receipt.key")}
+    ledger = {("run.key", "home/ledger.db"), ("run.key", "home/keys/ledger-copy.json")}
+    assert set(found) - ledger == own, "each key in its own file, the signing key there as PEM"
+    for _, place in {("erasure.key", "home/keys/erasure.key"), *(set(found) & ledger)}:
+        assert (tmp_path / place).stat().st_mode & 0o777 == 0o600, place
 
 
 def test_the_search_for_keys_finds_them():

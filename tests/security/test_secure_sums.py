@@ -34,12 +34,12 @@ from rescind.errors import ConfigError, ConsentError, DataError, RescindError
 from rescind.flower.certificates import make_kit
 from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.secure_round import WRONG
+from rescind.flower.silo.departures import add_to_list
 from rescind.flower.silo.identity import Identity
 from rescind.flower.silo.minimums import FILE, check_difference
 from rescind.flower.silo.names import USER, Numbering, key_of
 from rescind.flower.silo.secure_sum import Masks
 from rescind.flower.silo.storage import Store, as_keys
-from rescind.flower.silo.withheld import BY
 from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.secure_aggregation import (
     KEYS,
@@ -211,12 +211,10 @@ def test_masks_are_new_in_every_round_and_for_every_purpose(tmp_path: Path) -> N
     ("changes", "why"),
     [
         ({"threshold": 1}, "threshold 1 of 4 silos.*only with 3"),
-        ({"threshold": 2}, "threshold 2 of 4 silos"),
         ({"members": [0, 1], "threshold": 3}, "over 2 silos"),
         ({"members": [0, 0, 0, 0]}, "must be different ones"),
         ({"members": [1, 2, 3], "threshold": 3}, "silo 0 among them"),
         ({"members": [0, 1, 2, 9]}, "must be different ones of 0 to 3"),
-        ({"members": [0, True, 2, 3]}, "must be different ones"),
         ({"range": -1.0}, "range"),
         ({"members": "0123"}, "no valid 'members'"),
     ],
@@ -417,7 +415,6 @@ VICTIM = 6
         ([0, 3, VICTIM, VICTIM, 9], {}, "asked for twice"),
         ([0, 3, VICTIM, 9], {"other": VICTIM}, "role 'other' in which 1 of its 6"),
         ([VICTIM], {"leave": VICTIM}, "role 'leave' in which 1"),
-        ([3, VICTIM], {}, "2 of its 6 clients"),
     ],
 )
 @pytest.mark.parametrize("method", [METHOD, Gram()], ids=["FedAvg", "Gram"])
@@ -556,7 +553,7 @@ def test_who_left_is_not_remembered_whatever_their_number_was(tmp_path: Path) ->
     without = anew[:-1]  # the data has the last one no more
     check_difference(path, 0, torch.arange(8), now[:8], now[:8], without)
     assert before[7] in remembered(path), "control: who is only away now is remembered"
-    replace(Blocklist().with_withdrawn(before[7]), by=BY).write(tmp_path)
+    add_to_list(tmp_path, Blocklist().with_withdrawn(before[7]))
     check_difference(path, 0, torch.arange(8), now[:8], now[:8], without)
     assert remembered(path) == {*anew} - {before[3], before[7]}
 

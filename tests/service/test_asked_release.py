@@ -18,7 +18,7 @@ from rescind.ledger.errors import Busy, Closing
 from rescind.ledger.failpoints import VARIABLE
 from rescind.ledger.release_steps import TRIES, AskRelease
 from rescind.ledger.release_worker import subprocess as of_the_worker
-from rescind.service import releases
+from rescind.service import chores
 
 KEY = "make-0000000000003"
 ACKNOWLEDGED = "acknowledged"
@@ -73,11 +73,11 @@ def test_killed_after_the_answer_a_start_makes_it_once(tmp_path: Path, where: st
     said = killed(tmp_path / "state", where)
     assert said == ("202\n" if where == ACKNOWLEDGED else "")
     with opened(tmp_path / "state") as house:
-        releases.release_if_asked(house.service)
+        chores.release_if_asked(house.service)
         numbers, asked = listed(house)
         assert (numbers, asked["state"], asked["number"]) == ([1], "made", 1)
     with opened(tmp_path / "state") as house:
-        releases.release_if_asked(house.service)
+        chores.release_if_asked(house.service)
         assert listed(house) == ([1], asked), "it is made once, and still told"
 
 
@@ -94,7 +94,7 @@ def test_the_running_service_makes_it_and_the_same_key_is_answered_truly(tmp_pat
 def test_a_start_makes_none_that_nobody_asked_for(tmp_path: Path) -> None:
     killed(tmp_path / "state", "not asked")
     with opened(tmp_path / "state") as house:
-        releases.release_if_asked(house.service)
+        chores.release_if_asked(house.service)
         assert listed(house) == ([], None)
 
 
@@ -106,7 +106,7 @@ def asked_and_refused(state: Path, error: Exception, starts: int, monkeypatch: A
         begun.append(1)
         raise error
 
-    monkeypatch.setattr(releases, "release_if_asked", lambda service: None)  # the chore
+    monkeypatch.setattr(chores, "release_if_asked", lambda service: None)  # the chore
     with opened(state) as house:
         house.do(AskRelease("/v1/operator/releases"))
     for _ in range(starts):

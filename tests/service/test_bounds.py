@@ -13,21 +13,16 @@ from typing import Any
 
 import pytest
 
-from doors import House, opened
+from doors import House, log_key, opened
 from rescind.cli.witness import open_witness
 from rescind.ledger import accounts
 from rescind.proof import reaching
-from rescind.proof.notes import LOG, Key
 from rescind.service import guard, limits, passkeys
 from rescind.service.callers import new_secret
 from streams import opened_stream
 
 BEGIN = "/v1/session/begin"
 DEEP = 50_000
-
-
-def log_key(house: House) -> Key:
-    return Key.parse(house.caller().get("/v1/keys").json()["log"], LOG)
 
 
 @pytest.mark.parametrize("each", [3, 100])

@@ -56,14 +56,8 @@ def weighing(weight: float) -> dict[str, Any]:
 
 REFUSED = {
     "too heavy": (422, "plus has the weight", weighing(4095)),
-    "above what exists": (422, "4096", weighing(5000)),
     "below nothing": (422, "plus.weight", weighing(-1)),
-    "no number": (422, "plus.weight", weighing(0.5)),
-    "twice": (422, "twice", difference([], ["item-1", "item-1"])),
-    "unknown": (422, "", difference([], ["no such item"])),
-    "empty": (422, "no items", difference([], [])),
     "too many": (422, "plus.items", difference([], [f"item-{n}" for n in range(5_001)])),
-    "no device": (422, "device", difference([], ["item-1"], device="somebody")),
     "stale": (412, "holds 0", difference(["item-9"], ["item-1"])),
     "lent": (409, "this item is lent", difference([], ["item-3"])),
 }
@@ -83,24 +77,6 @@ def test_what_one_person_cannot_have_is_refused_in_words(house: House, why: str,
     assert house.ledger.live.digest() == before
     assert "item-" not in caplog.text
     assert person.post(PATH, difference([], ["item-1"])).status_code == 201  # the control
-
-
-def test_a_second_browser_does_not_undo_the_first(house: House) -> None:
-    person = house.person()
-    person.post(PATH, difference([], ["item-1"]))
-    other = person.post(PATH, difference(["item-1"], ["item-2"], device="6" * 32))
-    assert other.status_code == 409
-    assert "another browser" in other.json()["detail"]
-
-
-def test_a_repeated_key_counts_once(house: House) -> None:
-    person, key = house.person(), "c" * 20
-    first = person.post(PATH, difference([], ["item-1"]), key)
-    again = person.post(PATH, difference([], ["item-1"]), key)
-    assert again.headers["Idempotent-Replay"] == "true"
-    assert again.json() == first.json()
-    assert person.post(PATH, difference([], ["item-2"]), key).status_code == 422
-    assert person.post(PATH, difference([], ["item-2"]), None).status_code == 400
 
 
 def test_differences_are_limited_and_erasing_is_not(tmp_path) -> None:

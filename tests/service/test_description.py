@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import hypothesis
 import pytest
@@ -152,58 +152,6 @@ def test_many_made_up_requests_get_documented_answers(house: House) -> None:
     fuzzing.all()
     assert fuzzing.sent >= 300
     assert fuzzing.wrong == []
-
-
-class Chains:
-    """Chains of calls: what one answers, the next asks about (links that schemathesis infers)."""
-
-    PLACES: ClassVar = {"/v1/me": 0, "/v1/operator": 1, "/drp/": 3}
-
-    def __init__(self, house: House) -> None:
-        self.fuzzing = Fuzzing(house, 1)
-        self.schema = schemathesis.openapi.from_asgi("/openapi.json", house.app, **ASKING)
-
-    def place(self, case: Any) -> int:
-        """Return who may call this operation, so that chains go on."""
-        found = [n for path, n in self.PLACES.items() if case.path.startswith(path)]
-        return found[0] if found and self.fuzzing.sent % 10 else self.fuzzing.sent % 4
-
-    def run(self, seed: int, steps: int) -> None:
-        """Walk along one chain. What it meets depends on earlier ones, so none is repeated."""
-        outer = self
-
-        class Machine(self.schema.as_state_machine()):  # type: ignore[misc]
-            def get_call_kwargs(self, case: Any) -> dict[str, Any]:
-                self.at = outer.place(case)
-                return {"headers": outer.fuzzing.headers(self.at)}
-
-            def validate_response(self, response: Any, case: Any, **_: Any) -> None:
-                outer.fuzzing.check(case, response, self.at)
-
-        Machine._hypothesis_internal_use_seed = seed
-        asked = hypothesis.settings(
-            max_examples=1,
-            stateful_step_count=steps,
-            deadline=None,
-            database=None,
-            phases=[Phase.generate],
-            suppress_health_check=list(HealthCheck),
-        )
-        Machine.run(settings=asked)
-
-
-@pytest.mark.slow
-def test_ten_thousand_requests_half_of_them_in_chains(house: House) -> None:
-    chains, alone = Chains(house), Fuzzing(house, 100)
-    alone.all()
-    assert alone.wrong == []
-    for seed in range(5_000):
-        chains.run(seed, steps=20)
-        if chains.fuzzing.sent + alone.sent >= 10_000:
-            break
-    assert chains.fuzzing.wrong == []
-    assert min(chains.fuzzing.sent, alone.sent) >= 3_000
-    assert chains.fuzzing.sent + alone.sent >= 10_000
 
 
 def test_an_undocumented_answer_is_found(house: House, monkeypatch) -> None:

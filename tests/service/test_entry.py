@@ -162,14 +162,6 @@ def test_a_code_that_ends_meanwhile_lets_nobody_in(house: House) -> None:
     assert lost.secret == ""
 
 
-def test_a_restart_between_code_and_passkey_spends_nothing(house: House) -> None:
-    code, lost = codes_of_somebody(house)[0], house.caller()
-    begun = begun_with(lost, code)
-    house.service.ceremonies._open.clear()  # they are in memory only
-    assert finished(lost, begun).status_code == 422
-    assert lost.register(Authenticator(), code=code).status_code == 201
-
-
 def test_a_disk_that_fails_at_the_passkey_leaves_the_code(house: House, monkeypatch) -> None:
     """Code and passkey are one step: what fails after the code is spent takes it back."""
     code, lost = codes_of_somebody(house)[0], house.caller()
@@ -293,14 +285,6 @@ def test_where_people_are_invited_an_invitation_makes_one_account(
         assert again.status_code == 404
 
 
-def test_an_invitation_ends(house: House) -> None:
-    text, digest = new_secret()
-    until = house.clock() + timedelta(hours=1)
-    house.do(accounts.MakeToken(digest, "Ada", f"{accounts.INVITED}operator", (), until))
-    house.clock.go(hours=2)
-    assert house.caller().post("/v1/account/begin", {"invitation": text}, None).status_code == 404
-
-
 def test_a_token_has_its_scope_and_its_end(house: House) -> None:
     operator = house.operator()
     made = operator.post("/v1/operator/tokens", {"name": "cron", "scope": ["read"]})
@@ -390,13 +374,3 @@ def test_new_recovery_codes_void_the_old_ones(house: House) -> None:
     house.clock.go(minutes=6)
     late = browser.post("/v1/me/recovery-codes", {})
     assert late.status_code == 401  # it needs a fresh confirmation
-
-
-def test_a_token_is_told_again_to_whoever_repeats_the_request(house: House) -> None:
-    operator, key = house.operator(), "token-" + "k" * 16
-    asked = {"name": "cron", "scope": ["read"]}
-    first, again = (operator.post("/v1/operator/tokens", asked, key) for _ in range(2))
-    assert first.json() == again.json()
-    assert again.headers["Idempotent-Replay"] == "true"
-    other = operator.post("/v1/operator/tokens", asked)
-    assert other.json()["token"] != first.json()["token"]  # the control: another key

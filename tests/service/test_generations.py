@@ -73,17 +73,6 @@ def test_one_is_started_once_and_followed_round_by_round(house: House) -> None:
     assert operator.post("/v1/operator/serving", {"generation": job}).status_code == 200
 
 
-def test_the_release_can_be_chosen_again(house: House) -> None:
-    operator = house.operator()
-    assert operator.post("/v1/operator/serving", {"generation": None}).json() == {
-        "generation": None
-    }
-    unknown = operator.post("/v1/operator/serving", {"generation": "0" * 16})
-    assert unknown.status_code == 404
-    assert operator.post("/v1/operator/serving", {"generation": "x"}).status_code == 422
-    assert operator.post("/v1/operator/serving", {}).status_code == 422
-
-
 @pytest.mark.service
 def test_killed_while_one_learns_the_next_start_goes_on(tmp_path: Path) -> None:
     state = tmp_path / "state"

@@ -6,24 +6,18 @@ import csv
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import rescind as rs
 from authenticator import Authenticator
 from doors import House, opened
-from rescind.cli import app, progress
-from rescind.core.fast import kept_code
-from rescind.data.erasing import erase_imported
-from rescind.data.obtain import where
+from requesting import erase_rows
 from rescind.errors import ConfigError, DataError
 from rescind.ledger.book import Ledger
 from rescind.ledger.failpoints import VARIABLE
@@ -167,16 +161,6 @@ def test_the_command_of_a_complete_import_starts_the_service(tmp_path: Path, min
     assert "complete already" in start(state, users="mine", codes=kept), "it may lie elsewhere"
 
 
-def test_the_table_that_was_imported_is_told_and_can_be_deleted(tmp_path: Path, mine: Path) -> None:
-    """Who leaves the service stays in it: the service keeps no id, and does not reach it."""
-    state, place = tmp_path / "state", Path(where("mine", "imported") or "")
-    first = start(state, users="mine", codes=mine)
-    assert (place / "users.parquet").is_file(), "control: the rows are there"
-    assert f"{place} still has these rows, and whoever leaves the service stays in it" in first
-    shutil.rmtree(place)
-    assert "it serves" in start(state)
-
-
 @pytest.mark.parametrize("changed", ["the codes", "no codes", "rows", "users", "the name"])
 def test_another_command_than_that_of_a_complete_import_is_refused(
     tmp_path: Path, mine: Path, changed: str
@@ -270,27 +254,6 @@ def start(state: Path, **wanted: object) -> str:
     return "\n".join(said)
 
 
-def test_a_first_start_says_what_it_does_while_it_brings_users_in(
-    tmp_path: Path, mine: Path, monkeypatch
-) -> None:
-    real = recovery.kept
-    monkeypatch.setattr(recovery, "kept", lambda text: (time.sleep(0.05), real(text))[1])
-    monkeypatch.setattr(import_users, "TOGETHER", 2)
-    monkeypatch.setattr(progress, "EVERY", 0.01)
-    monkeypatch.setattr(kept_code, "keep_in", lambda folder: None)
-    monkeypatch.setattr(running, "_serve", lambda *_: None)
-    words = ["serve", "--import", "mine", "--codes", str(mine), "--port", "0"]
-    words += ["--state", str(tmp_path / "state")]
-    told = CliRunner().invoke(app, words)
-    assert told.exit_code == 0, told.output
-    assert "bringing in 7 users of mine" in told.stdout
-    assert re.search(r"importing mine: accounts and codes: [246] of 7 users", told.stderr)
-    assert "0 loans" not in told.stdout
-    said = start(tmp_path / "state")
-    assert "42 loans of 7 people opened" in said, "control: a later start tells what it found"
-    assert "bringing in" not in said
-
-
 @pytest.mark.parametrize(
     ("where", "noted", "written"),
     [
@@ -340,7 +303,7 @@ def test_an_import_goes_on_with_its_own_codes_and_data_only(tmp_path: Path, mine
     with pytest.raises(DataError, match="is not a file of codes"):
         start(state, users="mine", codes=mine)
     mine.write_text(kept)
-    erase_imported("mine", ["c0"], ["p0"])
+    erase_rows("mine", "c0", ["p0"])
     with pytest.raises(ConfigError, match=r"the data changed since.*To begin anew"):
         start(state, users="mine", codes=mine)
     assert mine.read_text() == kept
@@ -397,7 +360,7 @@ def test_what_stands_for_erased_ids_does_not_come(tmp_path: Path, mine: Path) ->
     path.write_text(path.read_text() + "gone,q1,Title of q1\ngone,q2,Title of q2\ngone,p0,\n")
     rs.import_file(path, "mine", replace=True)
     assert len(users_of("mine", mine, print).catalogue) == 11, "control"
-    erase_imported("mine", ["gone"])
+    erase_rows("mine", "gone")
     assert "(removed 9)" in rs.load("mine").items, "control: the places are there"
     said: list[str] = []
     alone = users_of("mine", mine, said.append)

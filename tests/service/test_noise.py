@@ -30,11 +30,3 @@ def test_epsilon_stands_on_the_page_and_releases_stop(tmp_path: Path) -> None:
         assert spent.status_code == 400
         assert "budget is spent" in spent.json()["detail"]
         assert person.get("/v1/release").json()["noise"]["left"] == 0
-
-
-def test_without_noise_no_epsilon_is_told(tmp_path: Path) -> None:
-    """The control."""
-    with opened(tmp_path / "state") as house:
-        person = house.person((1, 2, 3))
-        assert person.get("/v1/release").json()["noise"] is None
-        assert "epsilon" not in house.caller().get("/").text

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import struct
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,14 +14,13 @@ import pytest
 from sqlalchemy import func, insert, select
 
 from doors import House, opened
-from rescind.errors import ConfigError, DataError
+from rescind.errors import ConfigError
 from rescind.ledger import tables
 from rescind.ledger.accounts import NewSession
 from rescind.ledger.backup import back_up
 from rescind.ledger.batch import Answer, Batch
 from rescind.ledger.errors import Busy, DiskFull
 from rescind.ledger.operators import Remove
-from rescind.ledger.release_counts import NOT_KEPT
 from rescind.ledger.restore import restore
 from rescind.service import callers, chores
 from rescind.service.callers import new_secret
@@ -55,75 +53,12 @@ def test_the_list_has_the_level_that_the_person_was_told_and_none_before_the_era
     assert told["level"] == "L1"
 
 
-def test_a_release_is_asked_for_and_looked_at(house: House, monkeypatch) -> None:
-    operator, begin = house.operator(), threading.Event()
-    real = house.ledger.releases.make
-    assert operator.get("/v1/operator/releases").json()["asked"] is None
-
-    def slowly(*given) -> object:
-        assert begin.wait(60)
-        return real(*given)
-
-    monkeypatch.setattr(house.ledger.releases, "make", slowly)
-    answer = operator.post("/v1/operator/releases", {})  # it comes before the release is made
-    assert (answer.status_code, answer.json()["look"]) == (202, "/v1/operator/releases")
-    assert operator.get("/v1/operator/releases").json()["asked"] == {"state": "making"}
-    begin.set()
-    house.runner.run(house.service.release_now.settled())
-    found = operator.get("/v1/operator/releases").json()
-    assert (found["asked"]["state"], found["asked"]["number"]) == ("made", 1)
-    assert [one["number"] for one in found["releases"]] == [1]
-
-
-def test_a_release_that_failed_says_why(house: House, monkeypatch) -> None:
-    def fail(*_: object) -> None:
-        raise DataError("the sum is not that of the loans.")
-
-    monkeypatch.setattr(house.ledger.releases, "make", fail)
-    operator = house.operator()
-    assert house.release(operator).status_code == 202
-    asked = operator.get("/v1/operator/releases").json()["asked"]
-    assert (asked["state"], asked["why"]) == ("failed", "the sum is not that of the loans.")
-
-
-@pytest.mark.parametrize("restart", [True, False])
-def test_audits_say_that_a_restart_left_nothing_to_judge(tmp_path: Path, restart: bool) -> None:
-    """Eight people erase 160 records in all."""
-    with ExitStack() as stack:
-        house = stack.enter_context(opened(tmp_path / "state"))
-        people = [house.person(tuple(range(n, 32 + n))) for n in range(8)]
-        house.release(house.operator())
-        for n, person in enumerate(people):
-            asked = {"kind": "erase", "items": [f"item-{item}" for item in range(n, 20 + n)]}
-            assert person.post("/v1/me/requests", asked).status_code == 202
-        if restart:
-            stack.close()
-            house = stack.enter_context(opened(tmp_path / "state"))
-        operator = house.operator()
-        house.release(operator)
-        last = operator.get("/v1/operator/audits").json()["audits"][0]
-        assert (last["release"], last["records"]) == (2, 0 if restart else 160)
-        assert (last["verdict"] == "UNAUDITED") == restart
-        assert (NOT_KEPT in last["detail"]) == restart
-        assert "Too few" not in last["detail"]
-
-
 def test_the_overview_says_what_its_reader_may_do(house: House) -> None:
     for role in (Role.OPERATOR, Role.OFFICER):
         may = house.operator(role).get("/v1/operator/overview").json()["may"]
         assert may == sorted(SCOPES[role])
     script = house.script("read").get("/v1/operator/overview").json()
     assert script["may"] == ["read"]
-
-
-def test_the_last_scan_outlives_a_restart(tmp_path: Path) -> None:
-    with opened(tmp_path / "state") as house:
-        house.person((2, 3, 7, 11, 18, 19, 24, 31, 32, 38))
-        found = house.operator().post("/v1/operator/scan", {}).json()
-        second = house.operator().post("/v1/operator/scan", {}).json()
-        assert second["at"] >= found["at"]
-    with opened(tmp_path / "state") as house:
-        assert house.operator().get("/v1/operator/storage").json()["scan"] == second
 
 
 def test_items_in_a_row_are_no_false_alarm_and_records_in_the_clear_are_found(
@@ -302,3 +237,13 @@ class _Named:
         row = {"id": self.id, "name": self.name, "role": "operator", "counter": 0, "at": batch.now}
         batch.tx.execute(insert(tables.operator).values(row))
         return NewSession(self.session, "operator", operator=self.id).carry_out(batch)
+
+
+def test_the_last_scan_outlives_a_restart(tmp_path: Path) -> None:
+    with opened(tmp_path / "state") as house:
+        house.person((2, 3, 7, 11, 18, 19, 24, 31, 32, 38))
+        found = house.operator().post("/v1/operator/scan", {}).json()
+        second = house.operator().post("/v1/operator/scan", {}).json()
+        assert second["at"] >= found["at"]
+    with opened(tmp_path / "state") as house:
+        assert house.operator().get("/v1/operator/storage").json()["scan"] == second

@@ -14,7 +14,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from doors import Browser, House
+from doors import Browser, House, log_key
 from rescind.cli import app
 from rescind.cli.witness import open_witness, pull
 from rescind.errors import ConfigError, DataError
@@ -59,7 +59,7 @@ def people(house: House, monkeypatch: pytest.MonkeyPatch) -> list[Browser]:
 @pytest.fixture
 def auditor(house: House, people: list[Browser], tmp_path: Path) -> Iterator[Rebuilding]:
     """A witness that the operator admitted, with a token to rebuild."""
-    log = Key.parse(house.caller().get("/v1/keys").json()["log"], LOG)
+    log = log_key(house)
     witness = open_witness(tmp_path / "auditor", "auditor", [log])
     house.service.log.witnesses.admit(witness.key, None)
     token = house.script("rebuild").bearer
@@ -118,7 +118,7 @@ def test_weights_of_another_sum_are_not_signed(
 ) -> None:
     another_sum(house, monkeypatch)
     fetching.fetch(URL, tmp_path / "stranger")
-    log = Key.parse(house.caller().get("/v1/keys").json()["log"], LOG)
+    log = log_key(house)
     says = check(Public.read(tmp_path / "stranger"), log)
     assert says[-1] == "they add up to the published sum", "control: without a rebuild it passes"
     with pytest.raises(DataError, match="not solved from the published sum"):
@@ -157,7 +157,7 @@ def test_a_leaver_kept_under_a_new_line_is_not_shown_to_be_out(
     kept_under_a_new_line(house, monkeypatch, lines[0]["items"])
     fetching.fetch(URL, tmp_path / "stranger")
     public = Public.read(tmp_path / "stranger")
-    log = Key.parse(house.caller().get("/v1/keys").json()["log"], LOG)
+    log = log_key(house)
     assert check(public, log)[-1] == "they add up to the published sum", "strangers find nothing"
     assert "revoked" in history(public.log, lines[0]["line"]), "nor does the leaver alone"
     told = auditor.once({"mine.json": lines})

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from doors import Browser, House
+from doors import Browser, House, log_key
 from rescind.cli import app
 from rescind.errors import DataError
 from rescind.ledger import release_worker, releasing
@@ -23,7 +23,6 @@ from rescind.ledger.release_worker import make_here
 from rescind.ledger.roster_audit import audit
 from rescind.methods.additive._live_sum import Totals, added_up
 from rescind.proof import fetching
-from rescind.proof.notes import LOG, Key
 from rescind.proof.pulling import Away
 from rescind.proof.roster import LINES, STATED, SUM, Public, check, history
 from rescind.proof.roster import added_up as lines_added_up
@@ -58,10 +57,6 @@ def fetched(house: House, folder: Path) -> Public:
     return Public.read(folder)
 
 
-def key_of(house: House) -> Key:
-    return Key.parse(house.caller().get("/v1/keys").json()["log"], LOG)
-
-
 def leaves(house: House, person: Browser) -> None:
     house.do(TakeBack(person.id, "leave"))
 
@@ -71,7 +66,7 @@ def test_a_stranger_adds_up_what_the_service_publishes(
 ) -> None:
     assert house.caller().get(f"/log/roster/{STATED}").status_code == 404
     listed(house)
-    public, key = fetched(house, tmp_path / "public"), key_of(house)
+    public, key = fetched(house, tmp_path / "public"), log_key(house)
     told = check(public, key)
     assert "it is of release 1" in told[1]
     assert told[-1] == "they add up to the published sum"
@@ -92,7 +87,7 @@ def test_the_command_line_fetches_and_checks(
 ) -> None:
     listed(house)
     (tmp_path / "mine.json").write_text(people[0].get("/v1/me/lines").text)
-    public, key = str(tmp_path / "public"), str(key_of(house))
+    public, key = str(tmp_path / "public"), str(log_key(house))
     runner = CliRunner()
     got = runner.invoke(app, ["roster", "fetch", "http://localhost:8000", "--out", public])
     assert (got.exit_code, "6 lines of release 1" in got.output) == (0, True), got.output
@@ -147,7 +142,7 @@ def plus(sums: Totals, items: Any, sign: int = 1) -> Totals:
 def refused(house: House, folder: Path, why: str) -> None:
     public = fetched(house, folder)
     with pytest.raises(DataError, match=why):
-        check(public, key_of(house))
+        check(public, log_key(house))
 
 
 @pytest.mark.parametrize("fake", ["person kept", "record kept", "off by one"])
@@ -176,7 +171,7 @@ def test_a_sum_that_holds_anything_else_is_found(
             listed(house)
         refused(house, tmp_path / "public", "do not add up")
     listed(house)  # the control: without the lie, the same service passes
-    check(fetched(house, tmp_path / "public"), key_of(house))
+    check(fetched(house, tmp_path / "public"), log_key(house))
 
 
 def test_a_model_from_another_sum_is_found_by_whoever_may_rebuild(
@@ -192,7 +187,7 @@ def test_a_model_from_another_sum_is_found_by_whoever_may_rebuild(
             patched.setattr(releasing, "make", other)
             listed(house)
         public = fetched(house, tmp_path / "public")
-        check(public, key_of(house))  # a stranger cannot see it: docs/proof.md says so
+        check(public, log_key(house))  # a stranger cannot see it: docs/proof.md says so
         with pytest.raises(DataError, match="not solved from the published sum"):
             audit(house.ledger, public)
     listed(house)
@@ -210,14 +205,14 @@ def test_an_edited_roster_is_found(house: House, people: list[Browser], tmp_path
         for name, data in ((LINES, bytes(lines)), (SUM, total)):
             (folder / name).write_bytes(data)
         with pytest.raises(DataError, match="revoked, or never added"):
-            check(Public.read(folder), key_of(house))
+            check(Public.read(folder), log_key(house))
         (folder / STATED).write_text(json.dumps(stated, sort_keys=True, indent=1) + "\n")
         with pytest.raises(DataError, match="not the newest one in the log"):
-            check(Public.read(folder), key_of(house))
+            check(Public.read(folder), log_key(house))
         (folder / STATED).write_bytes(public.stated)
     for kept in (public.lines[8192:], public.lines + public.lines[:8192]):
         with pytest.raises(DataError, match=r"missing|twice"):
-            check(replace(public, lines=kept), key_of(house))
+            check(replace(public, lines=kept), log_key(house))
 
 
 def test_lines_that_cannot_be_opened_any_more_are_said_so(

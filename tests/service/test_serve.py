@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -18,7 +17,7 @@ from typer.testing import CliRunner
 
 from rescind.cli import app
 from rescind.errors import ConfigError, DataError
-from rescind.service.running import Doorway, Wanted, name_differs, run
+from rescind.service.running import Doorway, Wanted, run
 
 
 def test_it_listens_on_this_machine_only() -> None:
@@ -43,17 +42,6 @@ def test_another_address_needs_a_reason(host: str) -> None:
 def test_a_demonstration_is_not_put_behind_a_proxy() -> None:
     with pytest.raises(ConfigError, match="this machine only"):
         Doorway(behind_proxy=("lend.example.org",), demo=True)
-
-
-def test_a_log_of_another_name_is_told() -> None:
-    first, later = Doorway(), Doorway(behind_proxy=("lend.example.org",))
-    name = first.settings(8105, "RESCIND").log_name
-    assert name == "localhost:8105/log"
-    assert name_differs(name, first.settings(8105, "RESCIND")) is None
-    told = name_differs(name, later.settings(8105, "RESCIND"))
-    assert told is not None
-    assert "localhost:8105/log" in told
-    assert "https://lend.example.org" in told
 
 
 def test_tls_needs_both_files(tmp_path: Path) -> None:
@@ -101,18 +89,6 @@ def test_what_is_wrong_is_told_before_anything_is_made(
     assert not (tmp_path / "state").exists()
 
 
-def test_a_database_that_is_not_there_is_named(tmp_path: Path) -> None:
-    pytest.importorskip("psycopg", reason="PostgreSQL's driver is not installed")
-    from rescind.ledger.errors import CannotStart
-    from rescind.ledger.store import Store
-
-    with Doorway(port=0).listening() as closed:  # bound, and nobody listens
-        port = closed.getsockname()[1]
-        with pytest.raises(CannotStart, match=rf"{port}/nope.*refused.*Check --database") as told:
-            Store(tmp_path, f"postgresql://me:secret@127.0.0.1:{port}/nope").writer()
-    assert "secret" not in str(told.value)
-
-
 def test_a_port_that_is_taken_is_told() -> None:
     with Doorway(port=0).listening() as taken:
         taken.listen()
@@ -155,31 +131,6 @@ def test_a_command_without_a_token_names_the_scope_that_it_needs(
     told = CliRunner().invoke(app, [*words, "--url", "http://localhost:1"])
     assert isinstance(told.exception, ConfigError)
     assert f"rescind tokens make {scope}." in str(told.exception)
-
-
-def test_what_it_says_is_in_a_pipe_at_once(tmp_path: Path) -> None:
-    """As under systemd: no terminal, and nothing in the environment that turns buffers off."""
-    items = tmp_path / "films.csv"
-    items.write_text("id,title\n1,Brazil\n2,Sneakers\n")
-    words = ["serve", "--items", str(items), "--state", str(tmp_path / "state"), "--port", "0"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "rescind.cli", *words],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
-    assert process.stdout is not None
-    too_late = threading.Timer(60, process.kill)
-    too_late.start()
-    try:
-        assert "0 loans of 0 people opened" in process.stdout.readline()
-        assert process.poll() is None, "control: it still runs"
-        ready = next(line for line in process.stdout if line.startswith("getting ready"))
-        assert "if this version has not compiled here before" in ready, "true at every start"
-    finally:
-        too_late.cancel()
-        process.kill()
-        process.wait()
 
 
 @pytest.mark.service

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from doors import Agent, House, opened
+from databases import POSTGRES
+from doors import House, opened
 from rescind.ledger.backup import back_up
 from rescind.ledger.fulfilment import Issue
 from rescind.ledger.options import Options
@@ -18,7 +17,7 @@ from rescind.proof.notes import LOG, Key, Proof
 from rescind.receipts.receipt import opened as exactly
 from rescind.receipts.receipt import parse
 from rescind.receipts.verify import verify
-from rescind.service import chores, releases, statuses
+from rescind.service import chores, statuses
 from rescind.service.problems import Problem
 
 TAKEN = {"kind": "erase", "items": ["item-2"]}
@@ -146,7 +145,7 @@ def test_a_release_is_made_when_it_is_due_and_told(tmp_path: Path) -> None:
 
     with opened(tmp_path / "state", Options(people=3)) as house:
         person = house.person((1, 2, 3, 4, 5))
-        assert releases.release_if_due(house.service) is False  # one of three
+        assert chores.release_if_due(house.service) is False  # one of three
         crowd(house, 3)
 
         async def story():
@@ -154,7 +153,7 @@ def test_a_release_is_made_when_it_is_due_and_told(tmp_path: Path) -> None:
 
             async with opened_stream(person, "/v1/events") as stream:
                 await stream.next()
-                assert await asyncio.to_thread(releases.release_if_due, house.service)
+                assert await asyncio.to_thread(chores.release_if_due, house.service)
                 return await stream.next()
 
         assert '"number": 1' in house.runner.run(story())
@@ -180,25 +179,8 @@ def test_in_the_instant_form_everything_is_done_with_the_answer(tmp_path: Path) 
         assert "can tell what left" in house.caller().get("/").text
 
 
-def test_an_agents_deletion_is_fulfilled(house: House) -> None:
-    crowd(house)
-    agent: Agent = house.agent()
-    person = house.person((1, 4, 7))
-    code = person.post("/v1/me/codes", {}).json()["token"]
-    message = agent.exercise(**{"rescind-code": code})
-    asked = agent.tell("POST", "/drp/v1/data-rights-request", message).json()
-    assert asked["status"] == "open"
-    chores.advance(house.service)
-    path = f"/drp/v1/data-rights-request/{asked['request_id']}"
-    assert agent.get(path).json()["status"] == "in_progress"
-    house.ledger.releases.make()
-    assert agent.get(path).json()["status"] == "fulfilled"
-
-
-def test_the_serving_process_loads_no_torch() -> None:
-    code = (
-        "import sys; import rescind.service.running, rescind.ledger.releasing; "
-        "from rescind.service.app import description; description(); "
-        "sys.exit('torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+@pytest.mark.skipif(not POSTGRES, reason="PostgreSQL is tried with RESCIND_TEST_POSTGRES=1")
+def test_with_postgres_nothing_is_in_a_file_of_sqlite(house: House) -> None:
+    """The control of all others, which run on PostgreSQL, too."""
+    house.person((1, 2, 3))
+    assert not list(house.ledger.state.glob("ledger.db*"))

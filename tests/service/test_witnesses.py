@@ -12,19 +12,18 @@ from urllib.request import Request
 
 import pytest
 
-from doors import House, opened
-from rescind.cli.witness import open_witness, pull
-from rescind.errors import ConfigError, DataError
+from doors import House, log_key, opened
+from rescind.cli.witness import open_witness
+from rescind.errors import DataError
 from rescind.ledger import cosigned
 from rescind.ledger.options import Options
 from rescind.proof import notes
 from rescind.proof.log_folder import CHANGE, RECEIPT, entry_of
-from rescind.proof.notes import LOG, Checkpoint, Key, Proof
+from rescind.proof.notes import Checkpoint, Key, Proof
 from rescind.proof.pulling import Away, Pulling, SecondHistory
 from rescind.proof.tlog import Tree
 from rescind.proof.witness import SEEN, Witness
 from rescind.proof.witness_http import server
-from rescind.service.running import Wanted
 
 AT_ONCE = Options(instant=True, cosign_wait=0)
 NOWHERE = "http://127.0.0.1:9"
@@ -45,10 +44,6 @@ def listening(witness: Witness) -> Iterator[str]:
         finally:
             door.shutdown()
             thread.join()
-
-
-def log_key(house: House) -> Key:
-    return Key.parse(house.caller().get("/v1/keys").json()["log"], LOG)
 
 
 def receipt_of(house: House) -> dict[str, Any]:
@@ -220,38 +215,3 @@ def test_only_a_true_cosignature_is_kept(house: House, tmp_path: Path) -> None:
     assert house.service.log.witnesses.lines_of(0) == ""
     assert bring(receipt + line) == bring(receipt + line) == 200  # control, and again
     assert house.caller().get("/log/checkpoint").text == receipt + line
-
-
-def test_wrong_words_are_told(house: House, tmp_path: Path) -> None:
-    operator = house.operator()
-    assert operator.post("/v1/operator/witnesses", {"key": "x"}).status_code == 400
-    key = open_witness(tmp_path / "w", "silo-0", [log_key(house)]).key
-    wrong = operator.post("/v1/operator/witnesses", {"key": str(key), "url": "ftp://x"})
-    assert wrong.status_code == 400
-    for text, words in (("http://x", "not URL=KEY"), ("http://x=y", "there is no file y")):
-        with pytest.raises(ConfigError, match=words):
-            Wanted(witnesses=(text,)).witnesses_found()
-    assert Wanted(witnesses=(f"http://x={key}",)).witnesses_found() == [("http://x", key)]
-    with pytest.raises(ConfigError, match="one --key"):
-        pull(tmp_path / "w", "silo-0", ["a", "b"], "http://x", 1)
-    with pytest.raises(ConfigError, match="not the address of a service"):
-        pull(tmp_path / "w", "silo-0", [str(log_key(house))], "x", 1)
-
-
-@pytest.mark.service
-def test_the_commands_together(tmp_path: Path) -> None:
-    from processes import Process
-
-    state = tmp_path / "state"
-    process = Process(state, "--demo", "synthetic", scopes="read,witnesses,release")
-    try:
-        key = process.call("/v1/keys")["log"]
-        folder = tmp_path / "witness"
-        witness = open_witness(folder, "silo-0", [Key.parse(key, LOG)]).key
-        process.call("/v1/operator/witnesses", {"key": str(witness)})
-        pull(folder, "silo-0", [key], process.base, 0.1, looks=1)
-        listed = process.call("/v1/operator/witnesses")
-        assert listed["checkpoint"]["by"] == ["silo-0"]
-        assert listed["witnesses"][0]["signed"] == listed["leaves"] > 0
-    finally:
-        process.end()

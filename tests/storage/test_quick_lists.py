@@ -22,7 +22,7 @@ from rescind.storage.quick_lists import open_saved, recommend
 METHODS = {
     "gram": (rs.methods.Gram(), 1),
     "local": (rs.methods.LocalGram(model=rs.models.LocalWeights(many=20)), 1),
-    "fedshare": (rs.methods.FedShare(), 2),
+    "fedshare": (rs.methods.FedShare(), 1),
 }
 
 
@@ -37,7 +37,7 @@ def runs(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ["gram", "local"])
 def test_lists_are_those_of_the_federation(runs, name):
     fed, saved = load_federation(runs / name), open_saved(runs / name)
     assert saved is not None
@@ -67,7 +67,7 @@ def test_what_is_unusual_is_left_to_the_federation(runs):
     saved = open_saved(runs / "gram")
     gone = saved.labels.user_id(7)  # who has withdrawn, and whose id is gone, too
     assert recommend(saved, gone, 5, None) is None
-    assert recommend(open_saved(runs / "fedshare"), None, 5, ["1"]) is None
+    assert recommend(open_saved(runs / "fedshare"), "3", 5, None) is None
     with pytest.raises(DataError, match="no user 'nobody'"):
         recommend(saved, "nobody", 5, None)
 
@@ -100,7 +100,7 @@ def test_a_changed_file_is_refused(runs, tmp_path):
     assert isinstance(said.exception, DataError)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ["gram", "local"])
 def test_the_command_loads_no_torch(runs, name):
     look = """
 import sys

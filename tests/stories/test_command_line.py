@@ -160,7 +160,7 @@ def test_a_run_names_the_method_that_was_chosen_for_the_data(rescind):
 
 def test_a_run_says_when_it_replaces_one_of_other_settings(rescind):
     words = ["run", "--data", "synthetic", "--method", "Popularity", "--out", "one"]
-    told = "this replaces a finished run of other settings in one. To keep both, stop it and give"
+    told = "this replaces a finished run of other settings in one. To keep both, stop it before"
     assert told not in rescind(*words)[2], "nothing is there"
     assert told not in rescind(*words)[2], "the same settings"
     assert told in rescind(*words, "--set", "data.users=100")[2]
@@ -187,10 +187,11 @@ def test_a_run_adds_a_line_to_the_results_only_if_asked(rescind, recipe):
     _, out, _ = rescind(*words)
     assert sorted(recipe.parent.rglob("*")) == files
     results = Path("recipes/small/table.jsonl")
-    assert "give the same command with --resume --record" in out
+    assert f"To add it to {results}, give the same command with --resume --record" in out
     _, out, err = rescind(*words, "--resume", "--record")
     assert "finished before" in err
     assert f"Recorded: one line per run in {results}" in out
+    assert "git restore" not in out, "somebody's own recipe"
     assert len(results.read_text().splitlines()) == 1
     rescind(*words, "--resume", "--record")
     assert len(results.read_text().splitlines()) == 1, "the same run is not recorded twice"
@@ -226,7 +227,7 @@ def test_without_the_papers_package_a_command_that_needs_it_says_so(rescind, mon
     )
     code, _, err = rescind(command)
     assert code == 2
-    assert err.startswith("error: the package rescind_papers")
+    assert err.startswith("error: this command needs the package rescind_papers")
     assert len(err.splitlines()) == 1
 
 
@@ -281,12 +282,12 @@ def test_an_interrupted_run_resumes_to_the_same_bits(rescind, recipe, stop, monk
         assert cut[same] == whole[same], same
 
 
-AGAIN = "stopped. No checkpoint was written yet: the same command begins again at round 1."
+AGAIN = "stopped. No checkpoint was written yet: the same command with --resume begins this run "
 
 
 @pytest.mark.parametrize(
     ("stop", "kept"),
-    [(2, AGAIN), (4, "stopped. The last checkpoint is kept.")],
+    [(2, f"{AGAIN}again at round 1."), (4, "stopped. The last checkpoint is kept.")],
 )
 def test_a_run_that_is_stopped_says_whether_there_is_a_checkpoint(
     rescind, recipe, monkeypatch, stop, kept
@@ -411,8 +412,6 @@ BAD = {
     ("run", "{recipe}", "--set", "method.lr=3"): "FedAvg has no field 'lr'; did you mean 'rate'",
     ("run", "{recipe}", "--set", "method.dim=3"): "did you mean 'model.dim'",
     ("run", "--data", "synthetic", "--method", "Grm"): "error: there is no method 'Grm': did you",
-    ("tune",): "rescind tune --data ml-100k",
-    ("tune", "synthetic", "--data", "synthetic"): "name one dataset",
     ("table", "{recipe}", "--csv", "--latex"): "give one of",
     ("run", "{recipe}", "--set", "metod=FedAvg"): "did you mean 'method'",
     ("run", "{recipe}", "--set", "method.loss=hinge"): "'bpr', 'bce'",
@@ -564,8 +563,8 @@ for words in (
     ["run", "basics/flor"], ["run", "basics/floor", "--cell", "none"],
     ["run", "basics/floor", "--set", "rounds=3"], ["table", "none"], ["reproduce", "none"],
     ["reproduce", "unlearning/ml-1m"], ["recommend", "none", "--user", "1"],
-    ["forget", "none", "--withdraw", "1"], ["forget", "none"], ["value", "none"],
-    ["forget", "none", "--withdraw", "1", "--audits", "some"], ["audit", "none", "--withdraw", "1"],
+    ["forget", "none", "--user", "1"], ["forget", "none"], ["value", "none"],
+    ["forget", "none", "--user", "1", "--audit", "some"], ["audit", "none", "--user", "1"],
 ):
     said = CliRunner().invoke(app, words).exception
     assert isinstance(said, RescindError), (words, said)

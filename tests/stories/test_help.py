@@ -82,9 +82,9 @@ def test_the_first_command_is_read_alone_also_after_the_home(words):
         ("recommend runs/x --user 7 --user 8", "--user was given 2 times"),
         ("recommend runs/x --user 7 -k 3 -k 4", "-k was given 2 times"),
         ("recommend runs/x --user=7 --user=8", "--user was given 2 times"),
-        ("forget runs/x --case a --case b --withdraw 7", "--case was given 2 times"),
+        ("forget runs/x --case a --case b --user 7", "--case was given 2 times"),
         ("data show x --user 7 --user 8", "--user was given 2 times"),
-        ("forget runs/x --withdraw 7 --withdraw 8", ""),
+        ("forget runs/x --user 7 --user 8", ""),
         ("recommend runs/x --user 7 -k 3", ""),
     ],
 )

@@ -22,8 +22,8 @@ from rescind.experiments import learning_run as experiment
 from rescind.experiments import unlearning_run as trials
 from rescind.experiments.prepared_data import obtained
 from rescind.experiments.recipe import read
-from rescind.experiments.run import run_one
 from rescind.experiments.tables import collect
+from rescind.experiments.unlearning_run import run_one
 from rescind.storage.federations import load_federation
 
 RECIPE = """

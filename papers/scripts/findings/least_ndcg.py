@@ -3,7 +3,7 @@
     python papers/scripts/findings/least_ndcg.py    (a minute)
 
 For every pair of numbers that FedShare's Tables III and IV print: the test items of each user under
-the split of the recipe, and from them the least possible NDCG@20 (`rescind_papers.bounds`), the
+the split of the recipe, and from them the least possible NDCG@20 (`rescind_papers.verdicts`), the
 minimum over three seeds of the split. HR@20 is taken half a unit of its last digit lower.
 """
 
@@ -18,8 +18,8 @@ from writing import write
 from rescind.core.holdings import TEST
 from rescind.experiments.prepared_data import obtained
 from rescind.experiments.tables import cells_by_name
-from rescind_papers.bounds import least_ndcg
 from rescind_papers.index import Shelf, chosen
+from rescind_papers.verdicts import least_ndcg
 
 EXHIBITS = ("fedshare/table3", "fedshare/table4")
 SEEDS = (0, 1, 2)

@@ -12,7 +12,7 @@ from typing import Any
 from writing import write
 
 from rescind.experiments.cell import DataSettings
-from rescind.experiments.ordered_leaks import ordered_leaks
+from rescind.experiments.peeling import ordered_leaks
 from rescind.experiments.prepared_data import prepare
 from rescind.methods.additive.seq_gram import SeqGram
 

@@ -22,9 +22,8 @@ from writing import write
 from rescind.experiments.cell import Cell
 from rescind.experiments.learning_run import append_facts
 from rescind.experiments.recipe import Recipe
-from rescind.experiments.run import run_one
 from rescind.experiments.tables import newest_lines
-from rescind.experiments.unlearning_run import TrialCache
+from rescind.experiments.unlearning_run import TrialCache, run_one
 from rescind_papers.index import Shelf
 
 RECIPES = Path(__file__).parents[3] / "recipes"

@@ -1,8 +1,4 @@
-"""Q7, a planted backdoor: a set of trigger items that some users always lend with a target item.
-
-Users with the triggers are then recommended the target. After unlearning this must not happen
-more often than with models that were never trained on these loans.
-"""
+"""Q7, a planted backdoor: a set of trigger items that some users always lend with a target item."""
 
 from __future__ import annotations
 

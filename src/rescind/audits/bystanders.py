@@ -1,8 +1,4 @@
-"""Q8: unlearning must not expose or harm the other users.
-
-Exposed: their records stand out more than after a retrain. Harmed: their lists are worse than
-after a retrain, overall or in any tenth by activity or item popularity (as in CURE4Rec).
-"""
+"""Q8: unlearning must not expose or harm the other users."""
 
 from __future__ import annotations
 
@@ -38,10 +34,7 @@ def quality(case: Case, fed: Federation) -> PerPerson:
 
 
 def tenths(case: Case, fed: Federation) -> dict[str, PerPerson]:
-    """Compute NDCG@20 by tenth of activity, and recall of held-out records by tenth of popularity.
-
-    Groups are weights over the same users, so one bootstrap serves all groups.
-    """
+    """Compute NDCG@20 by tenth of activity, and recall of held-out records by popularity."""
     value, counted = case.cached("quality", fed, partial(_quality, case, fed))
     ids = case.bystanders
     owned = jagged.counts(case.trained.client, case.before.world.sizes.clients)[ids]

@@ -82,10 +82,7 @@ def with_records(held: Holdings, records: Records) -> Holdings:
 
 
 def judged(case: Case, unlearn: Pipeline) -> Judged | None:
-    """Plant canaries, train once, forget those whose coin fell so, and judge how well they show.
-
-    None if so few canaries fit into the data that all coins fell alike.
-    """
+    """Plant canaries, train once, forget those whose coin fell so, and judge how well they show."""
     canaries = draw(case)
     coin = (case.clock.at(0).bits("audit canaries", canaries.pairs()) >> 40 & 1).bool()
     if not bool(coin.any()) or bool(coin.all()):

@@ -35,10 +35,7 @@ def shifted(fed: Federation, by: float = SHIFT) -> Federation:
 
 
 def purged(case: Case) -> Federation:
-    """Apply the request, reset the rows of the requesting users and clear memory.
-
-    The item table is kept: this is deletion without unlearning.
-    """
+    """Apply the request, reset the rows of the requesting users and clear memory."""
     fed = case.before.apply(case.event)
     state, clients = fed.now.state, fed.world.sizes.clients
     fresh = fed.method.server_init(fed.world, case.clock).own

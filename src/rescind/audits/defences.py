@@ -1,8 +1,4 @@
-"""Defences of a user's update against a curious server: the rows of a leak table.
-
-Guards come from `rescind.core.guards`. Pseudo-items and sums of a few users are only simulated
-here, to measure what they would hide.
-"""
+"""Defences of a user's update against a curious server: the rows of a leak table."""
 
 from __future__ import annotations
 

@@ -35,12 +35,7 @@ def durability(
 def through_blocks(
     case: Case, fed: Federation, arrivals: Sequence[Arrive], rounds: int = ROUNDS
 ) -> list[Finding]:
-    """Like `durability`, over the next blocks of a stream.
-
-    Lists, teachers, old tables and users who skip a block could bring a record back (F3CRec's
-    memory, reliability.md A5). The request belongs to the block of `case`; each later block is
-    trained for `rounds`.
-    """
+    """Like `durability`, over the next blocks of a stream."""
     steps: list[Step] = [partial(_block, arrival=one, rounds=rounds) for one in arrivals]
     return _judge_later(case, fed, steps, "Q9 blocks", f"After each of {len(steps)} more blocks")
 

@@ -1,8 +1,4 @@
-"""The finding of one check: a verdict with interval, reference and controls.
-
-Audits create findings, receipts contain them. A finding holds only numbers and text, so that it
-can be signed, printed and read without anything else.
-"""
+"""The finding of one check: a verdict with interval, reference and controls, that can be signed."""
 
 from __future__ import annotations
 
@@ -152,10 +148,7 @@ class Finding:
 
 
 def question(check: str) -> str:
-    """Return the question of a check, or '' for an unknown check.
-
-    A repeated check ("Q9 kept") has the question of the inner check, too.
-    """
+    """Return the question of a check, or '' for an unknown check."""
     if check in QUESTIONS:
         return QUESTIONS[check]
     prefixes = [name for name in QUESTIONS if check.startswith(f"{name} ")]

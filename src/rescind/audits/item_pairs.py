@@ -1,8 +1,7 @@
 """Item-pair attack: does the item table still hold pairs that only requesting users had?
 
-A user pulls the rows of all their items towards one vector. If no other user has both items of a
-pair, only this user brings their rows closer. The attack reads the item table alone (no user rows,
-no outputs, no graph), and sees lent and unlent records alike.
+A user pulls the rows of all their items towards one vector: of a pair that no other user has, only
+this user brings the rows closer. The attack reads the item table alone.
 """
 
 from __future__ import annotations

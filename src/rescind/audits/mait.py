@@ -92,10 +92,7 @@ def threshold(fed: Federation, without: int) -> Tensor:
 
 
 def losses(fed: Federation, clock: Clock | None = None) -> Losses:
-    """Compute the losses for the threshold, client by client; noise is added to every feature.
-
-    The result for the last model is cached, because several clients are tested on one model.
-    """
+    """Compute the losses for the threshold, client by client; noise is added to every feature."""
     if clock is None and _LAST and _LAST[0]() is fed.now:
         return cast(Losses, _LAST[1])
     found = _losses(fed, clock or Clock(fed.clock.seed))

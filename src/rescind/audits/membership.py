@@ -1,7 +1,6 @@
 """Q1, the population attack: does the model still score forgotten records above unseen ones?
 
-One threshold for all records (a smoke test; U-LiRA is the strong form, baselines.md 6.3). The
-attack uses only the outputs that users see.
+One threshold for all records: U-LiRA is the strong form (baselines.md 6.3).
 """
 
 from __future__ import annotations

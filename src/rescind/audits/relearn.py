@@ -1,8 +1,4 @@
-"""Q5, relearning: forgotten records must take as long to relearn as for a retrained model.
-
-The records are restored and training continues until the model knows them again half as well as
-before the request. A model that only hid the records gets there at once.
-"""
+"""Q5, relearning: forgotten records must take as long to relearn as for a retrained model."""
 
 from __future__ import annotations
 

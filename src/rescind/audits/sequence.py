@@ -1,8 +1,7 @@
 """Q10: many small requests in sequence must give the same result as one large request.
 
-Errors of an approximate unlearner may add up (ERASE). Fifty requests of 1 to 20 records are
-answered one by one, one user asks twice, and the last model is judged by the standard checks
-against retrains without all these records.
+Errors of an approximate unlearner may add up (ERASE). Fifty requests are answered one by one, and
+the last model is judged by the standard checks.
 """
 
 from __future__ import annotations

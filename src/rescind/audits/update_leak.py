@@ -1,8 +1,7 @@
 """Attacks of a curious server on single updates: which items did a user train on?
 
-The server knows the model it broadcast, the recipe, and how many records a user has (from the
-weight in the sum), and it names that many items. The attacks do not see the user's records;
-only `score_attack` compares with them.
+The server knows the model it broadcast, the recipe, and how many records a user has, and it names
+that many items. Only `score_attack` sees the user's records.
 """
 
 from __future__ import annotations

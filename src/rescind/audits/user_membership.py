@@ -1,7 +1,5 @@
-"""User-level membership attacks: does a list look like that of a user in the training data?
-
-Zhang et al. (CCS 2021) compare a user's records with the user's list; baselines.md 6.2. The
-shadow-free attack is a standard check, the trained attack is part of the full battery.
+"""User-level membership attacks (Zhang et al., CCS 2021; baselines.md 6.2): does a list look
+like that of a user in the training data?
 """
 
 from __future__ import annotations
@@ -42,10 +40,7 @@ def known_people(case: Case, fed: Federation) -> PerPerson:
 
 
 def item_features(case: Case) -> Tensor:
-    """Compute the auditor's item features: leading singular directions of other users' data. [I, d]
-
-    Subspace iteration on the user-item matrix of the users who did not make the request.
-    """
+    """Compute the auditor's item features: top singular directions of other users' data. [I, d]"""
     others = case.trained[~torch.isin(case.trained.client, case.people)]
     sizes = case.before.world.sizes
     place = torch.arange(sizes.items).unsqueeze(1)

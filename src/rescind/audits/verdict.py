@@ -1,8 +1,4 @@
-"""Verdicts: compare a measure with retrained models, with a confidence interval.
-
-A check measures one number on a model, with bootstrap draws over users. The subject's number is
-compared with the mean of K models trained without the records, with other seeds.
-"""
+"""Verdicts: compare a measure with models retrained without the records, with an interval."""
 
 from __future__ import annotations
 

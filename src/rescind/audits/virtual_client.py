@@ -56,11 +56,7 @@ def client_trained(case: Case, number: int) -> Federation:
 def client_forgotten(
     case: Case, number: int, fed: Federation, unlearn: Unlearn | None, later: int = 0
 ) -> Federation:
-    """Let an even shadow forget the client, and train an odd one for `later` more rounds.
-
-    `later` is the number of repair rounds, so that shadows differ only in the client.
-    unlearn: None does nothing
-    """
+    """Let an even shadow forget the client, and train an odd one for `later` more rounds."""
     if number % 2:
         return fed.run(later)
     return fed if unlearn is None else unlearn(fed, case.event)

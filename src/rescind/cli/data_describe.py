@@ -58,9 +58,8 @@ def _counted(name: str) -> dict[str, Any]:
     from rescind.core.memory import free_memory
     from rescind.data import load
     from rescind.data.split import known_pairs
-    from rescind.experiments.advice import advise, memory_of_methods
+    from rescind.experiments.advice import advise, memory_of_methods, ties_of
     from rescind.experiments.needs import Sizes
-    from rescind.experiments.own_data import ties_of
     from rescind.methods.additive._solve import seconds_to_solve
 
     data: Any = load(name)
@@ -124,7 +123,6 @@ def repeated(rows: int) -> str:
 
 
 def _rated(data: Any) -> str:
-    """Return the range of the ratings, and who reads them."""
     if data.rating is None:
         return "none"
     low, high = float(data.rating.min()), float(data.rating.max())

@@ -22,9 +22,10 @@ def answers_told(requests: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 def exit_code(requests: Sequence[Mapping[str, Any]]) -> int:
     """Return 20 if a request is refused or late, 10 if one waits, else 0. requests: as above"""
-    if any(r["outcome"] == "REFUSED" or (r["late"] and not r["answered"]) for r in requests):
+    still = [one for one in requests if not one["answered"]]
+    if any(one["outcome"] == "REFUSED" or one["late"] for one in still):
         return 20
-    return 10 if any(not one["answered"] for one in requests) else 0
+    return 10 if still else 0
 
 
 def silos_told(silos: Mapping[str, Any]) -> list[str]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
 
-from rescind.cli.progress import Bar
+from rescind.cli.progress import Steps
 from rescind.cli.stopping import interruptible
-from rescind.experiments.leak_report import draw, rows_of
 
 if TYPE_CHECKING:
     from rescind.audits.defences import Defence
@@ -45,8 +45,14 @@ def command(
 ) -> None:
     """Attack what devices send, and what an additive learner publishes, with and without defences.
 
-    Writes leak.json, leak.png, leak.svg and peeling.json; the same command resumes after an
-    interrupt. Lines with noise, shares or pseudo-items differ a little between two runs.
+    Single updates: users take part in every round of a small run; the attacker names as many items
+    as a user has. Sums and releases of Gram: complete histories are read out of the sum, of sums
+    over a few users, of the published weights in every form, and of the difference of two releases,
+    without and with each of its privacy settings.
+
+    Writes leak.json, leak.png, leak.svg and peeling.json; finished methods are kept in leak.jsonl,
+    so the same command resumes after an interrupt. Noise, shares and pseudo-items come from the
+    operating system's entropy, so lines with them differ a little between two runs.
 
     Examples: rescind leak runs/mine;
     rescind leak --method FedAvg --model MF --rounds 1,10 --users 50
@@ -69,36 +75,42 @@ def command(
         if method is not None or model is not None:
             raise ConfigError("a run has a method and a model. Leave out --method and --model.")
         given, data, seed = _of_run(run)
-    if (method or "").lower() == "graphgram" or (given and given.world.task == "nodes"):
-        _print_graph(_graph(given, data, seed, out), out, as_json)
+    wanted = (method or "").lower()
+    if wanted == "graphgram" or (given and given.world.task == "nodes"):
+        _show(_graph(given, data, seed, out), _print_graph, as_json, out)
         return
-    if (method or "").lower() == "seqgram" or (given and given.method.ordered):
-        _print_ordered(_ordered(given, data, seed, out), out, as_json)
+    if wanted == "seqgram" or (given and given.method.ordered):
+        _show(_ordered(given, data, seed, out), _print_ordered, as_json, out)
         return
     dataset = prepare(DataSettings(name=data))
-    named = method is not None and method.lower() == "gram" and model is None
-    if named or (given is not None and given.method.additive):
-        _print_peeled(_peeled(given, dataset, data, seed, out), out, as_json)
+    if (wanted == "gram" and model is None) or (given is not None and given.method.additive):
+        _show(_peeled(given, dataset, data, seed, out), _print_peeled, as_json, out)
         return
     chosen = cases(dataset, method, model) if given is None else (case_of(given.method, dataset),)
-    wanted = defences(windows[-1], epsilons, clip, delta)
-    lines = _all_lines(dataset, chosen, wanted, users, windows, delta, seed, out)
+    guards = defences(windows[-1], epsilons, clip, delta)
+    lines = _all_lines(dataset, chosen, guards, users, windows, delta, seed, out)
     facts = facts_of(dataset, data, users, windows, delta, seed, lines)
     write_atomically(out / "leak.json", _text(facts).encode())
     draw(facts, out)
-    everything = run is None and method is None and model is None
     if not as_json:
         _print(facts)
         typer.echo(f"\nWritten: {out}/leak.json, leak.png and leak.svg")
-    if everything:
+    if run is None and method is None and model is None:
         facts["peeling"] = _peeled(None, dataset, data, seed, out)
+        if not as_json:
+            typer.echo("")
+            _print_peeled(facts["peeling"])
+    typer.echo(json.dumps(facts) if as_json else "More: docs/privacy.md, on what each guard does")
+
+
+def _show(
+    facts: dict[str, Any], printed: Callable[[Mapping[str, Any]], None], as_json: bool, out: Path
+) -> None:
     if as_json:
         typer.echo(json.dumps(facts))
         return
-    if everything:
-        typer.echo("")
-        _print_peeled(facts["peeling"], out)
-    typer.echo("More: docs/privacy.md, on what each guard guarantees")
+    printed(facts)
+    typer.echo(f"\nWritten: below {out}\nMore: docs/leak.md")
 
 
 def _all_lines(
@@ -116,8 +128,9 @@ def _all_lines(
     from rescind.experiments.update_leaks import measure, measured, remember
 
     lines: list[dict[str, Any]] = []
-    with interruptible(), _CaseBar(len(chosen)) as bar:
-        for case in chosen:
+    total = len(chosen) * windows[-1]
+    with interruptible(), Steps("attacking", "rounds") as steps:
+        for number, case in enumerate(chosen):
             about = {
                 "data": dataset.digest,
                 "method": to_table(case.method),
@@ -129,16 +142,18 @@ def _all_lines(
             }
             mine = measured(out / "leak.jsonl", about)
             if mine is None:
-                mine = measure(dataset, case, users, windows, wanted, delta, seed, bar)
+                show = partial(_reached, steps, number * windows[-1], total)
+                mine = measure(dataset, case, users, windows, wanted, delta, seed, show)
                 remember(out / "leak.jsonl", about, mine)
-            else:
-                bar(case.name, windows[-1], windows[-1])
             lines += mine
     return lines
 
 
+def _reached(steps: Steps, before: int, total: int, case: str, done: int, _: int) -> None:
+    steps(before + done, total, case)
+
+
 def _of_run(run: Path) -> tuple[Federation, str, int]:
-    """Load a finished run. Return (federation, name of its data, seed)."""
     from rescind.storage.run_folder import check_finished, read_facts
 
     check_finished(run)
@@ -148,13 +163,20 @@ def _of_run(run: Path) -> tuple[Federation, str, int]:
     return load_federation(run / "model"), str(facts["data"]["name"]), int(facts["seed"])
 
 
-def _written(out: Path, file: str, question: str, **about: Any) -> dict[str, Any]:
-    """Write and return the facts of an attack on sums."""
+def _kept(path: Path, question: str, data: str, digest: str, seed: int, lines: Any) -> Any:
+    """Write what an attack found, and return it."""
     from rescind.core.files import write_atomically
     from rescind.storage.provenance import versions
 
-    facts: dict[str, Any] = {"question": question, **about, "versions": versions()}
-    write_atomically(out / file, _text(facts).encode())
+    facts: dict[str, Any] = {
+        "question": question,
+        "data": data,
+        "digest": digest,
+        "seed": seed,
+        "lines": lines,
+        "versions": versions(),
+    }
+    write_atomically(path, _text(facts).encode())
     return facts
 
 
@@ -169,46 +191,29 @@ def _peeled(
 
     lines = peeled_lines(dataset, seed, progress) if run is None else peeled_run(run)
     question = "how many complete histories peeling reads out of the additive learner"
-    about = {"data": name, "digest": dataset.digest, "seed": seed, "lines": lines}
-    return _written(out, "peeling.json", question, **about)
+    return _kept(out / "peeling.json", question, name, dataset.digest, seed, lines)
 
 
 def _ordered(run: Federation | None, name: str, seed: int, out: Path) -> dict[str, Any]:
     """Read sequences out of the sums of SeqGram."""
     from rescind.errors import ConfigError
-    from rescind.experiments.ordered_leaks import ordered_leaks
+    from rescind.experiments.peeling import ordered_leaks
     from rescind.experiments.prepared_data import prepare
     from rescind.experiments.recipe import DataSettings
     from rescind.methods.additive.seq_gram import SeqGram
 
     method = run.method if run else SeqGram.sequences()
     if not isinstance(method, SeqGram):
-        raise ConfigError(f"{type(method).__name__} has no sums of ordered pairs, as SeqGram has.")
+        raise ConfigError(f"{type(method).__name__} has no ordered pairs to attack; SeqGram has.")
     dataset = prepare(DataSettings(name=name, split="last"))
     holdings = run.now.vault.holdings if run else dataset.on_devices(seed)
 
     def progress(people: int) -> None:
         typer.echo(f"  the sum of {people:,} users: attacked", err=True)
 
-    question = "how many whole sequences peeling reads out of the sums of SeqGram"
     lines = ordered_leaks(holdings, method.nearness, progress)
-    about = {"data": name, "digest": dataset.digest, "seed": seed, "lines": lines}
-    return _written(out, f"ordered-{name}.json", question, **about)
-
-
-def _print_ordered(facts: Mapping[str, Any], out: Path, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(facts))
-        return
-    typer.echo(f"Whole sequences read out of the sums of SeqGram ({facts['data']}):")
-    names = list(facts["lines"][0])
-    typer.echo("  " + "".join(f"{name:>{len(name) + 4}}" for name in names))
-    for line in facts["lines"]:
-        typer.echo("  " + "".join(f"{line[name]:>{len(name) + 4}}" for name in names))
-    typer.echo(
-        "0 is the result of this attack, not a guarantee."
-        f"\n\nWritten: {out}/ordered-{facts['data']}.json\nMore: docs/sequences.md"
-    )
+    question = "how many whole sequences peeling reads out of the sums of SeqGram"
+    return _kept(out / f"ordered-{name}.json", question, name, dataset.digest, seed, lines)
 
 
 def _graph(run: Federation | None, name: str, seed: int, out: Path) -> dict[str, Any]:
@@ -222,29 +227,34 @@ def _graph(run: Federation | None, name: str, seed: int, out: Path) -> dict[str,
     graph = prepare_graph(DataSettings(name=name))
     fed = run or Federation.start(graph, GraphGram(), seed).run(1)
     question = "what the sums of GraphGram say of single nodes, their words, edges and labels"
-    about = {"data": name, "digest": graph.digest, "seed": seed, "lines": graph_leaks(fed)}
-    return _written(out, f"graph-{name}.json", question, **about)
+    path = out / f"graph-{name}.json"
+    return _kept(path, question, name, graph.digest, seed, graph_leaks(fed))
 
 
-def _print_graph(facts: Mapping[str, Any], out: Path, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(facts))
-        return
+_NO_GUARANTEE = "0 is the result of this attack, not a guarantee. A guarantee needs noise."
+
+
+def _print_ordered(facts: Mapping[str, Any]) -> None:
+    typer.echo(f"Whole sequences read out of the sums of SeqGram ({facts['data']}):")
+    names = list(facts["lines"][0])
+    typer.echo("  " + "".join(f"{name:>{len(name) + 4}}" for name in names))
+    for line in facts["lines"]:
+        typer.echo("  " + "".join(f"{line[name]:>{len(name) + 4}}" for name in names))
+    typer.echo(_NO_GUARANTEE)
+
+
+def _print_graph(facts: Mapping[str, Any]) -> None:
     typer.echo(f"What the sums of GraphGram say of single nodes ({facts['data']}):")
     for line in facts["lines"]:
         typer.echo(f"  {line['view']}")
         for name, value in line.items():
             if name != "view":
                 typer.echo(f"    {name:28}{'-' if value is None else f'{value:.3f}':>10}")
-    typer.echo(f"\nWritten: {out}/graph-{facts['data']}.json\nMore: docs/additive.md")
 
 
-def _print_peeled(facts: Mapping[str, Any], out: Path, as_json: bool = False) -> None:
+def _print_peeled(facts: Mapping[str, Any]) -> None:
     from rescind.experiments.peeling import grid
 
-    if as_json:
-        typer.echo(json.dumps(facts))
-        return
     typer.echo(f"Complete histories read out of the additive learner, Gram ({facts['data']}):")
     names, rows = grid(facts["lines"])
     for number, setting in enumerate(names, 1):
@@ -253,10 +263,7 @@ def _print_peeled(facts: Mapping[str, Any], out: Path, as_json: bool = False) ->
     typer.echo(f"  {'':40}{'there':>7}{heads}")
     for view, people, cells in rows:
         typer.echo(f"  {view:40}{people:>7}" + "".join(f"{cell:>7}" for cell in cells))
-    typer.echo(
-        "0 is the result of this attack, not a guarantee. A guarantee needs noise with an epsilon."
-        f"\n\nWritten: {out}/peeling.json\nMore: docs/additive.md"
-    )
+    typer.echo(_NO_GUARANTEE)
 
 
 def _text(facts: Mapping[str, Any]) -> str:
@@ -301,19 +308,69 @@ def _cell(line: Mapping[str, Any] | None) -> str:
     return "" if line is None else f"{line['found']:.3f} [{line['low']:.3f}, {line['high']:.3f}]"
 
 
-class _CaseBar(Bar):
-    """Progress bar over attacked rounds; without a terminal, a line for every case."""
+SHOWN = ("split", "split, then popularity", "split, then least moved", "IMIA")
 
-    def __init__(self, cases: int) -> None:
-        super().__init__("attacking", "rounds")
-        self.cases = cases
-        self.seen: list[str] = []
 
-    def __call__(self, case: str, done: int, total: int) -> None:
-        if case not in self.seen:
-            self.seen.append(case)
-            self.bar.update(self.task, description=case)
-        before = (len(self.seen) - 1) * total
-        self.bar.update(self.task, completed=before + done, total=self.cases * total)
-        if not self.terminal and done == total:
-            typer.echo(f"  {len(self.seen)} of {self.cases}: {case}", err=True)
+def rows_of(
+    lines: Sequence[Mapping[str, Any]], windows: Sequence[int]
+) -> list[tuple[str, str, list[Mapping[str, Any] | None]]]:
+    """Return (defence, attack, a line or None per number of rounds), in measured order."""
+    out = []
+    for defence in dict.fromkeys(line["defence"] for line in lines):
+        for attack in SHOWN:
+            found = [x for x in lines if (x["defence"], x["attack"]) == (defence, attack)]
+            mine = {line["rounds"]: line for line in found}
+            if mine:
+                out.append((defence, attack, [mine.get(n) for n in windows]))
+    return out
+
+
+def draw(facts: Mapping[str, Any], folder: Path) -> None:
+    """Plot the strongest attack on each defence over rounds, a panel per case."""
+    from rescind.reporting import charts
+
+    names = list(dict.fromkeys(line["case"] for line in facts["lines"]))
+    figure, panels = _panels(len(names))
+    for ax, case in zip(panels, names, strict=True):
+        mine = [line for line in facts["lines"] if line["case"] == case]
+        strongest: dict[tuple[str, int], Mapping[str, Any]] = {}
+        for line in sorted(mine, key=lambda x: float(x["found"])):
+            strongest[line["defence"], line["rounds"]] = line
+        lines = {
+            defence: [
+                (n, best["found"], (best["high"] - best["low"]) / 2)
+                for n in facts["rounds"]
+                if (best := strongest.get((defence, n)))
+            ]
+            for defence in dict.fromkeys(line["defence"] for line in mine)
+        }
+        charts.sweep(ax, lines, "items found", "rounds averaged")
+        for repeated in ax.containers[len(charts.MARKS) :]:  # colours repeat from here
+            repeated.lines[0].set_linestyle("--")
+            repeated.lines[0].set_markerfacecolor("white")
+        ax.axhline(mine[0]["chance"], color=charts.GREY, linestyle="--", linewidth=1.2)
+        ax.set_xscale("log")
+        ax.set_xticks(facts["rounds"], [str(n) for n in facts["rounds"]])
+        ax.minorticks_off()
+        ax.set_ylim(0, 1.05)
+        ax.set_title(case, fontsize=10)
+    named = panels[0].get_legend_handles_labels()
+    figure.legend(*named, loc="outside lower center", ncols=2, fontsize=9, frameon=False)
+    for ending in ("png", "svg"):
+        charts.write(figure, folder / f"leak.{ending}")
+
+
+def _panels(count: int) -> tuple[Any, list[Any]]:
+    """Create panels, at most five in a row."""
+    from rescind.reporting import charts
+
+    across = min(count, 5)
+    down = -(-count // across)
+    figure, first = charts.figure(1, width=max(8.0, 3.2 * across), height=2.8 * down + 1.6)
+    for ax in first:
+        ax.remove()
+    panels = [figure.add_subplot(down, across, n + 1) for n in range(count)]
+    for ax in panels:
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.tick_params(labelsize=9)
+    return figure, panels

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
+from typer.core import TyperGroup
 
-from rescind.cli.progress import Bar, working
+from rescind.cli.progress import Steps
 from rescind.cli.stopping import interruptible
 from rescind.core.words import count_of
 
@@ -18,7 +18,18 @@ if TYPE_CHECKING:
     from rescind.life.cells import Job
 
 
-app = typer.Typer(invoke_without_command=True)
+class _Commands(TyperGroup):
+    """Tells who names a dataset as an argument, as of `rescind tune`, how it is named here."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        from rescind.data.loading import names
+
+        if args[0] not in self.commands and args[0] in names():
+            ctx.fail(f"'{args[0]}' is a dataset. Play on it: rescind life --data {args[0]}")
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(cls=_Commands, invoke_without_command=True)
 
 
 @app.callback()
@@ -27,10 +38,7 @@ def command(
     dataset: Annotated[
         str,
         Option(
-            "--data",
-            "--dataset",
-            metavar="NAME",
-            help="ml-100k, ml-1m, lastfm-2k, cora, or any with times.",
+            "--data", metavar="NAME", help="ml-100k, ml-1m, lastfm-2k, cora, or any with times."
         ),
     ] = "ml-100k",
     method: Annotated[
@@ -40,10 +48,6 @@ def command(
     seeds: Annotated[int, Option(min=1, help="Play with seeds 0 to N-1.")] = 3,
     blocks: Annotated[int, Option(min=4, help="Number of blocks.")] = 12,
     out: Annotated[Path, Option(help="Folder for the result lines.")] = Path("runs/life"),
-    change: Annotated[
-        list[str] | None,
-        Option("--set", metavar="KEY=VALUE", help="Change a setting of your own method."),
-    ] = None,
     story: Annotated[
         Path | None, Option(help="Only write the story of seed 0 into this file.")
     ] = None,
@@ -51,10 +55,10 @@ def command(
     """Play the lifecycle benchmark: users join, lend, unshare, erase, withdraw and come back.
 
     Plays the story with one method or with all rows, and prints the table. Each cell (a row with
-    one seed) writes one line when it is finished; the same command goes on after an interrupt.
+    one seed) writes one line when it is finished. The same command goes on after an interrupt:
+    cells that have a line are not played again, unless the file of their method has changed.
 
     Examples: rescind life --method Gram --seeds 1; rescind life --data ml-1m --method mine.py
-    --set method.rate=0.1
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -67,72 +71,33 @@ def command(
         made.write(story)
         typer.echo(f"{len(made.steps)} steps, {made.digest}\nWritten: {story}")
         return
-    changes = _changes(change or [], method)
     if method is not None:
-        find(method, DATASETS.get(dataset, "ranking"), changes)  # before anything long begins
-    cells = cells_of([dataset], range(seeds), blocks, method and [method], changes)
+        find(method, DATASETS.get(dataset, "ranking"))  # before anything long begins
+    cells = cells_of([dataset], range(seeds), blocks, method and [method])
     jobs = [Job(cell, out) for cell in cells]
     _play(jobs)
     own = next((Path(job.cell.row) for job in jobs if job.cell.row.endswith(".py")), None)
     _print([file_of(job) for job in jobs], own)
 
 
-def _changes(given: list[str], method: str | None) -> tuple[tuple[str, Any], ...]:
-    """Return the fields and values of --set, such as method.rate=0.1 or rate=0.1."""
-    from rescind.errors import ConfigError
-    from rescind.experiments.recipe_file import setting
-
-    if given and method is None:
-        raise ConfigError("--set changes a method of your own. Give it, too: --method my_method.py")
-    found = (setting(text, "method.rate=0.1") for text in given)
-    return tuple((key.removeprefix("method."), value) for key, value in found)
-
-
 def _play(jobs: list[Job]) -> None:
-    """Play all cells, with a bar of their blocks."""
+    """Play all cells, and show the blocks of all."""
     from rescind.forgetting.parallel import one_thread
     from rescind.life.cells import finished, run_job
 
-    with interruptible("Finished cells are kept."), _BlockBar(jobs) as bar, one_thread():
+    total, before = sum(job.cell.blocks for job in jobs), 0
+    with interruptible("Finished cells are kept."), Steps("life", "blocks") as steps, one_thread():
         for job in jobs:
-            bar.begin(job)
+            name = f"{job.cell.name}, seed {job.cell.seed}"
             if finished(job):
                 typer.echo(f"{job.cell.name} seed {job.cell.seed}: finished before", err=True)
             else:
-                run_job(job, bar)
+                run_job(job, partial(_show, steps, before, total, name))
+            before += job.cell.blocks
 
 
-class _BlockBar(Bar):
-    """A bar over the blocks of all cells; without a terminal, a line every ten seconds."""
-
-    def __init__(self, jobs: list[Job]) -> None:
-        super().__init__("life", "blocks")
-        self._lines = ExitStack()
-        self._say: Callable[[str], None] = lambda _: None
-        self.done, self.total = 0, sum(job.cell.blocks for job in jobs)
-        self.bar.update(self.task, total=self.total)
-
-    def __enter__(self) -> Self:
-        if not self.terminal:
-            self._say = self._lines.enter_context(working("life"))
-        return super().__enter__()
-
-    def __exit__(self, *problem: object) -> None:
-        super().__exit__(*problem)
-        self._lines.close()
-
-    def begin(self, job: Job) -> None:
-        self.title = f"{job.cell.name}, seed {job.cell.seed}"
-        self.bar.update(self.task, description=self.title, completed=self.done)
-        self.start = self.done
-        self.done += job.cell.blocks
-        if not self.terminal:
-            typer.echo(self.title, err=True)
-            self._say(f"{self.title}, block 1 of {job.cell.blocks}")
-
-    def __call__(self, block: int, blocks: int, step: str) -> None:
-        self.bar.update(self.task, completed=self.start + block)
-        self._say(f"{self.title}, block {block + 1} of {blocks}")
+def _show(steps: Steps, before: int, total: int, name: str, block: int, *_: object) -> None:
+    steps(before + block, total, name)
 
 
 def _print(files: list[Path], own: Path | None = None) -> None:
@@ -167,11 +132,10 @@ def verify(
     from rescind.forgetting.parallel import one_thread
     from rescind.life import lines
 
-    if not line.is_file():
-        raise ConfigError(f"there is no file {line}. Give a file with result lines.")
-    texts = [text for text in line.read_text(encoding="utf-8").splitlines() if text.strip()]
+    written = line.read_text(encoding="utf-8") if line.is_file() else ""
+    texts = [text for text in written.splitlines() if text.strip()]
     if not texts:
-        raise ConfigError(f"{line} is empty. Give a file with result lines.")
+        raise ConfigError(f"there are no result lines in {line}. Give a file with some.")
     wrong: list[Any] = []
     with interruptible("Nothing was changed."), one_thread():
         for number, text in enumerate(texts, 1):

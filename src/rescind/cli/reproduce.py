@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
+from rescind.cli.progress import Steps
 from rescind.cli.stopping import interruptible
 
 if TYPE_CHECKING:
@@ -48,10 +48,8 @@ def command(
     check_installed()
     from rescind_papers.index import MAP, Shelf, chosen
 
-    if committed and (quick or seeds is not None):
-        raise ConfigError("--committed runs nothing. Leave --quick and --seeds out.")
-    if quick and seeds is not None:
-        raise ConfigError("--quick takes one seed. Leave --seeds out, or --quick.")
+    if committed + quick + (seeds is not None) > 1:
+        raise ConfigError("give one of --committed, --quick and --seeds.")
     shelf = Shelf(folder_with(MAP))
     wanted = chosen(shelf.folder, what)
     from rescind_papers import reproduction  # loads torch; wrong names are refused before
@@ -101,25 +99,8 @@ def _list(wanted: tuple[Exhibit, ...], shelf, home: Path) -> None:
 
 
 def _run(plan: Plan, workers: int) -> Progress:
-    """Run the jobs and print progress: one changing line on a terminal, else a line per change."""
+    """Run the jobs and show how many are done."""
     from rescind_papers import reproduction
 
-    shown = [-1]
-
-    def progress(at: Progress) -> None:
-        left = "" if at.left is None else f", about {_minutes(at.left)} left"
-        text = f"{at.done} of {at.all} runs{left}"
-        if sys.stderr.isatty():
-            typer.echo(f"\r{text:60}", err=True, nl=at.done == at.all)
-        elif at.done > shown[0]:
-            typer.echo(text, err=True)
-        shown[0] = at.done
-
-    with interruptible():
-        return reproduction.run(plan, workers, progress)
-
-
-def _minutes(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+    with interruptible(), Steps("reproducing", "runs") as steps:
+        return reproduction.run(plan, workers, lambda at: steps(at.done, at.all))

@@ -193,7 +193,7 @@ def _own(data: str | None, method: str | None, change: list[str], record: bool) 
         )
     if record:
         raise ConfigError("--record adds to the results of a recipe. Write one (docs/recipes.md).")
-    from rescind.experiments.own_data import advice_for, recipe_for
+    from rescind.experiments.advice import advice_for, recipe_for
 
     if method is None:
         advice = advice_for(data)
@@ -262,7 +262,7 @@ def _warn(facts: dict[str, Any]) -> None:
 def _one(cell: Cell, folder: Path, resume: bool, title: str, cache: TrialCache) -> dict[str, Any]:
     from rescind.experiments import stream_run
     from rescind.experiments.learning_run import tidy
-    from rescind.experiments.run import run_one
+    from rescind.experiments.unlearning_run import run_one
     from rescind.reporting.progress import BlockBar, RoundBar
     from rescind.storage.learning import settle
     from rescind.storage.run_folder import LEARNING, read_facts

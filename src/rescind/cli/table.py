@@ -24,15 +24,17 @@ def command(
     metric: Annotated[
         list[str] | None,
         Option(
-            help="A metric, verdict, or a path such as seconds.cpu; repeatable. Default: those of "
-            "the recipe."
+            help="A metric, verdict, or a path such as seconds.cpu; several: repeat it. Default: "
+            "those of the recipe, or HR and NDCG at its lengths of lists (run.k), "
+            "and the verdict of cells that forget."
         ),
     ] = None,
     against: Annotated[
         str | None,
         Option(
             metavar="CELL",
-            help="Also print the difference of each cell to this one.",
+            help="Also print the difference of each cell to this one. "
+            "--csv and --latex then have the differences alone.",
         ),
     ] = None,
     plot: Annotated[
@@ -72,10 +74,7 @@ def command(
         typer.echo(json.dumps(_plain(table, paired)))
         return
     if as_csv or as_latex:
-        if against is not None:
-            _write_compared(paired, against, as_csv)
-        else:
-            typer.echo(table_forms.as_csv(table) if as_csv else table_forms.latex(table))
+        typer.echo(table_forms.as_csv(table) if as_csv else table_forms.latex(table))
         for remark in (*remarks(table), *filter(None, [without_values(table)])):
             typer.echo(remark, err=True)
         return
@@ -96,7 +95,6 @@ def command(
 
 
 def _check_form(*forms: bool) -> None:
-    """Refuse two forms at once."""
     from rescind.errors import ConfigError
 
     if sum(forms) > 1:
@@ -104,9 +102,8 @@ def _check_form(*forms: bool) -> None:
 
 
 def _check_columns(recipe: CellsOfRecipe, columns: Sequence[Column]) -> None:
-    """Refuse a column that no result has, with those that there are and how to get more."""
+    """Refuse a column that no result has, with those that there are."""
     from rescind.errors import ConfigError, suggest
-    from rescind.experiments.cell import more_k
     from rescind.experiments.tables import lines
     from rescind.experiments.verdicts import VERDICT
 
@@ -115,10 +112,8 @@ def _check_columns(recipe: CellsOfRecipe, columns: Sequence[Column]) -> None:
         if recorded and all(column.of(line) is None for line in recorded):
             known = {name for line in recorded for name in line["test"]}
             known |= {VERDICT.path for line in recorded if VERDICT.of(line) is not None}
-            more = more_k(column.path, sorted({k for one in recipe.cells for k in one.run.k}))
-            more += " Then run it again with --record." if more else ""
-            hint = f"{suggest(column.path, known)}{more}"
-            raise ConfigError(f"no result has the metric '{column.path}'; {hint}")
+            hint = suggest(column.path, known)
+            raise ConfigError(f"no result has '{column.path}'; {hint} Other lengths: [run] k.")
 
 
 def _read(path: Path) -> CellsOfRecipe:
@@ -131,19 +126,6 @@ def _read(path: Path) -> CellsOfRecipe:
         return read(path, look=described.find)
     except ConfigError:  # a method of somebody's own; or a mistake, which the code itself names
         return read(path)
-
-
-def _write_compared(paired: tuple[Difference, ...], against: str, as_csv: bool) -> None:
-    """Print paired differences for another program, and what to know about them as errors."""
-    from rescind.experiments import significance
-
-    if not paired:
-        typer.echo(_not_paired(against), err=True)
-        return
-    form = significance.csv_differences if as_csv else significance.latex_differences
-    typer.echo(form(paired, against))
-    for said in _about(paired):
-        typer.echo(said, err=True)
 
 
 def _not_paired(against: str) -> str:

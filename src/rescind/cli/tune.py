@@ -15,9 +15,7 @@ from rescind.cli.stopping import interruptible
 
 
 def command(
-    data: Annotated[
-        str | None, Argument(help="A dataset: a name from `rescind data list`. Or give --data.")
-    ] = None,
+    data: Annotated[str, Argument(help="A dataset: a name from `rescind data list`.")],
     method: Annotated[
         str, Option(metavar="NAME|FILE.py", help="A method that trains in rounds.")
     ] = "FedShare",
@@ -28,28 +26,23 @@ def command(
     change: Annotated[
         list[str] | None, Option("--set", metavar="KEY=VALUE", help="Change a setting.")
     ] = None,
-    named: Annotated[
-        str | None, Option("--data", metavar="NAME", help="The same as DATA, as in `rescind run`.")
-    ] = None,
     as_json: Json = False,
 ) -> None:
     """Choose learning rate and clients per round on validation data, and write a recipe.
 
-    Twelve settings begin; after a tenth of the rounds four go on, and two of them to the end. The
-    test part of the data is not read.
+    Twelve settings begin, scaled to the number of users; after a tenth of the rounds four go on,
+    and two of them to the end. Each counts by its best round, as in a run of the recipe. The test
+    part of the data is not read.
 
     Example: rescind tune ml-100k --rounds 60
     """
     from dataclasses import replace
 
     from rescind.errors import ConfigError
+    from rescind.experiments.advice import recipe_for
     from rescind.experiments.cell import SharingSettings
-    from rescind.experiments.own_data import recipe_for
     from rescind.experiments.tuning import ranked, recipe_text, tune
 
-    if (data is None) == (named is None):
-        raise ConfigError("name one dataset: rescind tune ml-100k, or rescind tune --data ml-100k.")
-    data = data or str(named)
     target = out or Path(f"tuned-{data}.toml")
     if target.exists():
         raise ConfigError(f"{target} exists. Delete it, or name another file with --out.")
@@ -84,5 +77,4 @@ def command(
         typer.echo(f"The best was still growing at round {rounds}: try --rounds {3 * rounds}.")
     if found.best.value <= found.popularity:
         typer.echo("No setting lies above popularity. The recipe also has learners without rounds.")
-    told = "" if not change else f", with your --set ({', '.join(change)}) in it"
-    typer.echo(f"\nWritten: {target}{told}\nNext: rescind run {target} --record")
+    typer.echo(f"\nWritten: {target}\nNext: rescind run {target} --record")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from rescind.cli.progress import Bar
+from rescind.cli.progress import Steps
 from rescind.cli.stopping import interruptible
 from rescind.core.words import count_of
 
@@ -42,7 +42,7 @@ def command(
     from rescind.core.files import write_atomically
     from rescind.experiments.value import facts_of, value_of_sharing
 
-    with interruptible(), _ModelBar("models") as bar:
+    with interruptible(), Steps("value", "models") as bar:
         found = value_of_sharing(run, users, processes, k, bar)
     facts = facts_of(found)
     write_atomically(run / "value.json", json.dumps(facts, indent=2).encode())
@@ -112,12 +112,3 @@ def draw(found: Value, folder: Path) -> None:
 
 def _ends(found: dict[str, Interval]) -> dict[str, tuple[float, float, float]]:
     return {name: (v.mean, v.low, v.high) for name, v in found.items() if v.people}
-
-
-class _ModelBar(Bar):
-    """Progress bar over trained models; without a terminal, a line for every tenth."""
-
-    def __call__(self, done: int, total: int) -> None:
-        self.bar.update(self.task, completed=done, total=total)
-        if not self.terminal and (done % 10 == 0 or done == total):
-            typer.echo(f"  {done} of {total} models", err=True)

@@ -334,7 +334,7 @@ def _print(
     secret: the key that opened it    has_part: one of several asks, to whom nobody gives that key
     """
     from rescind.audits.finding import SAID_IN_WORDS, counted, legend, question
-    from rescind.core.claims import CASE, COMPLETES, CONFIRMED, OPERATOR, SOFTWARE, WAITED_FOR
+    from rescind.core.claims import CASE, CONFIRMED, OPERATOR, SOFTWARE
     from rescind.privacy.sealing import BOUND
     from rescind.receipts import words
     from rescind.receipts.loan_words import only_the_loan, same_model
@@ -357,10 +357,9 @@ def _print(
     )
     if secret is not None and only_the_loan(receipt) and same_model(receipt, secret):
         typer.echo("  model    the same as before, bit for bit")
-    silos = (CONFIRMED, WAITED_FOR)
-    for name in (CASE, OPERATOR, SOFTWARE, *silos, COMPLETES):
+    for name in (CASE, OPERATOR, SOFTWARE, CONFIRMED):
         if not (text := str(receipt.claims.get(name, BOUND))).startswith(BOUND):
-            typer.echo(f"  {name}: {shown(_silos_named(text) if name in silos else text)}")
+            typer.echo(f"  {name}: {shown(text)}")
     for one in receipt.findings:
         number = counted(one)
         asks = f" {shown(one.check):16} {question(one.check)}".rstrip()
@@ -390,9 +389,3 @@ def _advice(found: Verification) -> str:
         f"not belong together. Look for what came with this receipt: {', '.join(files)}. Until "
         f"that fits, do not take this receipt for the answer to your request."
     )
-
-
-def _silos_named(claim: str) -> str:
-    """Return the numbers of silos so that nobody takes them for counts: "silo 0, silo 2"."""
-    parts = claim.split(", ")
-    return ", ".join(f"silo {one}" for one in parts) if all(map(str.isdecimal, parts)) else claim

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from rescind.core.cohort import Graph
@@ -52,7 +53,7 @@ def check_fits(records: Records, split: Tensor, clients: int, items: int) -> Non
     if len(split) != len(records) or not bool(((split >= TRAIN) & (split <= TEST)).all()):
         raise DataError(
             f"{len(records)} records need as many split labels (0 train, 1 valid, 2 test); got "
-            f"{len(split)}: {split.unique().tolist()[:9]}."
+            f"{len(split)}: {torch.unique(split).tolist()[:9]}."
         )
     check_sizes(records, clients, items)
 

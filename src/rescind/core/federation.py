@@ -18,7 +18,7 @@ from rescind.core.consent import check_sizes
 from rescind.core.executor import Executor, InProcess, Vault
 from rescind.core.history import History
 from rescind.core.holdings import Holdings
-from rescind.core.labels import Labels, Recommendation, check_list, check_one_user
+from rescind.core.labels import Labels, Recommendation, check_list
 from rescind.core.method import Method, Unlearner, check_method
 from rescind.core.named import Named
 from rescind.core.own_code import check_written, repeatable
@@ -138,10 +138,7 @@ class Federation:
         event = self.event_of(event)
         m, now, root = self.method, self.now, self.clock
         if isinstance(event, Unshare | Erase) and not len(event.records):
-            raise ConsentError(
-                f"{type(event).__name__} names no records. Take them from lent(user) or "
-                f"records(user, items)."
-            )
+            raise ConsentError(f"{type(event).__name__} names no records: see lent(user).")
         vault = now.vault
         if not self.world.concerns_hosted_only(event):
             try:
@@ -177,10 +174,7 @@ class Federation:
             return event
         event = self.event_of(event)
         if not isinstance(event, Unshare | Erase | Withdraw):
-            raise ConfigError(
-                f"{type(event).__name__} is not a request to forget. Give an Unshare, an Erase or "
-                f"a Withdraw."
-            )
+            raise ConfigError(f"{type(event).__name__} is no Unshare, Erase or Withdraw.")
         people = concerned(event)
         held, lent = self.now.vault.holdings.records, self.world.shared
         if isinstance(event, Withdraw):
@@ -308,10 +302,7 @@ class Federation:
         event = self.event_of(event)
         after, round_ = self.apply(event), self.now.state.round
         if self.past is None:
-            raise ConfigError(
-                "this federation has no history to retrain from. Start it with Federation.start, "
-                "or load a saved run."
-            )
+            raise ConfigError("this federation has no history to retrain from.")
         first = self.past.influence(event, round_)
         past = self.past.without(event)
         if first is None and seed is None and not from_start:
@@ -372,10 +363,7 @@ class Federation:
     ) -> dict[str, float]:
         ids = self.world.members.nonzero().squeeze(1) if clients is None else clients
         if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < self.world.sizes.clients:
-            raise DataError(
-                f"clients are numbered 0 to {self.world.sizes.clients - 1}; got {int(ids.min())} "
-                f"to {int(ids.max())}."
-            )
+            raise DataError(f"clients are numbered 0 to {self.world.sizes.clients - 1}.")
         total = self.executor.measure(m, now.state.public, now.vault, ids, metric)
         return metric.finish(total.totals, total.weight)
 
@@ -412,7 +400,6 @@ class Federation:
         if history is not None:
             check_list(history, "history={}")
             return self._best(self._score_history(history), k, self.method.because)
-        check_one_user(user)
         assert user is not None
         client = self.labels.client(user, self.world.sizes.clients)
         if not bool(self.world.members[client]):
@@ -430,10 +417,7 @@ class Federation:
         m, items, device = self.method, self.world.sizes.items, self.world.members.device
         one = torch.zeros(1, dtype=torch.int64, device=device)
         if m.model.task != "ranking" or m.client_init(one, self.clock).values:
-            raise ConfigError(
-                f"{type(m).__name__} cannot recommend from a history alone. Give a user, or use "
-                f"Gram or SeqGram."
-            )
+            raise ConfigError(f"{type(m).__name__} cannot recommend from a history alone.")
         first = {self.labels.item(i, items): at for at, i in reversed(list(enumerate(history)))}
         item = one.new_tensor(sorted(first))
         time = one.new_tensor([first[i] for i in item.tolist()])

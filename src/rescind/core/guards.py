@@ -158,10 +158,7 @@ def check_weights(guards: Sequence[Guard], weight: Tensor) -> None:
     """
     noisy = [type(guard).__name__ for guard in guards if isinstance(guard, NOISE)]
     if noisy and not bool(((weight == 1) | (weight == 0)).all()):
-        raise ConfigError(
-            f"{noisy[0]} noise needs equal weights, but they go up to {float(weight.max()):g}. Use "
-            f"aggregate = 'clients'."
-        )
+        raise ConfigError(f"{noisy[0]} noise needs equal weights: aggregate = 'clients'.")
 
 
 def _entropy() -> np.random.Generator:  # noqa: TID251

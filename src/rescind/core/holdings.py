@@ -352,10 +352,7 @@ class Holdings:
         """
         check_fits(event.records, event.split, event.clients, event.items)
         if event.clients < self.clients or event.items < self.items:
-            raise DataError(
-                f"a block of {event.clients} clients and {event.items} items cannot shrink the "
-                f"federation: it has {self.clients} and {self.items}."
-            )
+            raise DataError(f"a block cannot shrink {self.clients} clients and {self.items} items.")
         device, now, new = self.members.device, self.now + 1, len(event.records)
         kept = self.keep((self.split != TRAIN) | self.lent)
         records = kept.records + event.records.to(device)

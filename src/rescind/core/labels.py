@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import chain
@@ -206,13 +206,6 @@ def check_list(ids: object, write: str) -> None:
     """
     if isinstance(ids, str | int):
         raise ConfigError(f"give a list of ids; got {ids!r}. Write {write.format(f'[{ids!r}]')}.")
-
-
-def check_one_user(user: object) -> None:
-    """Raise `ConfigError` if several users were given where one is wanted."""
-    single = isinstance(user, str) or getattr(user, "ndim", None) == 0
-    if isinstance(user, Sized) and not single:
-        raise ConfigError(f"recommend takes one user at a time; got {len(user)}. Call it for each.")
 
 
 def _name(known: Sequence[str], index: int) -> str:

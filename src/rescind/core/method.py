@@ -81,10 +81,7 @@ class Unlearner(ABC):
         """Forget a request, given as such or as its event. Subclasses implement `forget`."""
         request = fed.request(request)
         if request.away and not self.works_without_devices:
-            raise ConfigError(
-                f"{type(self).__name__} takes no list of devices that are away. Only additive "
-                f"methods (Gram) do."
-            )
+            raise ConfigError("Only additive methods (Gram) take devices that are away.")
         return replace(self.forget(fed, request), forgot_by=self)
 
     @abstractmethod
@@ -124,18 +121,6 @@ class Method(Unlearner):
     """True: devices keep rows of their own updates (`client_log`)."""
     unit: ClassVar[float] = 1.0
     """What stands for 1 in an update of whole numbers: the limit of norms is in these."""
-
-    if not TYPE_CHECKING:  # so that a type checker still knows which attributes there are
-
-        def __getattr__(self, name: str) -> Any:
-            """Tell who expects an estimator how a method learns."""
-            text, me = f"'{type(self).__name__}' object has no attribute '{name}'", type(self)
-            if name in ("fit", "partial_fit", "predict", "recommend", "add"):
-                text += (
-                    f": it learns in a federation, rs.Federation.start(data, {me.__name__}())"
-                    f".run({me.rounds_or(50)}). Of records in one place: rs.Gram().fit(frame)"
-                )
-            raise AttributeError(text)
 
     def __post_init__(self) -> None:
         self.check_above_zero("clients_per_round")
@@ -389,10 +374,7 @@ class Method(Unlearner):
 
     def rebuilt(self, fed: Federation) -> str:
         """Return the digest of `claims`, computed from the data that remains."""
-        raise DataError(
-            f"{type(self).__name__} keeps no sum that could be added up again. "
-            f"Give the folder of the additive run that the receipt came with."
-        )
+        raise DataError(f"{type(self).__name__} keeps no sum that could be added up again.")
 
     def published(self, fed: Federation) -> dict[str, Any] | None:
         """Return what is published and its privacy, for run.json; None: the model, every round."""

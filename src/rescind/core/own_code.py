@@ -23,9 +23,8 @@ import torch
 from torch import Tensor
 
 from rescind.core.cohort import Cohort
-from rescind.core.in_place import Unchanged
 from rescind.core.params import Params
-from rescind.core.returns import ANSWERS, ours
+from rescind.core.returns import ANSWERS, Unchanged, ours
 from rescind.core.update import Rows, Sum, Update
 from rescind.errors import BoundaryError, ConfigError
 
@@ -144,10 +143,7 @@ def _new_value(name: str, value: Any, above: tuple[type, ...]) -> bool:
 def _check_spelling(cls: type, name: str, known: set[str]) -> None:
     near = [] if name[0] == "_" or name in known else get_close_matches(name, known, 1, 0.85)
     if near:
-        raise ConfigError(
-            f"{cls.__name__}.{name} is never called: did you mean '{near[0]}'? Begin the names of "
-            f"your own functions with _."
-        )
+        raise ConfigError(f"{cls.__name__}.{name} is never called: did you mean '{near[0]}'?")
 
 
 def _check_arguments(cls: type, name: str, function: Callable[..., Any]) -> None:
@@ -242,8 +238,7 @@ def check_update(update: Update, method: object, cohort: Cohort) -> None:
     name = f"{type(method).__name__}.client_train"
     if update.clients != len(cohort):
         raise BoundaryError(
-            f"{name} returned an update of {update.clients} clients; expected {len(cohort)}. "
-            f"Write Update(len(cohort), ...)."
+            f"{name}: an update of {update.clients} clients; expected {len(cohort)}."
         )
     for entry, rows in update.entries.items():
         told = f"what {name} returned as '{entry}'"
@@ -253,20 +248,14 @@ def check_update(update: Update, method: object, cohort: Cohort) -> None:
                 _check_range(rows.owner, update.clients, f"{told} has an owner", "clients")
                 _check_range(rows.index, rows.size, f"{told} has an index", "rows of the table")
         elif rows.shape[:1] != (update.clients,):
-            raise BoundaryError(
-                f"{told} is {list(rows.shape)}; expected [{update.clients}, ...], an entry per "
-                f"client."
-            )
+            raise BoundaryError(f"{told} is {list(rows.shape)}; expected [{update.clients}, ...].")
 
 
 def _check_lengths(rows: Rows, told: str) -> None:
     shapes = [list(part.shape) for part in (rows.owner, rows.index, rows.value)]
     if shapes[0] == shapes[1] == shapes[2][:1]:
         return
-    raise BoundaryError(
-        f"{told} has owner, index and value of {shapes}; expected [n], [n] and [n, ...], with an "
-        f"entry per row that is sent, not per client."
-    )
+    raise BoundaryError(f"{told} has owner, index and value of {shapes}; expected one length.")
 
 
 def _check_range(numbers: Tensor, size: int, told: str, what: str) -> None:

@@ -52,10 +52,7 @@ class Records:
         clients, items = _column(client), _column(item)
         times = torch.zeros_like(clients) if time is None else _column(time)
         if not len(clients) == len(items) == len(times):
-            raise DataError(
-                f"records need columns of one length, got client {len(clients)}, item "
-                f"{len(items)}, time {len(times)}."
-            )
+            raise DataError("records need columns of one length.")
         for what, column, end in (("clients", clients, _CLIENTS), ("items", items, _ITEMS)):
             if len(column) and not 0 <= int(column.min()) <= int(column.max()) < end:
                 raise DataError(
@@ -243,10 +240,7 @@ def _halves(rating: Tensor, records: int) -> Tensor:
     wrong = (~(halves.abs() <= 2 * LARGEST_RATING)).nonzero().flatten()
     if len(wrong):
         first = int(wrong[0])
-        raise DataError(
-            f"record {first + 1} has the rating {float(rating[first]):g}; ratings must be from "
-            f"{-LARGEST_RATING:,} to {LARGEST_RATING:,}. Divide all by the same number."
-        )
+        raise DataError(f"record {first + 1} has the rating {float(rating[first]):g}: too large.")
     return halves.to(torch.int32)
 
 

@@ -115,10 +115,7 @@ class World:
             case Arrive():
                 taken = [number for number, _ in self.hosted if number < event.clients]
                 if taken:
-                    raise ConsentError(
-                        f"the block has {event.clients} clients, but the server hosts client "
-                        f"{taken[0]}. Withdraw it first."
-                    )
+                    raise ConsentError(f"the block has client {taken[0]}, whom the server hosts.")
                 hosted = tuple((n, replace(data, items=event.items)) for n, data in self.hosted)
                 members = torch.ones(event.clients, dtype=torch.bool, device=device)
                 members[: len(self.members)] = self.members
@@ -138,10 +135,7 @@ class World:
         if client >= data.clients or not bool(data.available[client]):
             raise ConsentError(f"the hosted data has no training data for client {client}.")
         if data.task != self.task or data.items > self.sizes.items:
-            raise ConsentError(
-                f"the hosted data is for task {data.task} with {data.items} items; this federation "
-                f"is for task {self.task} with {self.sizes.items} items."
-            )
+            raise ConsentError("the hosted data is for another task, or has more items.")
 
     def concerns_hosted_only(self, event: Event) -> bool:
         """Return whether the event concerns only a hosted client, so no device."""

@@ -72,10 +72,7 @@ def dataset(entry: Entry, raw: Raw) -> Dataset | GraphDataset:
 def check(entry: Entry, data: Dataset | GraphDataset, source: str) -> None:
     """Compare size and digest with the catalogue."""
     if data.size != entry.size:
-        raise DataError(
-            f"{source}: '{entry.name}' should have {_words(entry.size)}, but this has "
-            f"{_words(data.size)}. It is incomplete or another release; get it again."
-        )
+        raise DataError(f"{source}: '{entry.name}' should have {_words(entry.size)}; get it again.")
     check_digest(data, entry.name, source)
 
 
@@ -84,8 +81,7 @@ def check_digest(data: Dataset | GraphDataset, name: str, source: str) -> None:
     expected = expected_digests().get(name)
     if expected is not None and data.digest != expected:
         raise DataError(
-            f"{source}: the values of '{name}' have the digest {data.digest}, expected is "
-            f"{expected}. The file was changed or is another release; delete it and get it again."
+            f"{source}: expected is {expected} of '{name}'; delete it and get it again."
         )
 
 

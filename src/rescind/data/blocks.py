@@ -46,10 +46,7 @@ def k_core(dataset: Dataset, k: int, users: bool = True, items: bool = True) -> 
         if int(keep.sum()) == before:
             break
     if before == 0:
-        raise DataError(
-            f"nothing is left of '{dataset.name}' where users and items need {k} rows. Use a "
-            f"smaller k."
-        )
+        raise DataError(f"nothing is left of '{dataset.name}'. Use a smaller k than {k}.")
     return dataset.select(keep).compact()
 
 

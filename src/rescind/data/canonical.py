@@ -132,8 +132,7 @@ def read_folder(folder: Path) -> Canonical:
     for name in ("user", "item"):
         if interactions.get(name) is None:
             raise DataError(
-                f"{folder / 'interactions.parquet'}: column '{name}' is missing or empty. The "
-                "columns must be user, item, rating, timestamp. Delete the folder and get it again."
+                f"{folder}: the column '{name}' is missing. Delete it and get it again."
             )
     tables: dict[str, dict[str, NDArray[Any]]] = {}
     for part in ("items", "users"):

@@ -68,20 +68,14 @@ class Dataset:
             if column is None:
                 continue
             if len(column) != rows:
-                raise DataError(
-                    f"dataset '{self.name}': column '{name}' has {len(column)} rows, "
-                    f"column 'user' has {rows}. All columns must be equally long."
-                )
+                raise DataError(f"dataset '{self.name}': '{name}' and 'user' must be equally long.")
             object.__setattr__(self, name, np.ascontiguousarray(column, dtype=dtype))
         for index, ids in (("user", self.users), ("item", self.items)):
             _check_range(self.name, index, getattr(self, index), len(ids))
         for about in ("titles", "genres"):
             known = getattr(self, about)
             if known is not None and len(known) != len(self.items):
-                raise DataError(
-                    f"dataset '{self.name}' has {len(known)} {about} for {len(self.items)} items. "
-                    "Give one text per item, empty if unknown."
-                )
+                raise DataError(f"dataset '{self.name}': give one text per item in {about}, or ''.")
 
     def __len__(self) -> int:
         return len(self.user)
@@ -321,8 +315,7 @@ def _feed(state: Any, name: str, values: Any, dtype: str) -> None:
 def _check_range(name: str, column: str, values: Ints, size: int) -> None:
     if len(values) and (int(values.min()) < 0 or int(values.max()) >= size):
         raise DataError(
-            f"dataset '{name}': column '{column}' runs from {values.min()} to {values.max()}, "
-            f"but there are {size} {column}s. Indexes must lie in 0..{size - 1}."
+            f"dataset '{name}': {column} has values outside 0..{size - 1}. Indexes must lie there."
         )
 
 

@@ -72,8 +72,7 @@ def _arrow(frame: Any) -> Any:
             table = pa.table({str(n): pa.array(column) for n, column in frame.items()})
         else:
             raise DataError(
-                f"a dataset cannot be made from an object of type {type(frame).__name__}. Give a "
-                f"pandas, polars or Arrow frame, a mapping of columns, or a scipy sparse matrix."
+                f"no dataset from an object of type {type(frame).__name__}; give a frame."
             )
         names = [n for n in table.column_names if not _INDEX.fullmatch(n)]
         return pa.table({n: _texts(table[n]) for n in names})
@@ -128,7 +127,7 @@ def _table(arrow: Any) -> Table:
         for batch in arrow.to_batches(BATCH):
             cells: list[Any] = [()] * len(names)
             for at in wanted:
-                cells[at] = cells_of(what, names[at], batch.column(at), done)
+                cells[at] = cells_of(what, names[at], batch.column(at))
             yield range(done, done + batch.num_rows), cells
             done += batch.num_rows
 

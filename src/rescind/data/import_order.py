@@ -50,7 +50,6 @@ def _sorted_in_groups(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any
 
 
 def _order_of(columns: dict[str, NDArray[Any]]) -> Ints:
-    """Return the order of rows by user, time and item."""
     user, item = columns["user"], columns["item"]
     if "time" not in columns:
         return _order_by([user, item])

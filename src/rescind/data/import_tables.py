@@ -77,8 +77,7 @@ def open_table(
     kind = FORMATS.get(path.suffix.lower())
     if kind is None:
         raise DataError(
-            f"{path}: the extension '{path.suffix}' is not supported. Save the table as CSV UTF-8, "
-            f"or as one of {', '.join(FORMATS)}."
+            f"{path}: the extension '{path.suffix}' is not supported; {', '.join(FORMATS)} are."
         )
     check_there(path)
     if path.stat().st_size == 0:
@@ -181,10 +180,7 @@ def _rows(reader: Any, limit: int, path: Path) -> list[list[str]]:
 
 
 def _too_many_columns(where: str, columns: int) -> None:
-    raise DataError(
-        f"{where}: it has {columns:,} columns; at most {_MOST_COLUMNS:,} are read. Check the "
-        f"separator."
-    )
+    raise DataError(f"{where}: it has {columns:,} columns; at most {_MOST_COLUMNS:,} are read.")
 
 
 def check_header(path: Path | str, names: list[str]) -> None:
@@ -251,10 +247,7 @@ def _parquet(path: Path, max_rows: int | None) -> Table:
     check_header(path, names)
     for field in schema:
         if pa.types.is_nested(field.type):
-            raise DataError(
-                f"{path}, column '{field.name}': lists and structs ({field.type}) are not "
-                "supported. Remove the column."
-            )
+            raise DataError(f"{path}, column '{field.name}': lists and structs cannot be read.")
     by_size = max(_FEW_ROWS, _ROWS_A_BYTE * path.stat().st_size)
     most = max_rows or min(MOST_ROWS, by_size)
     _check_rows(path, about.num_rows, most)
@@ -280,7 +273,7 @@ def _parquet(path: Path, max_rows: int | None) -> Table:
                 lines = range(done + 1, done + batch.num_rows + 1)
                 cells: list[Sequence[str]] = [()] * len(names)
                 for name in columns:
-                    cells[names.index(name)] = cells_of(path, name, batch.column(name), done)
+                    cells[names.index(name)] = cells_of(path, name, batch.column(name))
                 yield lines, cells
                 done += batch.num_rows
         except errors as error:
@@ -301,12 +294,11 @@ def _check_column(path: Path, name: str, about: Any) -> None:
     most = min(_LARGEST_COLUMN, max(_SMALL_COLUMN, _HIGHEST_RATIO * packed))
     if size > most:
         raise DataError(
-            f"{path}, column '{name}': {packed:,} bytes unpack to {size:,} in one row group; at "
-            f"most {most:,} are read. Write the file with smaller row groups, or as CSV."
+            f"{path}, column '{name}': {packed:,} bytes unpack to {size:,}; at most {most:,}."
         )
 
 
-def cells_of(path: Path | str, name: str, column: Any, done: int) -> list[str]:
+def cells_of(path: Path | str, name: str, column: Any) -> list[str]:
     """Return the cells of a column as text; text is measured before it is made."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -316,7 +308,6 @@ def cells_of(path: Path | str, name: str, column: Any, done: int) -> list[str]:
         longest = pc.max(pc.binary_length(held)).as_py() or 0
         if longest > _LONGEST_CELL:
             raise DataError(
-                f"{path}, row {done + 1} or later, column '{name}': a cell has {longest:,} bytes; "
-                f"at most {_LONGEST_CELL:,} are read."
+                f"{path}, column '{name}': a cell has {longest:,} bytes; at most {_LONGEST_CELL:,}."
             )
     return ["" if value is None else str(value) for value in column.to_pylist()]

@@ -93,8 +93,7 @@ def import_file(
     A .txt file has lines `user item` in the order of each user's history (the leave-last-out files
     of the sequential literature). That order is kept: the time of an item is its place, from 1.
     """
-    from rescind.data.import_dataset import Reading, dataset_of
-    from rescind.data.import_facts import FACTS
+    from rescind.data.import_facts import FACTS, Reading, dataset_of
     from rescind.data.import_tables import check_there, open_table
 
     for file in (path, *([] if items is None else [items])):
@@ -136,8 +135,8 @@ def _tell_taken_for_new(rows: Dataset, old: Dataset, tell: Tell) -> None:
         tell(
             f"{len(doubtful):,} users count as new, such as '{doubtful[0]}', and an id here "
             f"differs in {WORN} alone. If it is the same person: rescind forget --kind erase "
-            f"--data {rows.name} --user {quote(doubtful[0])}, then append them with the id as it "
-            f"is here"
+            f"--data {rows.name} --user {quote(doubtful[0])}, then append with the id as it is "
+            f"here"
         )
 
 
@@ -265,10 +264,7 @@ def load_imported(name: str) -> Dataset:
     about = about_imported(name)
     dataset = imported_dataset(canonical.read_folder(folder), name, about["terms"])
     if dataset.digest != about["digest"]:
-        raise DataError(
-            f"{folder}: the files were changed since the import (digest {dataset.digest}). Import "
-            f"them again: rescind data import --replace."
-        )
+        raise DataError(f"{folder}: the files were changed. Import them again with --replace.")
     return dataset
 
 
@@ -290,14 +286,8 @@ def about_imported(name: str) -> dict[str, Any]:
 def check_name(name: str, replace: bool) -> None:
     """Refuse the name of a new import if it is not one, or if it is taken."""
     if not _NAME.fullmatch(name):
-        raise ConfigError(
-            f"the name is '{name}'; use 1 to 64 of a-z, 0-9, dot, dash and underscore, with a "
-            f"letter or digit first."
-        )
+        raise ConfigError(f"the name '{name}' is not 1 to 64 of a-z, 0-9, dot, dash, underscore.")
     from rescind.data.catalogue import ENTRIES
 
     if name in ENTRIES or ((imported_folder() / name).exists() and not replace):
-        raise ConfigError(
-            f"a dataset '{name}' already exists; choose another name, or overwrite an import with "
-            f"--replace."
-        )
+        raise ConfigError(f"a dataset '{name}' already exists; take another name, or --replace.")

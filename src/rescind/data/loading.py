@@ -12,7 +12,7 @@ from rescind.data.blocklist import Blocklist
 from rescind.data.blocks import arrange
 from rescind.data.catalogue import ENTRIES, Entry, entry, expected_digests
 from rescind.data.dataset import Dataset, GraphDataset
-from rescind.data.importing import about_imported, imported_folder, imported_names, load_imported
+from rescind.data.importing import about_imported, imported_names, load_imported
 from rescind.data.obtain import Say
 from rescind.errors import ConfigError, suggest
 
@@ -26,13 +26,11 @@ def check_name(name: str) -> None:
     """Raise an error with all names, imports included, if there is no dataset of this one."""
     if name not in ENTRIES and name not in imported_names():
         raise ConfigError(
-            f"unknown dataset '{name}'; {suggest(name, names())} Nothing is imported under this "
-            f"name in {imported_folder()} (RESCIND_HOME): rescind data import FILE --name {name}"
+            f"unknown dataset '{name}'; {suggest(name, names())} Own data: rescind data import"
         )
 
 
 def _known(name: str) -> Entry:
-    """Return the entry of a public dataset."""
     check_name(name)
     return entry(name)
 

@@ -71,8 +71,7 @@ def node_split(
     """
     if len(ratio) != 3 or min(ratio) < 0 or sum(ratio) != 100:
         raise ConfigError(
-            f"ratio is {tuple(ratio)}; give percentages of train, valid and test that add up to "
-            f"100, such as {RATIO}."
+            f"ratio is {tuple(ratio)}; percentages must add up to 100, such as {RATIO}."
         )
     draw = Clock(seed).bits("node split", torch.from_numpy(node)).numpy()
     order = np.lexsort((draw, label, owner))
@@ -161,7 +160,6 @@ def _count_clients(graph: LabelledGraph, owner: Ints, clients: int | None) -> in
 
 
 def _block_diagonal(graph: LabelledGraph, owner: Ints) -> Graph:
-    """Join all parts into one block-diagonal graph."""
     nodes = len(graph)
     start, end = graph.edge_index.astype(np.int64)
     inside = owner[start] == owner[end]

@@ -41,10 +41,7 @@ def in_order(dataset: Dataset, seed: int = 0) -> Dataset:
     elif entry is not None and entry.in_order:
         order = np.arange(len(dataset))
     else:
-        raise DataError(
-            f"dataset '{dataset.name}' has no times, so no item is the last. Use one with times, "
-            f"or import a file that is in order (FILE.txt)."
-        )
+        raise DataError(f"dataset '{dataset.name}' has no times, so no item is the last.")
     order = order[np.argsort(dataset.user[order], kind="stable")]
     pair = dataset.user[order] * len(dataset.items) + dataset.item[order]
     _, first = np.unique(pair, return_index=True)

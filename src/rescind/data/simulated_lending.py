@@ -35,10 +35,7 @@ def draw_groups(clients: int, clock: Clock, ratio: tuple[int, int, int] = (1, 2,
     of their id; the first share everything, the next a part.
     """
     if len(ratio) != 3 or min(ratio) < 0 or sum(ratio) == 0:
-        raise ConfigError(
-            f"a sharing ratio is three numbers, all : part : nothing, none negative and not "
-            f"all zero; got {ratio}. The paper uses (1, 2, 7)."
-        )
+        raise ConfigError(f"a ratio is all : part : nothing, such as (1, 2, 7); got {ratio}.")
     ids = torch.arange(clients)
     order = torch.argsort(clock.at(0).bits("sharing group", ids), stable=True)
     full = round(clients * ratio[0] / sum(ratio))

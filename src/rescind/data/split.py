@@ -29,10 +29,7 @@ def random_split(
     returns: [n]
     """
     if len(ratio) != 3 or min(ratio) < 0 or sum(ratio) == 0:
-        raise ConfigError(
-            f"ratio is {tuple(ratio)}; give three numbers for train, valid and test, such as "
-            f"(8, 1, 1)."
-        )
+        raise ConfigError(f"ratio is {tuple(ratio)}; give three numbers, such as (8, 1, 1).")
     key = dataset.user * len(dataset.items) + dataset.item
     pair, copy_of = np.unique(key, return_inverse=True)
     owner, item = pair // len(dataset.items), pair % len(dataset.items)

@@ -44,10 +44,7 @@ def in_blocks(entry: Entry, variant: str, dataset: Dataset, folder: Path) -> Dat
         return arrange(kept)
     given = folder / BLOCK_FILE
     if not given.exists():
-        raise DataError(
-            f"{given}: this file with the authors' blocks is missing. Set RESCIND_DATA to a folder "
-            f"that has it, or use the variant 'blocks'."
-        )
+        raise DataError(f"{given} with the authors' blocks is missing; use the variant 'blocks'.")
     block, split = _read_given(given, kept)
     return arrange(replace(kept, split=split), block)
 
@@ -103,8 +100,5 @@ def _read_given(path: Path, dataset: Dataset) -> tuple[Labels, Labels]:
     order: Ints = np.argsort(theirs, kind="stable")
     at = np.searchsorted(theirs[order], ours).clip(max=len(theirs) - 1)
     if len(theirs) != len(ours) or not np.array_equal(theirs[order][at], ours):
-        raise DataError(
-            f"{path}: its {len(theirs):,} pairs differ from the {len(ours):,} of the filtered "
-            "dataset. Get both files from the same source."
-        )
+        raise DataError(f"{path}: its pairs differ from those of the dataset. Get both again.")
     return block[order][at], split[order][at]

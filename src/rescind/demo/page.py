@@ -1,24 +1,27 @@
-"""The report of the demonstration: a page and a picture."""
+"""The report of the demonstration: what was found about one request, a page and a picture."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rescind.audits.battery import NO_OP
 from rescind.audits.finding import Finding, legend, question
 from rescind.core.federation import Federation
+from rescind.core.labels import Recommendation
 from rescind.core.params import digest
+from rescind.core.records import Records
+from rescind.forgetting.forget import Evidence
 from rescind.methods.baselines.popularity import Popularity
 from rescind.receipts import words
 from rescind.receipts.pictures import steps
+from rescind.receipts.verify import Check
 from rescind.reporting import charts
 from rescind.reporting.html import Badge, Page
 
 if TYPE_CHECKING:
-    from rescind.demo.erasure import Erasure, Subtraction
     from rescind.experiments.learning_run import Result
-
 
 Panel = Callable[[Any], None]
 
@@ -98,8 +101,8 @@ def page(
         rows = [[m, *(v[n] for n in names)] for m, v in tested.items()]
         out.table(["model", *names], rows, "Quality of the models")
     _audited(out, erasure)
-    with out.folded("The additive learner on the same request", erasure.subtraction.says):
-        _subtracted(out, erasure.subtraction, erasure.person.user)
+    out.text(f"The additive learner on the same request: {erasure.subtraction.says}.")
+    out.code("rescind verify additive/receipt.json --data additive")
     with out.folded("How to reproduce it"):
         out.code(f"rescind demo --seed {result.facts['seed']}")
         out.facts(
@@ -163,29 +166,75 @@ def _references(finding: Finding) -> list[object]:
     return ["–" if number is None else number for number in found]
 
 
-def _subtracted(out: Page, found: Subtraction, user: str) -> None:
-    """Add the additive learner's answer: three digests of its sum, and what they show."""
-    out.text(
-        f"Gram keeps one sum over all people, in whole numbers, so the records were subtracted: "
-        f"those of user {user} in {1000 * found.alone:.0f} ms, all of them in "
-        f"{1000 * found.together:.0f} ms of CPU. The remaining data was then summed again. The two "
-        f"sums are the same to the last bit, so this model cannot be told from one that never had "
-        f"the records."
-        if found.proof.holds
-        else f"The records were subtracted, and the sum does not agree: {found.proof.says}."
-    )
-    out.facts(
-        {
-            "sum before": found.before,
-            "sum after, by subtraction": found.after,
-            "sum of the remaining data, computed again": found.recomputed,
+@dataclass(frozen=True)
+class Person:
+    """The person whose recommendations are shown, one of those who erase data."""
+
+    user: str
+    """Original id."""
+    held: int
+    """All their records, also those that are held out to measure the model."""
+    learnt: int
+    """Those that are not held out: lent, or learnt on their device alone."""
+    lent: int
+    among: int
+    """Number of people who lend a part and erase it."""
+
+    @property
+    def description(self) -> str:
+        """Return how this person was chosen, in one line."""
+        return (
+            f"holds {self.held} items: {self.held - self.learnt} are kept for tests, and of the "
+            f"other {self.learnt} they lend {self.lent} ({self.learnt} is the median of the "
+            f"{self.among} people who lend a part and erase it)"
+        )
+
+
+@dataclass(frozen=True)
+class Subtraction:
+    """Answer of the additive learner to the same request."""
+
+    alone: float
+    """CPU seconds to subtract one person's loans."""
+    together: float
+    """CPU seconds to subtract all of them, receipt included."""
+    before: str
+    """Digests of the sum before, after, and of the remaining data summed again."""
+    after: str
+    recomputed: str
+    proof: Check
+
+    @property
+    def says(self) -> str:
+        """Return the proof in words."""
+        return "exact, bit for bit" if self.proof.holds else f"FAILED: {self.proof.says}"
+
+
+@dataclass(frozen=True)
+class Erasure:
+    """An erasure of lent records, and the models before and after it."""
+
+    person: Person
+    people: int
+    subtraction: Subtraction
+    lent: Records
+    evidence: Evidence
+    before: Federation
+    after: Federation
+    shown_before: list[Recommendation]
+    shown_after: list[Recommendation]
+
+    def scores(self) -> dict[str, list[float]]:
+        """Return both models' scores of the erased records, for people who still have others.
+
+        People who erased all their data get popular items, so they have nothing to compare.
+        """
+        shown = self.lent[self.after.world.available[self.lent.client]]
+        return {
+            "before": self.before.query(shown).tolist(),
+            "after": self.after.query(shown).tolist(),
         }
-    )
-    out.text(
-        "In a receipt the sum before is sealed with the requester's key, and the sum after with "
-        "the run's: a person who knows all but one record could test guesses against them. "
-        "This data is public.",
-        note=True,
-    )
-    out.text("To repeat this check, in the folder of this page:")
-    out.code("rescind verify additive/receipt.json --data additive")
+
+    def means(self) -> dict[str, float]:
+        """Return the mean of these scores, before and after."""
+        return {when: sum(v) / max(len(v), 1) for when, v in self.scores().items()}

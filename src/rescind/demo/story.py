@@ -21,7 +21,7 @@ from rescind.core.records import Erase, Records, Share
 from rescind.data import Dataset
 from rescind.data.simulated_lending import ALL, NOTHING, PART, draw_groups, draw_regret
 from rescind.demo import page as demo_page
-from rescind.demo.erasure import Erasure, Person, Subtraction
+from rescind.demo.page import Erasure, Person, Subtraction
 from rescind.errors import DataError
 from rescind.experiments.learning_run import Result, run_cell
 from rescind.experiments.prepared_data import prepare

@@ -66,10 +66,7 @@ def read(
         roles = roles_of(names, {**known, **(columns or {})}, RECORD, ("time",))
         given = {role: table[name] for role, name in roles.items()}
     if timed and "time" not in given:
-        raise DataError(
-            "there is no column of times. Name it: columns={'time': '...'}; or use Gram, which "
-            "needs none."
-        )
+        raise DataError("there is no column of times: columns={'time': ...}, or use Gram.")
     users, user = ids_in(given["user"], "user")
     items, item = ids_in(given["item"], "item")
     if isinstance(frame, Dataset):  # numbers stand for ids here
@@ -94,10 +91,7 @@ def plain_id(value: Any, what: str = "id") -> Id:
         value = value.item()
     if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
         return str(value) if isinstance(value, str) else value
-    raise DataError(
-        f"{what} {value!r} is of type {type(value).__name__}; ids are text or whole numbers, and "
-        f"none may be missing."
-    )
+    raise DataError(f"{what} {value!r} is a {type(value).__name__}; ids are text or whole numbers.")
 
 
 def in_order(ids: Iterable[Id]) -> list[Id]:

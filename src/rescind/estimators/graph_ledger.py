@@ -127,10 +127,7 @@ class GraphLedger:
         for one, other in {frozenset(ends): ends for ends in edges}.values():
             near = changed[self.client(one)].near
             if other not in near[one]:
-                raise DataError(
-                    f"there is no edge between {one!r} and {other!r}; edges between clients do not "
-                    f"count.{UNCHANGED}"
-                )
+                raise DataError(f"there is no edge between {one!r} and {other!r}.{UNCHANGED}")
             near[one].discard(other)
             near[other].discard(one)
         for node in dict.fromkeys(nodes):

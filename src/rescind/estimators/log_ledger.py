@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -20,13 +21,11 @@ from torch import Tensor
 
 from rescind.core.memory import free_memory
 from rescind.core.saved import Ids, Schema, Values, fitting, ids_as_bytes, ids_from_bytes, must
-from rescind.errors import DataError
-from rescind.estimators.engines import executor_of, results
+from rescind.errors import ConfigError, DataError, RescindError
 from rescind.estimators.frames import Frame, Id, Ints
 from rescind.estimators.ledger import UNCHANGED, Change, Ledger, Marks, Owned, distinct
 from rescind.estimators.logs import Log
 from rescind.estimators.shuffle import (
-    Learner,
     Total,
     groups,
     hashes,
@@ -37,6 +36,7 @@ from rescind.estimators.shuffle import (
 )
 from rescind.methods.additive._solving import UNIT
 
+Made = TypeVar("Made")
 PARTITION = 2**21
 """Rows of a partition, about; changes speed and memory only."""
 PARTS = 64
@@ -78,10 +78,7 @@ class LogLedger(Ledger):
         if kind != "user":
             return super().find(given, kind, then)
         if not self._known([given]):
-            raise DataError(
-                f"there is no user {given!r} among {len(self.marks):,} users. Ids are compared "
-                f"with their type.{then}"
-            )
+            raise DataError(f"there is no user {given!r} among {len(self.marks):,} users.{then}")
         return 0
 
     def owned_by(self, users: Iterable[Id]) -> dict[Id, Owned]:
@@ -96,10 +93,7 @@ class LogLedger(Ledger):
         for user in known:
             own = owned.get(user)
             if own is None or tuple(self._marked({user: own}, self.slot)[0]) not in marks:
-                raise DataError(
-                    f"the log does not have those records of user {user!r} that the model has. Fit "
-                    f"again.{UNCHANGED}"
-                )
+                raise DataError(f"the log has other records of user {user!r}.{UNCHANGED}")
         return owned
 
     def must_be_whole(self, what: str) -> None:
@@ -148,7 +142,7 @@ class LogLedger(Ledger):
 
 
 def summed(
-    model: Learner,
+    model: Any,
     source: Any,
     columns: Mapping[str, str] | None,
     engine: Any,
@@ -182,7 +176,7 @@ def summed(
     return book, torch.from_numpy(np.require(total.total, requirements="W"))
 
 
-def packed(model: Learner) -> tuple[dict[str, Tensor], dict[str, str]]:
+def packed(model: Any) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return what a file holds of a model that was fitted on a log: the sum, and marks of users."""
     book, made = model._ledger, model._from_sum()
     assert isinstance(book, LogLedger)
@@ -207,7 +201,7 @@ def unpacked(
     notes: Mapping[str, str],
     source: Any,
     columns: Mapping[str, str] | None,
-    model: Learner,
+    model: Any,
 ) -> tuple[LogLedger, Tensor]:
     """Return who has what and the sum from a file of `packed`. source: the log, or None"""
     items = len(ids_from_bytes(tensors["items"]))
@@ -231,8 +225,48 @@ def _united(items: Any, more: Any) -> Any:
     return both.unique().sort()
 
 
-def _at_a_time(model: Learner, items: int) -> int:
+def _at_a_time(model: Any, items: int) -> int:
     """Return how many sums may wait for being added: half of the free memory holds them."""
     free = free_memory()
     size = 8 * int(np.prod(model._shape(items)))
     return PARTS if free is None else max(2, min(PARTS, free // 2 // max(size, 1)))
+
+
+# -- here, or on the workers of an engine ---------------------------------------------------------
+
+
+def executor_of(engine: Any) -> Executor | None:
+    """Return what runs tasks, None for this process; a Dask client gives one by `get_executor`."""
+    if engine is None:
+        return None
+    made = engine.get_executor() if hasattr(engine, "get_executor") else engine
+    if not hasattr(made, "submit") or not hasattr(made, "shutdown"):
+        raise ConfigError(f"engine is a {type(engine).__name__}; give an executor or Dask client.")
+    return made
+
+
+def results(
+    executor: Executor | None, work: Callable[..., Made], tasks: Sequence[tuple], most: int
+) -> Iterator[Made]:
+    """Yield work(*task) of every task, in the order in which they end.
+
+    Tasks may run more than once. most: those that are with the engine at a time
+    """
+    if executor is None:
+        yield from (work(*task) for task in tasks)
+        return
+    left = list(reversed(tasks))
+    running: set[Future[Made]] = set()
+    try:
+        while left or running:
+            while left and len(running) < most:
+                running.add(executor.submit(work, *left.pop()))
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            yield from (future.result() for future in done)
+    except RescindError:
+        raise
+    except Exception as error:
+        raise DataError(f"the engine gave up: {type(error).__name__}: {error}.") from error
+    finally:
+        for future in running:
+            future.cancel()

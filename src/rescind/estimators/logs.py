@@ -109,10 +109,7 @@ class Log:
             if name in own.names and _is_text(own.field(name)) != _is_text(
                 self.columns.schema.field(name)
             ):
-                raise DataError(
-                    f"the column '{name}' is {own.field(name).type} in {fragment.path} and not in "
-                    f"other files. Write all files alike."
-                )
+                raise DataError(f"'{name}' is {own.field(name).type} in {fragment.path} alone.")
 
     def of_users(self, users: Sequence[Id]) -> Frame:
         """Read all rows of some users: one pass over the log."""

@@ -24,7 +24,6 @@ from torch import Tensor
 from rescind.core import params
 from rescind.core.cohort import Cohort, Lot
 from rescind.core.files import write_atomically
-from rescind.core.labels import check_one_user
 from rescind.core.saved import ids_as_bytes, reading
 from rescind.core.settings import whole
 from rescind.core.tasks.metrics import Ranking, top_k
@@ -309,13 +308,7 @@ class Ranker(Settings, Stateful[Ledger], ABC):
             raise ConfigError(f"k must be 1 or more; got {k}.")
         book = self._ledger
         if user is not None:
-            check_one_user(user)
             user = plain_id(user, "user")
-            if not len(self):
-                raise DataError(
-                    f"this {type(self).__name__} is not fitted, or has forgotten everything. Call "
-                    f"fit(frame) first."
-                )
             book.find(user, "user", then="")
             own = book.owned_by([user])[user]
         else:

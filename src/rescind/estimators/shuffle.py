@@ -17,45 +17,21 @@ import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from rescind.core.cohort import Lot
 from rescind.core.fast.kept_code import njit
 from rescind.errors import DataError
 from rescind.estimators.frames import Ints
-from rescind.estimators.ledger import Ledger, Marks, distinct
+from rescind.estimators.ledger import Marks, distinct
 from rescind.estimators.logs import Columns, Piece
 
 Hashes = NDArray[np.uint64]
 _ITEMS = "items.arrow"
-
-
-class Learner(Protocol):
-    """What an estimator that ranks has to say about its sum."""
-
-    timed: ClassVar[bool]
-
-    @property
-    def _ledger(self) -> Ledger: ...
-
-    def get_params(self) -> dict[str, Any]: ...
-
-    def _must_fit(self, items: Any) -> None: ...
-
-    def _shape(self, slots: int) -> tuple[int, ...]: ...
-
-    def _count(self, total: Tensor, lot: Lot, sign: int) -> None: ...
-
-    def _in_order(self, slot: Ints) -> Tensor: ...
-
-    def _from_sum(self) -> dict[str, Any]: ...
-
-    def _notes(self) -> dict[str, str]: ...
 
 
 class Scattered(NamedTuple):
@@ -108,10 +84,7 @@ class Total:
     def finish(self, rows: int) -> None:
         """Raise unless every row of the log is in the sum exactly once. rows: by the footers"""
         if self.rows != rows:
-            raise DataError(
-                f"the sum holds {self.rows:,} rows of the log, whose files have {rows:,}. Nothing "
-                f"was learnt. Fit again, with engine=None."
-            )
+            raise DataError(f"the sum holds {self.rows:,} rows of the log, its files {rows:,}.")
 
 
 # -- the steps -------------------------------------------------------------------------------------
@@ -152,7 +125,7 @@ def write_items(spill: Path, items: Any) -> None:
 
 
 def part_of(
-    model: Learner, spill: Path, pieces: int, number: int, partitions: Sequence[int], key: int
+    model: Any, spill: Path, pieces: int, number: int, partitions: Sequence[int], key: int
 ) -> Part:
     """Sum the users of some partitions. model: an estimator without records, for its settings"""
     names, files = _opened(spill, pieces, key)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
@@ -76,8 +75,7 @@ class SharingSettings:
     def __post_init__(self) -> None:
         if len(self.ratio) != 3 or min(self.ratio) < 0 or not sum(self.ratio):
             raise ConfigError(
-                f"sharing.ratio is {list(self.ratio)}; write three counts of users who lend "
-                f"all, a part and nothing, such as [1, 2, 7]."
+                f"sharing.ratio is {list(self.ratio)}; write three counts, such as [1, 2, 7]."
             )
         if not 0 <= self.part <= 1:
             raise ConfigError(f"sharing.part must be from 0 to 1, got {self.part}.")
@@ -174,18 +172,7 @@ class RunSettings:
         least |= {"accuracy", "ROC-AUC"}  # of nodes
         if self.measure not in least:
             hint = suggest(self.measure, least)
-            raise ConfigError(f"run.measure '{self.measure}': {hint}{more_k(self.measure, self.k)}")
-
-
-def more_k(metric: str, known: Sequence[int]) -> str:
-    """Return how to measure at the length that a metric names; '' if that is done, or no length.
-
-    known: lengths that are measured
-    """
-    name, _, length = metric.partition("@")
-    if name not in AT_K or not re.fullmatch("[1-9][0-9]{0,8}", length) or int(length) in known:
-        return ""
-    return f" To measure lists of {length}, write [run] k = {sorted({*known, int(length)})}."
+            raise ConfigError(f"run.measure '{self.measure}': {hint} Other lengths: [run] k.")
 
 
 @dataclass(frozen=True)

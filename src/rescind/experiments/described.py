@@ -93,7 +93,6 @@ def _field(name: str, about: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def _read(said: Any) -> Any:
-    """Return the type of a field."""
     if isinstance(said, str):
         return Any if said == MODEL else _TYPES[said]
     ((how, parts),) = said.items()

@@ -92,7 +92,6 @@ def peeled(total: np.ndarray, width: int) -> Iterator[np.ndarray]:
 
 
 def _words(graph: Graph) -> list[np.ndarray]:
-    """Return the columns of each node's own words."""
     order = torch.argsort(graph.node, stable=True)
     count = torch.bincount(graph.node, minlength=len(graph.owner))
     return [part.numpy() for part in torch.split(graph.feature[order], count.tolist())]

@@ -366,8 +366,7 @@ def _forget(
         unlearner = from_table(cls, {**shared, **others, "name": name}, {"model": MODELS}, look)
     elif others or learner is True:
         raise ConfigError(
-            f"[forget] '{name}' is not a method, so it has no field "
-            f"'{next(iter(others), 'learner')}'. Leave it out."
+            f"[forget] '{name}' has no field '{next(iter(others), 'learner')}'. Leave it out."
         )
     learner_method = unlearner if learner is True else None
     if isinstance(learner, Mapping):

@@ -133,10 +133,7 @@ def check_record(path: Path, changes: Sequence[str], changed: Collection[str]) -
     parts = {text: change({}, text) for text in changes}
     others = [text for text, one in parts.items() if one and ".".join(one[0]) in changed]
     if others:
-        raise ConfigError(
-            f"--record adds results of the recipe as it is written. Leave out --record, or change "
-            f"{others[0]} in a recipe of your own."
-        )
+        raise ConfigError(f"--record is for the recipe as it is written; {others[0]} changes it.")
     if in_package(path):
         where = f"{path} is part of the installed package, where results cannot be recorded"
         raise ConfigError(f"{where}. Copy it first: {copy_command(path)}")
@@ -252,8 +249,7 @@ def combinations(path: Path, axes: Mapping[str, Any]) -> Iterator[tuple[str, dic
             name = "/".join(map(label, values)) or path.stem
             if known.setdefault(folder_of(name), along) is not along:
                 raise ConfigError(
-                    f"{path}: two cells are called '{name}', so one would replace the results of "
-                    f"the other. Give each value of [axes] once, with a label of its own."
+                    f"{path}: two cells are called '{name}'. Give each value a label of its own."
                 )
             yield name, along
 
@@ -271,8 +267,7 @@ def _is_cell(path: Path, values: Mapping[str, Any]) -> bool:
         for other, wanted in required.items():
             if other not in labels or other == axis:
                 raise ConfigError(
-                    f"{path}: `where` of {labels[axis]} has '{other}', which is not another axis "
-                    f"among {', '.join(labels)}."
+                    f"{path}: `where` of {labels[axis]} has '{other}'; axes: {', '.join(labels)}."
                 )
             if labels[other] != wanted:
                 return False

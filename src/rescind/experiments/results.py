@@ -47,7 +47,6 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _is_result(line: Any) -> bool:
-    """Return whether a line has what tables read."""
     if not isinstance(line, dict) or any(not isinstance(line.get(k), t) for k, t in _KEYS.items()):
         return False
     settings = line.get("settings", {})
@@ -70,8 +69,7 @@ def append_line(path: Path, line: dict[str, Any]) -> None:
             files.sync_folder(path.parent)
     except OSError as error:
         raise DataError(
-            f"cannot add the result to {path}: {error.strerror or error}. The run is kept: free "
-            f"some space and give the command again with --resume."
+            f"cannot add the result to {path}: {error.strerror or error}. Give --resume later."
         ) from None
 
 

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rescind.experiments.table_forms import rows_as_csv, rows_as_latex, rows_as_markdown
+from rescind.experiments.table_forms import rows_as_markdown
 from rescind.experiments.tables import ResultTable, cells_by_name
 
 LEVEL = 0.05
@@ -136,22 +136,6 @@ def verdict(found: Difference, adjusted: float | None) -> str:
 def markdown_differences(found: Sequence[Difference], against: str) -> str:
     """Format differences in Markdown: a row per comparison, bold if significant."""
     return rows_as_markdown(_rows(found, against))
-
-
-def latex_differences(found: Sequence[Difference], against: str) -> str:
-    """Return the same table as a plain tabular of LaTeX."""
-    return rows_as_latex(_rows(found, against))
-
-
-def csv_differences(found: Sequence[Difference], against: str) -> str:
-    """Return the numbers as CSV, a line per comparison, by the names of --json."""
-    head = "cell against metric pairs mean error effect p adjusted differs"
-    rows: list[list[object]] = [[*head.split()]]
-    for d, adjusted in zip(found, holm([d.p for d in found]), strict=True):
-        found_here = (d.mean, d.error, d.effect, d.p, adjusted)
-        word = verdict(d, adjusted)
-        rows.append([d.cell, against, d.metric, len(d.values), *found_here, word])
-    return rows_as_csv(rows)
 
 
 def _rows(found: Sequence[Difference], against: str) -> list[list[str]]:

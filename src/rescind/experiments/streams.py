@@ -55,8 +55,7 @@ class Stream:
         """Create a stream from a dataset with blocks; without a split, one is drawn per block."""
         if dataset.block is None:
             raise DataError(
-                f"dataset '{dataset.name}' has no blocks. Load it with variant='blocks', "
-                f"or split it with rescind.data.blocks.arrange."
+                f"dataset '{dataset.name}' has no blocks. Load it with variant='blocks'."
             )
         split = dataset.split
         if split is None:

@@ -31,8 +31,7 @@ def sweeps(table: ResultTable) -> tuple[Sweep, ...]:
     recipe, plot = table.recipe, table.recipe.plot
     if plot is None:
         raise ConfigError(
-            f"{recipe.path} does not name the swept setting. Add a section, such as: "
-            f'[plot] with x = "method.contrast".'
+            f'{recipe.path} does not name the swept setting: [plot] x = "method.rate".'
         )
     cells = cells_by_name(recipe)
     swept = {name: setting(cells[name], plot.x) for name in recipe.names}
@@ -87,7 +86,6 @@ def draw(table: ResultTable, path: Path, about: str = "", below: str = "") -> No
 
 
 def _bars(table: ResultTable) -> Any:
-    """Draw a panel per column and a bar per cell."""
     metrics = list(dict.fromkeys(e.metric for e in table.entries if e.values))
     made, axes = charts.figure(len(metrics))
     cells = cells_by_name(table.recipe)
@@ -119,7 +117,6 @@ def _varying(cells: Mapping[str, Cell]) -> list[str]:
 
 
 def _axis(path: str, cells: Mapping[str, Cell]) -> str:
-    """Return the axis that changes a setting."""
     known = next(iter(cells.values())).labels
     if path.startswith("method.model.") and "model" in known:
         return "model"

@@ -273,7 +273,6 @@ def _rows_of(line: Mapping[str, Any]) -> str:
 
 
 def _values(newest: Newest, name: str, column: Column) -> dict[int, float | str]:
-    """Return the values of a cell, by seed."""
     mine = {seed: column.of(line) for (cell, seed), line in sorted(newest.items()) if cell == name}
     return {seed: value for seed, value in mine.items() if value is not None}
 

@@ -76,8 +76,7 @@ def candidates(method: Method, users: int) -> list[Method]:
     """Return the method with other learning rates and numbers of clients, by the data's size."""
     if not {"rate", "clients_per_round"} <= fields_of(type(method)).keys():
         raise ConfigError(
-            f"{type(method).__name__} has no learning rate to tune. Tune a method that trains in "
-            f"rounds, such as FedAvg."
+            f"{type(method).__name__} has no learning rate to tune. Tune such as FedAvg."
         )
     many = sorted({min(users, max(FEWEST, round(part * users))) for part in PARTS})
     rate = method.rate  # type: ignore[attr-defined]

@@ -35,11 +35,13 @@ from rescind.data import Dataset, GraphDataset
 from rescind.data.simulated_lending import draw_regret
 from rescind.errors import ConfigError, ConsentError
 from rescind.experiments import learning_run as experiment
+from rescind.experiments import stream_run
 from rescind.experiments.cell import NO_OP, OTHER_SEED, SHIFT, Cell, ForgetSettings
 from rescind.experiments.learning_run import Result, Watch
 from rescind.experiments.prepared_data import obtained
 from rescind.experiments.validation import quality, stopping
 from rescind.forgetting.examine import By, examine_records, judge, retrains
+from rescind.forgetting.parallel import one_thread
 from rescind.forgetting.pipeline import CostMeter, unlearn_and_purge
 from rescind.storage.federations import load_federation
 from rescind.storage.provenance import versions
@@ -164,14 +166,12 @@ def events(cell: Cell, fed: Federation) -> list[Event]:
     if not len(records):
         does = "shares records" if settings.of == "lenders" else "keeps all records private"
         raise ConsentError(
-            f"cell '{cell.name}': no user {does}, so there is nothing to forget. Change "
-            f'[sharing], or remove a client: event = "withdraw", client = 3.'
+            f"cell '{cell.name}': no user {does}; nothing to forget. Change [sharing]."
         )
     return [Erase(records) if settings.event == "erase" else Unshare(records)]
 
 
 def _not_shared(fed: Federation) -> Records:
-    """Return the training records of users that share nothing."""
     held = fed.now.vault.holdings
     mine = held.records[held.split == TRAIN]
     return mine[~torch.isin(mine.client, fed.world.shared.client)]
@@ -358,3 +358,16 @@ def _one(values: Sequence[Any]) -> Any:
         return statistics.fmean(given)
     words = [("yes" if v else "no") if isinstance(v, bool) else str(v) for v in given]
     return ", ".join(f"{word} {words.count(word)}" for word in dict.fromkeys(words))
+
+
+def run_one(cell: Cell, folder: Path, cache: TrialCache, resume: bool = True) -> Result:
+    """Run a cell of any kind: a trial of an unlearner, a stream of blocks, or plain training.
+
+    In one thread: more threads would add in another order, and the last bits would depend on the
+    number of cores.
+    """
+    with one_thread():
+        if cell.forget is not None:
+            return run_cell(cell, folder, cache)
+        runner = stream_run if cell.data.variant else experiment
+        return runner.run_cell(cell, folder, resume, cache.watch)

@@ -143,8 +143,7 @@ def opened(dataset: Dataset, method: Method, users: int, seed: int) -> tuple[Fed
     ids = ((groups == NOTHING) & (count >= LEAST)).nonzero().squeeze(1)
     if len(ids) < users:
         raise DataError(
-            f"cannot observe {users} users: {len(ids)} lend nothing and train on {LEAST} records "
-            f"or more."
+            f"cannot observe {users} users: {len(ids)} lend nothing and train on {LEAST} records."
         )
     order = torch.argsort(fed.clock.at(0).bits("watched", ids), stable=True)
     return fed, ids[order[:users]].sort().values
@@ -215,8 +214,7 @@ def measure(
     if users * items * width > CELLS:
         most = max(2, CELLS // (items * width))
         raise ConfigError(
-            f"the updates of {users} users do not fit into memory. Observe at most {most} "
-            f"(--users {most})."
+            f"the updates do not fit into memory. Observe at most {most} (--users {most})."
         )
     truth = _truth(fed, ids)
     lines = []

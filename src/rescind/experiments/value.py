@@ -123,10 +123,7 @@ def value_of_sharing(
     drawn = draw_people(fed, users, measured)
     people = [p for ids in drawn.values() for p in ids.tolist()]
     if not people:
-        raise DataError(
-            f"no user in {folder} has both records to lend and held-out items to measure on. "
-            f"Use a run with a test split."
-        )
+        raise DataError(f"no user in {folder} has records to lend and held-out items to measure.")
     worlds = counterfactual.all_worlds(folder, fed, people, k, processes, watch)
     return _summary(fed, now, drawn, worlds)
 

@@ -103,7 +103,6 @@ class Passkey:
     name: str = ""
 
     def write(self, batch: Batch, person: bytes) -> None:
-        """Seal it for a person."""
         plain = {"key": self.public_key.hex(), "counter": self.counter, "name": self.name}
         write(batch, person, PASSKEY, self.id, plain)
 
@@ -117,7 +116,6 @@ class Code:
     digest: bytes
 
     def write(self, batch: Batch, person: bytes) -> None:
-        """Seal it for a person."""
         plain = {"salt": self.salt.hex(), "digest": self.digest.hex()}
         write(batch, person, RECOVERY, self.lookup, plain)
 
@@ -202,7 +200,6 @@ class NewCodes:
     person: bytes
     codes: tuple[Code, ...] = field(repr=False)
     texts: tuple[str, ...] = field(repr=False)
-    """What the person is shown."""
 
     def carry_out(self, batch: Batch) -> Answer:
         rows = tables.credential
@@ -226,7 +223,6 @@ class Return:
 
     @property
     def person(self) -> bytes:
-        """Whose account it is."""
         return self.code.person
 
     def carry_out(self, batch: Batch) -> Answer:
@@ -370,13 +366,7 @@ class AddAgent:
     def carry_out(self, batch: Batch) -> Answer:
         """Write it; the same id again replaces name and key, and ends its token."""
         batch.tx.execute(delete(tables.agent).where(tables.agent.c.id == self.id))
-        row = {
-            "id": self.id,
-            "name": self.name,
-            "public_key": self.public_key,
-            "token": None,
-            "at": batch.now,
-        }
+        row = {"id": self.id, "name": self.name, "public_key": self.public_key, "at": batch.now}
         batch.tx.execute(insert(tables.agent).values(row))
         return Answer(201, {"agent-id": self.id})
 

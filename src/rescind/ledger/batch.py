@@ -64,7 +64,6 @@ class Answer:
 
 
 Tell = Callable[[Answer | BaseException], None]
-"""Takes an operation's answer, or why it was refused."""
 
 
 def settle(future: Future[Answer], outcome: Answer | BaseException) -> None:
@@ -82,7 +81,6 @@ class Once:
     """Makes an operation have one effect, however often it is sent. The writer keeps digests."""
 
     key: str
-    """The Idempotency-Key."""
     body: bytes
     """The bytes of the request: the same key with other bytes is refused."""
 
@@ -129,11 +127,9 @@ class Batch:
         return slot
 
     def slot(self, slot_id: int) -> Slot:
-        """Return an existing key, to seal one more box with it."""
         return self.keys.get(slot_id)
 
     def seal(self, slot: Slot, plain: bytes, about: bytes) -> bytes:
-        """Seal bytes. about: whose, which table and column (`keyslots.about`)"""
         return self.keys.seal(slot, plain, about)
 
     def unseal(self, slot_id: int, box: bytes, about: bytes) -> bytes:
@@ -145,7 +141,6 @@ class Batch:
         self.doomed.append(slot_id)
 
     def keyed(self, purpose: bytes, data: bytes) -> bytes:
-        """Return a digest under the server's secret, for looking things up."""
         return self.keys.keyed(purpose, data)
 
     def append(self, entry: bytes) -> int:
@@ -173,11 +168,9 @@ class Batch:
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """The lines of history of this batch."""
         return [row for table, row in self._rows if table is tables.event]
 
     def keep(self, name: str, value: str) -> None:
-        """Keep a setting, in the place of what it was."""
         tables.keep_setting(self.tx, name, value)
 
     def audit(self, findings: Sequence[Finding], **of: Any) -> str:
@@ -250,7 +243,6 @@ class Keep:
 
     settings: Mapping[str, Any]
     body: Mapping[str, Any] = field(default_factory=dict)
-    """The answer."""
 
     def carry_out(self, batch: Batch) -> Answer:
         for name, value in self.settings.items():

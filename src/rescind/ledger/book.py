@@ -92,17 +92,14 @@ class Ledger:
         return self.writer.submit(operation, once)
 
     def keyed(self, purpose: bytes, data: bytes) -> bytes:
-        """Return a digest under the server's secret, as `Batch.keyed` does."""
         return self.keys.keyed(purpose, data)
 
     @property
     def signer(self) -> Ed25519PrivateKey:
-        """The key that signs receipts."""
         return _private(self.keys.own(SIGNER))
 
     @property
     def log_key(self) -> Ed25519PrivateKey:
-        """The key that signs checkpoints of the log."""
         return _private(self.keys.own(LOG_KEY))
 
     def close(self) -> None:

@@ -75,7 +75,6 @@ class _Credential:
 
 
 def learn(ledger: Ledger) -> str:
-    """Train a generation on what everybody lends; return its id."""
     job = str(ledger.generations.start("FedShare", ROUNDS).body["job"])
     ledger.generations.wait()
     return job
@@ -128,7 +127,7 @@ def story(folder: Path, *, forget: bool = True, learnt: Callable[[Ledger], str] 
 
 
 def _copy_of_a_crash(state: Path, target: Path) -> None:
-    """Copy all files but the keys, as they are now. The ledger is open: see `file_worker`."""
+    """Copy all files but the keys, as they are now. The ledger is open: see `worker_io`."""
     with read_apart() as read:
 
         def copy(source: str, copied: str) -> None:
@@ -140,7 +139,6 @@ def _copy_of_a_crash(state: Path, target: Path) -> None:
 
 
 def _planted() -> tuple[tuple[int, ...], KeptPart]:
-    """Draw unmistakable records: some to lend, and others to keep."""
     drawn = secrets.SystemRandom().sample(range(ITEMS), 2 * RECORDS)
     kept = np.sort(np.array(drawn[RECORDS:], np.int32))
     return tuple(sorted(drawn[:RECORDS])), KeptPart(secrets.token_bytes(DEVICE_BYTES), kept)
@@ -161,7 +159,6 @@ def _life(ledger: Ledger, name: bytes, places: tuple[int, ...], kept: KeptPart) 
 
 
 def _exported(ledger: Ledger, person: bytes, places: tuple[int, ...]) -> int:
-    """Count the lent records that an export of the person hands over."""
     try:
         found = ledger.reading.export(person)
     except NotThere:

@@ -34,7 +34,6 @@ class Catalogue:
         return len(self.ids)
 
     def index_of(self, item: str) -> int:
-        """Return the place of an original id; raise `DataError` if there is no such item."""
         try:
             return self._index[item]
         except KeyError:
@@ -47,7 +46,6 @@ class Catalogue:
         return np.array(sorted({self.index_of(item) for item in items}), np.int32)
 
     def names_of(self, indices: Iterable[int]) -> list[str]:
-        """Return the original ids at these places."""
         ids = self.ids
         return [ids[int(place)] for place in indices]
 
@@ -72,7 +70,6 @@ class Catalogue:
 
     @property
     def digest(self) -> str:
-        """Digest of the ids in their order."""
         return "sha256:" + hashlib.sha256(json.dumps(self.ids).encode()).hexdigest()
 
     @property
@@ -82,7 +79,6 @@ class Catalogue:
 
     @classmethod
     def of_text(cls, text: str | bytes) -> Catalogue:
-        """Read what `text` wrote."""
         table = json.loads(text)
         return cls(table["ids"], table["titles"])
 
@@ -92,7 +88,6 @@ class Catalogue:
 
     @classmethod
     def load(cls, state: Path) -> Catalogue:
-        """Read the catalogue of a state folder."""
         try:
             return cls.of_text((state / FILE).read_bytes())
         except (OSError, ValueError, KeyError, TypeError) as error:

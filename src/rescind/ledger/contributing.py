@@ -17,13 +17,12 @@ from rescind.core.words import some_of
 from rescind.errors import ConsentError, DataError
 from rescind.ledger.batch import Answer, Batch, Items
 from rescind.ledger.errors import VersionConflict
-from rescind.ledger.kept_part import KeptPart, kept_part_of, replace_kept_part
+from rescind.ledger.kept_part import KEPT, KeptPart, kept_part_of, replace_part
 from rescind.ledger.lending import checked, loans_of, logged, member
 from rescind.methods.additive._live_sum import weight_of
 
 KIND = "contribute"
 MOST = 5_000
-"""Items of a kept part."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class Contribute:
         body: dict[str, Any] = {"kept": len(new), "weight": weight_of(len(new))}
         if np.array_equal(old.items, new):
             return Answer(200, {**body, "changed": 0})
-        replace_kept_part(batch, row, old, new, self.device)
+        replace_part(batch, row, KEPT, old.items, new, self.device)
         body["changed"] = len(np.setxor1d(old.items, new, assume_unique=True))
         body["acknowledgement"], _ = logged(batch, KIND, self.person, new)
         return Answer(201, body)

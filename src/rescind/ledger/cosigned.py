@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Row, delete, insert, select, update
 
@@ -35,32 +35,12 @@ REBUILT = "rebuilt"
 """The setting that keeps notes about the last release that was rebuilt, by name of the witness."""
 
 
-class SigningLog(Protocol):
-    """What is needed of the log that is cosigned."""
-
-    name: str
-
-    @property
-    def key(self) -> Key:
-        """Its public key."""
-
-    def own_checkpoint(self) -> str:
-        """Return a checkpoint of the log as it is."""
-
-    def signed_now(self) -> tuple[str, int]:
-        """Return the same and its size."""
-
-    def signed_at(self, size: int) -> str:
-        """Return a checkpoint of an earlier size."""
-
-
 @dataclass(frozen=True)
 class AddWitness:
     """Let a witness cosign, or change its address. 201, or 200 if it was known."""
 
     key: Key
     url: str | None
-    """Where it is asked; None: it comes by itself."""
 
     def carry_out(self, batch: Batch) -> Answer:
         table = tables.witness
@@ -78,7 +58,6 @@ class RemoveWitness:
     """Ask a witness no more. What it signed is kept."""
 
     key_id: str
-    """Eight hexadecimal digits."""
 
     def carry_out(self, batch: Batch) -> Answer:
         table = tables.witness
@@ -95,9 +74,7 @@ class KeepCosigned:
 
     point: Checkpoint
     note: str
-    """Signed by the log."""
     lines: tuple[str, ...]
-    """Of witnesses; checked."""
 
     def carry_out(self, batch: Batch) -> Answer:
         table, here = tables.checkpoint, tables.checkpoint.c.size == self.point.size
@@ -124,14 +101,14 @@ class Covering:
 
     @property
     def complete(self) -> bool:
-        """Whether every witness signed."""
         return len(self.signed) == self.of
 
 
 class Witnesses:
     """Asks the witnesses of a log, and remembers which of them signed which checkpoint."""
 
-    def __init__(self, ledger: Ledger, log: SigningLog) -> None:
+    def __init__(self, ledger: Ledger, log: Any) -> None:
+        """log: of the ledger (`public_log`), which is cosigned"""
         self._ledger, self._log = ledger, log
         self._asking, self._asked = Lock(), -PAUSE
         self.problems: dict[str, str] = {}
@@ -161,18 +138,13 @@ class Witnesses:
 
     @property
     def names(self) -> list[str]:
-        """Names of all witnesses."""
         return sorted(self._keys)
 
     def public_keys(self) -> list[str]:
-        """Return the keys of all witnesses, one line each."""
         return [str(self._keys[name]) for name in self.names]
 
     def admit(self, key: Key, url: str | None, once: Any = None, by_name: bool = False) -> Answer:
-        """Let a witness cosign from now on.
-
-        by_name: whoever starts the service named it, so its address need not be public
-        """
+        """by_name: whoever starts the service named it, so its address need not be public"""
         if url is not None and not url.startswith(("http://", "https://")):
             raise ConfigError(f"'{url}' is not the address of a witness: http:// or https://.")
         if url is not None and by_name:
@@ -190,13 +162,10 @@ class Witnesses:
         try:
             address_of(url)
         except DataError as error:
-            raise ConfigError(
-                f"{error} Give a public address, or name it at the start: "
-                f"rescind serve --witness URL=KEY."
-            ) from None
+            text = f"{error} Give a public one, or name it at the start: --witness URL=KEY."
+            raise ConfigError(text) from None
 
     def dismiss(self, key_id: str, once: Any = None) -> Answer:
-        """Ask the witness whose key has this id no more."""
         answer = self._ledger.submit(RemoveWitness(key_id), once).result()
         self.read_again()
         return answer
@@ -263,7 +232,6 @@ class Witnesses:
         }
 
     def lines_of(self, size: int) -> str:
-        """Return the cosignatures of a checkpoint of this size."""
         return "".join(self._kept.get(size, {}).values())
 
     def covering(self, leaf: int) -> Covering:
@@ -277,7 +245,6 @@ class Witnesses:
         return Covering(best.note + self.lines_of(best.size), best.size, best.signed, best.of)
 
     def signed_by(self, name: str) -> int | None:
-        """Return the size of the newest checkpoint that a witness signed."""
         return max((size for size, lines in self._kept.items() if name in lines), default=None)
 
     def _who(self, size: int) -> tuple[str, ...]:
@@ -285,7 +252,6 @@ class Witnesses:
 
 
 def facts_of(row: Row, witnesses: Witnesses) -> dict[str, Any]:
-    """Return what an operator sees of a witness."""
     return {
         "id": Key.parse(row.key, WITNESS).id.hex(),
         "name": row.name,

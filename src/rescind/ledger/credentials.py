@@ -26,7 +26,6 @@ IDLE = timedelta(days=7)
 
 
 def sealed_about(person: bytes) -> bytes:
-    """What a credential's box is bound to."""
     return about(person, "credential", "box")
 
 
@@ -44,7 +43,6 @@ def find_credential(tx: Connection, keys: KeySlots, name: bytes, kind: str) -> F
 
 
 def find_by_lookup(tx: Connection, keys: KeySlots, lookup: bytes, kind: str) -> Found | None:
-    """Return the credential in the row with this lookup."""
     rows, people = tables.credential, tables.person
     query = (
         select(rows.c.person, rows.c.box, people.c.account_key)
@@ -60,36 +58,30 @@ def find_by_lookup(tx: Connection, keys: KeySlots, lookup: bytes, kind: str) -> 
 
 
 def find_operator(tx: Connection, keys: KeySlots, credential: bytes) -> Row | None:
-    """Return the operator with this passkey."""
     lookup = keys.keyed(CREDENTIALS, credential)
     return tx.execute(select(tables.operator).where(tables.operator.c.lookup == lookup)).first()
 
 
 def find_session(tx: Connection, digest: bytes, now: datetime) -> Row | None:
-    """Return a session that has not ended."""
     rows = tables.session
     alive = (rows.c.expires > now) & (rows.c.seen > now - IDLE)
     return tx.execute(select(rows).where(rows.c.digest == digest, alive)).first()
 
 
 def find_token(tx: Connection, digest: bytes, now: datetime) -> Row | None:
-    """Return a token or an invitation that has not ended."""
     rows = tables.token
     return tx.execute(select(rows).where(rows.c.digest == digest, rows.c.expires > now)).first()
 
 
 def find_agent(tx: Connection, agent: str) -> Row | None:
-    """Return an agent by its id."""
     return tx.execute(select(tables.agent).where(tables.agent.c.id == agent)).first()
 
 
 def find_agent_by_token(tx: Connection, digest: bytes) -> Row | None:
-    """Return the agent that has this token."""
     return tx.execute(select(tables.agent).where(tables.agent.c.token == digest)).first()
 
 
 def write(batch: Batch, person: bytes, kind: str, name: bytes, plain: Mapping[str, Any]) -> None:
-    """Seal a credential under the account's key."""
     people = tables.person
     slot_id = batch.tx.execute(select(people.c.account_key).where(people.c.id == person)).scalar()
     if slot_id is None:
@@ -105,6 +97,5 @@ def write(batch: Batch, person: bytes, kind: str, name: bytes, plain: Mapping[st
 
 
 def remove(batch: Batch, name: bytes) -> int:
-    """Delete a credential; return how many there were."""
     here = tables.credential.c.lookup == batch.keyed(CREDENTIALS, name)
     return int(batch.tx.execute(delete(tables.credential).where(here)).rowcount)

@@ -7,6 +7,17 @@ device in this process that has what it lends. Files are sealed under the job's 
 while it learns, the lists of everybody when it has learnt. A killed one goes on from its checkpoint
 to the same bits. What was taken back since the last generation comes by the pipe, too, for the
 audit, and is written nowhere.
+
+The audit asks whether the model knows what was taken back since the last one learnt. The attacker
+has the model and scores each record that is gone, and as popular ones that the same person never
+lent, beside a model of another seed that never had the records. Models of known answer are judged
+with it:
+
+    no-op      trained with the records, as the last generation was   must FAIL
+    retrain    trained without them, with a third seed                must PASS
+
+Otherwise the verdict is VOID. Each of the three is a training of its own. Only people who still
+lend something are judged: nobody else has a model left here.
 """
 
 from __future__ import annotations
@@ -16,7 +27,7 @@ import os
 import struct
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +37,8 @@ import torch
 from safetensors.torch import load as tensors_from
 
 from rescind import methods
-from rescind.audits.case import lists
+from rescind.audits.case import evidence, lists
+from rescind.audits.finding import Finding
 from rescind.core import params
 from rescind.core.federation import Federation
 from rescind.core.files import write_atomically
@@ -36,9 +48,10 @@ from rescind.core.records import Records, Share
 from rescind.core.run_state import RoundResult
 from rescind.errors import RescindError
 from rescind.ledger import worker_io
-from rescind.ledger.generation_audit import audited
 from rescind.ledger.jobs import CHECKPOINT, LISTS, LONGEST, bound, file_of
 from rescind.ledger.keyslots import seal, unseal
+from rescind.ledger.release_audit import Floats, Person, judged, matched, measured, with_lost
+from rescind.ledger.release_counts import FEWEST, why_not_judged
 from rescind.ledger.worker_io import Items
 from rescind.storage.packing import pack_now, unpack_now
 
@@ -46,10 +59,11 @@ HELD = 10
 """Of ten records one is held out, to tell how well a round does."""
 LOOK = 10
 """Rounds between two looks at the held-out records, and between two checkpoints."""
+Trained = Callable[[Sequence[Items], int], Federation]
+JUDGED = "that the last generation learnt, of people who still lend,"
 
 
 def federation(loans: Sequence[Items], items: int, recipe: str, seed: int) -> Federation:
-    """Return a federation whose devices hold what each person lends."""
     counts = [len(each) for each in loans]
     client = torch.from_numpy(np.repeat(np.arange(len(loans)), counts))
     item = torch.from_numpy(np.concatenate([*loans, np.empty(0, np.int32)]).astype(np.int64))
@@ -125,13 +139,58 @@ class Trainer:
         write_atomically(file_of(self.state, self.job, kind), box, private=True)
 
 
+def audited(
+    subject: Federation,
+    kept: Sequence[Items],
+    gone: Sequence[Items],
+    items: int,
+    seed: int,
+    trained: Trained,
+    lost: int | None = 0,
+) -> Finding:
+    """Judge a generation. kept, gone: of each person, what they lend and what they took back
+
+    lost: how many were taken back that no memory has, at most; None: that was not counted
+    """
+    records = sum(map(len, gone))
+    if records < FEWEST:
+        return Finding("audit", "UNAUDITED", note=why_not_judged(records, lost, JUDGED))
+    people = matched(kept, gone, items)
+    before = [np.union1d(one, two).astype(np.int32) for one, two in zip(kept, gone, strict=True)]
+    reference = _known(trained(kept, seed + 1), people)
+    models = {
+        "subject": _known(subject, people),
+        "no-op": _known(trained(before, seed), people),
+        "retrain": _known(trained(kept, seed + 2), people),
+    }
+    found = {
+        name: measured([a - b for a, b in zip(known, reference, strict=True)], people)
+        for name, known in models.items()
+    }
+    return with_lost(judged(found, {"no-op": "FAIL", "retrain": "PASS"}, records), lost)[0]
+
+
+def _known(fed: Federation, people: Sequence[Person]) -> list[Floats]:
+    """Return how well a model knows each person's items that are gone or were never lent."""
+    asked = [np.concatenate([one.gone, one.never]) for one in people]
+    client = np.repeat([one.number for one in people], [len(items) for items in asked])
+    item = np.concatenate(asked).astype(np.int64)
+    known = evidence(fed, Records.of(torch.from_numpy(client), torch.from_numpy(item)))
+    out, at = [], 0
+    for items in asked:
+        row = np.zeros(fed.world.sizes.items)
+        row[items] = known[at : at + len(items)].double().numpy()
+        at += len(items)
+        out.append(row)
+    return out
+
+
 def _say(line: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()  # if nobody listens any more, this ends the process
 
 
 def main() -> int:
-    """Read the loans, train, tell every round."""
     torch.set_num_threads(1)
     facts, arrays = worker_io.read(sys.stdin.buffer.read())
     os.nice(int(facts["nice"]))

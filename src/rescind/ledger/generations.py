@@ -7,17 +7,15 @@ learning one begins anew without the records. Until the next one is ready, the r
 A start goes on with one that was learning, if nothing changed since it began: loans of an earlier
 moment are kept nowhere. Otherwise it begins anew.
 
-One serves after its audit (`generation_audit`), if the operator chose it. What the audit asks about
-is in memory only: after a start there is nothing to judge, and the verdict says so. How many were
-taken back is in the history (`taken_back`): only where they were few, it says that they were.
+One serves after its audit, if the operator chose it. What the audit asks about is in memory only:
+after a start there is nothing to judge, and the verdict says so. How many were taken back is in the
+history (`release_counts`): only where they were few, it says that they were.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -117,7 +115,6 @@ class Generations:
         return answer
 
     def choose(self, job: str | None, once: Once | None = None) -> Answer:
-        """Serve a generation that is ready and audited, or the release again (None)."""
         answer = self._submit(Choose(job), once).result()
         self._read_chosen()
         return answer
@@ -157,7 +154,6 @@ class Generations:
             self._thread.join()
 
     def wait(self) -> None:
-        """Wait until no generation is learning."""
         while (thread := self._thread) is not None and thread.is_alive():
             thread.join()
 
@@ -244,7 +240,6 @@ class Generations:
                 raise
 
     def _follow(self, job: str) -> None:
-        """Run the process, write its rounds, and end the job."""
         with self._parts.store.reading() as tx:
             row = jobs.job_row(tx, job)
         if row.state != LEARNING:
@@ -252,7 +247,10 @@ class Generations:
         copied = self._copy.pop(job)
         people = sorted(copied.loans)
         try:
-            self._precommit(row, copied)
+            # What it will be made from is durable in the log before the first round begins.
+            key, rounds = self._parts.keys.get(row.key).key, int(row.detail)
+            made_from = (row.id, row.recipe, rounds, SEED, copied.loans, key)
+            self._submit(Precommit(row.id, jobs.precommitment(*made_from))).result()
             finding, why = self._trained(row, copied, people)
         except DataError as error:  # its key is gone: something was taken back meanwhile
             finding, why = None, str(error)
@@ -272,13 +270,6 @@ class Generations:
         if state == STALE:
             self.start(row.recipe, int(row.detail))
 
-    def _precommit(self, row: Row, copied: Copied) -> None:
-        """Log what it will be made from. It is durable before the first round begins."""
-        key = self._parts.keys.get(row.key).key
-        rounds = int(row.detail)
-        entry = jobs.precommitment(row.id, row.recipe, rounds, SEED, copied.loans, key)
-        self._submit(Precommit(row.id, entry)).result()
-
     def _trained(self, row: Row, copied: Copied, people: list[bytes]) -> tuple[Finding | None, str]:
         """Return what the audit found; None if the process did not end well, and why."""
         facts = {
@@ -292,14 +283,15 @@ class Generations:
             "state": str(self._parts.state),
             "key": self._parts.keys.get(row.key).key.hex(),
         }
-        command = [sys.executable, "-P", "-m", "rescind.ledger.generation_worker"]
+        how = worker_io.command("rescind.ledger.generation_worker")
         pipe = subprocess.PIPE
-        env = {**os.environ, "OMP_NUM_THREADS": "1"}
-        with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=env) as process:
+        with subprocess.Popen(**how, stdin=pipe, stdout=pipe, stderr=pipe) as process:
             self._process = process
             assert process.stdin and process.stdout and process.stderr  # noqa: PT018
             with suppress(BrokenPipeError):  # it ended already; its message says why
-                process.stdin.write(_piped(facts, copied, people))
+                kept = worker_io.joined("kept", [copied.loans[one] for one in people])
+                gone = worker_io.joined("gone", [copied.gone.get(one, NOTHING) for one in people])
+                process.stdin.write(worker_io.written(facts, {**kept, **gone}))
                 process.stdin.close()
             finding = self._followed(row, map(json.loads, process.stdout))
             lines = process.stderr.read().decode(errors="replace").strip().splitlines()
@@ -330,9 +322,3 @@ class Generations:
         if len(lists) != 4 * LONGEST * len(people):
             raise DataError("the generation made lists for another number of people.")
         write_atomically(path, seal(key.key, b"".join(people) + lists, where), private=True)
-
-
-def _piped(facts: dict[str, Any], copied: Copied, people: list[bytes]) -> bytes:
-    kept = worker_io.joined("kept", [copied.loans[person] for person in people])
-    gone = worker_io.joined("gone", [copied.gone.get(person, NOTHING) for person in people])
-    return worker_io.written(facts, {**kept, **gone})

@@ -26,22 +26,18 @@ LEARNING, READY, STALE, FAILED = "learning", "ready", "stale", "failed"
 CHECKPOINT, LISTS = "checkpoint", "lists"
 PATTERN = "generation-*"
 LONGEST = 50
-"""Length of the lists that a generation serves."""
 MOST_ROUNDS = 10_000
 TAKE_BACKS = ("unshare", "erase", "leave", "dropped", "quarantine")
 CHANGES = ("lend", *TAKE_BACKS)
 ENTRY_TYPE = b"\x04"
 CHOSEN = "generation"
-"""The setting that names the generation in service."""
 
 
 def file_of(state: Path, job: str, kind: str) -> Path:
-    """Return where a file of a generation is."""
     return state / f"generation-{job}.{kind}"
 
 
 def bound(job: str, kind: str) -> bytes:
-    """Return what the box of a generation's file is bound to."""
     return about(job, "job", kind)
 
 
@@ -70,7 +66,6 @@ def taken_back_since_the_one_before(tx: Any, job: str, seq: int) -> int | None:
 
 
 def job_row(tx: Any, job: str) -> Row:
-    """Return the row of a generation, or raise `NotThere`."""
     row: Row | None = tx.execute(select(tables.job).where(tables.job.c.id == job)).one_or_none()
     if row is None:
         raise NotThere("there is no such generation.")

@@ -25,11 +25,76 @@ DEVICE_BYTES = 16
 """A random number of the browser that sent the part: two browsers must not undo each other."""
 PERSON_BYTES = 16
 _MARK = b"kept"
-_REPLACE = Prepared(
-    update(tables.person)
-    .where(tables.person.c.id == bindparam("person"))
-    .values(kept_key=bindparam("key"), kept_box=bindparam("sealed"), kept_count=bindparam("count"))
-)
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """A part of a person's sum: its columns in the table of people."""
+
+    name: str
+    key: str
+    box: str
+    before: int
+
+    def items(self, plain: bytes) -> Items:
+        """Return the items of an open box."""
+        return np.frombuffer(plain, "<i4", offset=self.before).astype(np.int32)
+
+    def called(self, person: bytes) -> bytes:
+        """Return what the live sum calls it."""
+        return person + _MARK if self is KEPT else person
+
+    def opened(self, keys: KeySlots, row: Any) -> bytes:
+        """Open the box of a row, or raise `DataError`; b"" if there is none."""
+        if (box := getattr(row, self.box)) is None:
+            return b""
+        return keys.unseal(
+            getattr(row, self.key), bytes(box), about(bytes(row.id), "person", self.box)
+        )
+
+
+LOANS = Sealed("lent", "loans_key", "box", 0)
+KEPT = Sealed("kept", "kept_key", "kept_box", DEVICE_BYTES)
+PARTS = {part.name: part for part in (LOANS, KEPT)}
+_HERE = tables.person.c.id == bindparam("person")
+_REPLACE = {
+    LOANS: Prepared(
+        update(tables.person)
+        .where(_HERE)
+        .values(
+            loans_key=bindparam("key"),
+            box=bindparam("sealed"),
+            lent=bindparam("count"),
+            version=bindparam("next"),
+        )
+    ),
+    KEPT: Prepared(
+        update(tables.person)
+        .where(_HERE)
+        .values(
+            kept_key=bindparam("key"), kept_box=bindparam("sealed"), kept_count=bindparam("count")
+        )
+    ),
+}
+
+
+def replace_part(
+    batch: Batch, row: Any, part: Sealed, old: Items, new: Items, before: bytes = b""
+) -> None:
+    """Seal a part under a new key; the old key is destroyed, and with it the old box."""
+    person, slot_id, box = bytes(row.id), None, None
+    if len(new):
+        slot, plain = batch.new_key(), before + new.astype("<i4").tobytes()
+        slot_id, box = slot.id, batch.seal(slot, plain, about(person, "person", part.box))
+    values = {"person": person, "key": slot_id, "sealed": box, "count": len(new)}
+    if part is LOANS:
+        values["next"] = row.version + 1
+    else:
+        values["count"] = len(new) or None
+    batch.driver.run(_REPLACE[part], values)
+    if (old_key := getattr(row, part.key)) is not None:
+        batch.destroy(old_key)
+    batch.change(part.called(person), old, new)
 
 
 @dataclass(frozen=True)
@@ -40,22 +105,18 @@ class KeptPart:
     items: Items
 
     def to_bytes(self) -> bytes:
-        """Return what is sealed."""
         return self.device + self.items.astype("<i4").tobytes()
 
     @classmethod
     def of(cls, plain: bytes) -> KeptPart:
-        """Read what was sealed."""
-        items = np.frombuffer(plain, "<i4", offset=DEVICE_BYTES).astype(np.int32)
-        return cls(plain[:DEVICE_BYTES], items)
+        return cls(plain[:DEVICE_BYTES], KEPT.items(plain))
 
 
 NO_PART = KeptPart(b"", np.empty(0, np.int32))
 
 
 def name_of(person: bytes) -> bytes:
-    """Return what the live sum calls the kept part of a person."""
-    return person + _MARK
+    return KEPT.called(person)
 
 
 def is_kept(name: bytes) -> bool:
@@ -64,30 +125,12 @@ def is_kept(name: bytes) -> bool:
 
 
 def lent_alone(parts: Mapping[bytes, Items]) -> dict[bytes, Items]:
-    """Return what people lend, of all parts of the live sum."""
     return {name: items for name, items in parts.items() if not is_kept(name)}
 
 
 def kept_part_of(batch: Batch, row: Any) -> KeptPart:
-    """Open the kept part of a person, in this transaction."""
-    if row.kept_box is None:
-        return NO_PART
-    bound = about(bytes(row.id), "person", "kept_box")
-    return KeptPart.of(batch.unseal(row.kept_key, bytes(row.kept_box), bound))
-
-
-def replace_kept_part(batch: Batch, row: Any, old: KeptPart, new: Items, device: bytes) -> None:
-    """Seal the part under a new key; the old key is destroyed, and with it the old box."""
-    person, slot_id, box = bytes(row.id), None, None
-    if len(new):
-        slot = batch.new_key()
-        plain = KeptPart(device, new).to_bytes()
-        slot_id, box = slot.id, batch.seal(slot, plain, about(person, "person", "kept_box"))
-    values = {"person": person, "key": slot_id, "sealed": box, "count": len(new) or None}
-    batch.driver.run(_REPLACE, values)
-    if row.kept_key is not None:
-        batch.destroy(row.kept_key)
-    batch.change(name_of(person), old.items, new)
+    plain = KEPT.opened(batch.keys, row)
+    return KeptPart.of(plain) if plain else NO_PART
 
 
 def less_kept(batch: Batch, row: Any, items: Items) -> Items:
@@ -98,7 +141,7 @@ def less_kept(batch: Batch, row: Any, items: Items) -> Items:
     gone = np.intersect1d(part.items, items, assume_unique=True)
     if len(gone):
         left = np.setdiff1d(part.items, gone, assume_unique=True)
-        replace_kept_part(batch, row, part, left, part.device)
+        replace_part(batch, row, KEPT, part.items, left, part.device)
     return gone
 
 
@@ -106,19 +149,14 @@ def open_kept_parts(
     keys: KeySlots, connection: Connection
 ) -> tuple[dict[bytes, Items], list[bytes]]:
     """Return the kept parts of everybody, and the people whose part has no key any more."""
-    parts: dict[bytes, Items] = {}
-    lost = []
-    table = tables.person
-    chosen = select(table.c.id, table.c.kept_key, table.c.kept_box)
-    for row in connection.execute(chosen.where(table.c.kept_box.is_not(None)).order_by("id")):
-        person = bytes(row.id)
+    parts, lost, table = dict[bytes, Items](), [], tables.person
+    for row in connection.execute(
+        select(table).where(table.c.kept_box.is_not(None)).order_by(table.c.id)
+    ):
         try:
-            bound = about(person, "person", "kept_box")
-            box = keys.unseal(row.kept_key, bytes(row.kept_box), bound)
+            parts[KEPT.called(bytes(row.id))] = KEPT.items(KEPT.opened(keys, row))
         except DataError:
-            lost.append(person)
-        else:
-            parts[name_of(person)] = KeptPart.of(box).items
+            lost.append(bytes(row.id))
     return parts, lost
 
 

@@ -58,7 +58,6 @@ def check(place: int, body: bytes, size: int) -> bytes:
 
 
 def head_at(place: int, slot: bytes) -> Head | None:
-    """Return a head, or None if it is not whole."""
     body = slot[:48]
     if len(slot) < SLOT or slot == FREE or check(place, body, SLOT - len(body)) != slot[48:]:
         return None
@@ -67,7 +66,6 @@ def head_at(place: int, slot: bytes) -> Head | None:
 
 
 def heads_in(data: bytes) -> list[Head | None]:
-    """Return both heads of a file."""
     return [head_at(place, data[SLOT * place : SLOT * (place + 1)]) for place in (1, 2)]
 
 
@@ -96,22 +94,18 @@ def is_whole(place: int, slot: bytes) -> bool:
 
 
 def id_of(slot: bytes) -> int:
-    """Return the id of the key in a slot."""
     return int.from_bytes(slot[:8], "little")
 
 
 def newest_head(heads: list[Head | None]) -> Head:
-    """Return the newest head that is whole."""
     return max((h for h in heads if h), key=lambda h: (h.batch, h.size), default=Head())
 
 
 def slots_in(data: bytes) -> Iterator[bytes]:
-    """Return the slots of a file, in order."""
     return (data[at : at + SLOT] for at in range(0, len(data) - SLOT + 1, SLOT))
 
 
 def contents(path: Path) -> bytes:
-    """Return the bytes of a file of keys; none: no file."""
     try:
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -144,7 +138,6 @@ class Joined:
 
     @property
     def head(self) -> Head:
-        """The newest head that is whole."""
         return newest_head(heads_in(self.data))
 
 

@@ -128,7 +128,6 @@ class KeySlots:
 
     @property
     def head(self) -> Head:
-        """The newest head that is whole."""
         return newest_head(self._heads)
 
     def new(self) -> Slot:
@@ -147,7 +146,6 @@ class KeySlots:
             raise DataError("the key of this box was destroyed: it cannot be opened.") from None
 
     def own(self, slot_id: int) -> bytes:
-        """Return one of the server's own keys."""
         return self._keys[slot_id]
 
     def destroy(self, slot_id: int) -> None:
@@ -184,26 +182,21 @@ class KeySlots:
             self._dirty = False
 
     def seal(self, slot: Slot, plain: bytes, bound_to: bytes) -> bytes:
-        """Return a box: nonce and ciphertext."""
         return seal(slot.key, plain, bound_to)
 
     def unseal(self, slot_id: int, box: bytes, bound_to: bytes) -> bytes:
-        """Open a box, or raise `DataError`."""
         return unseal(self.get(slot_id).key, box, bound_to)
 
     def keyed(self, purpose: bytes, data: bytes) -> bytes:
-        """Return a digest under the server's secret."""
         digest = self._under_secret.copy()  # half the time of a new one
         digest.update(purpose + b"\0" + data)
         found: bytes = digest.digest()
         return found
 
     def without_box(self, named: Collection[int]) -> list[int]:
-        """Return the ids of keys that nothing in the ledger names."""
         return sorted(self.ids - set(named))
 
     def close(self) -> None:
-        """Close the files, which ends the locks."""
         for file in self._locked:
             with suppress(OSError):
                 os.close(file)
@@ -282,13 +275,11 @@ class KeySlots:
 
 
 def seal(key: bytes, plain: bytes, bound_to: bytes) -> bytes:
-    """Encrypt and authenticate: nonce and ciphertext."""
     nonce = secrets.token_bytes(NONCE)
     return nonce + _cipher()(key).encrypt(nonce, plain, bound_to)
 
 
 def unseal(key: bytes, box: bytes, bound_to: bytes) -> bytes:
-    """Decrypt, or raise `DataError` if the box was changed, moved or is under another key."""
     from cryptography.exceptions import InvalidTag
 
     try:
@@ -299,7 +290,6 @@ def unseal(key: bytes, box: bytes, bound_to: bytes) -> bytes:
 
 @cache
 def _cipher() -> Any:
-    """Load the cipher at its first use."""
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
     return ChaCha20Poly1305

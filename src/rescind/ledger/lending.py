@@ -21,7 +21,7 @@ from rescind.errors import ConfigError, ConsentError, DataError
 from rescind.ledger import tables
 from rescind.ledger.batch import Answer, Batch, Items
 from rescind.ledger.errors import NotThere, VersionConflict
-from rescind.ledger.kept_part import kept_part_of, less_kept
+from rescind.ledger.kept_part import LOANS, kept_part_of, less_kept, replace_part
 from rescind.ledger.keyslots import Slot, about
 from rescind.ledger.statements import Prepared
 from rescind.privacy.keys import SECRET_BYTES
@@ -31,19 +31,8 @@ from rescind.proof.changes import entry_under, statement
 KINDS = ("unshare", "erase", "leave")
 MEMBER, QUARANTINED, LEFT = "member", "quarantined", "left"
 LINK = timedelta(days=60)
-"""How long the link to a receipt works."""
 NOTHING: Items = np.empty(0, np.int32)
 _PERSON = Prepared(select(tables.person).where(tables.person.c.id == bindparam("person")))
-_REPLACE = Prepared(
-    update(tables.person)
-    .where(tables.person.c.id == bindparam("person"))
-    .values(
-        loans_key=bindparam("key"),
-        box=bindparam("sealed"),
-        lent=bindparam("count"),
-        version=bindparam("next"),
-    )
-)
 
 
 @dataclass(frozen=True)
@@ -61,7 +50,6 @@ class Lend:
 
     person: bytes
     items: tuple[int, ...]
-    """Places in the catalogue."""
     if_match: int | None = None
     """The version of the loans that the caller saw; None: any."""
 
@@ -76,7 +64,7 @@ class Lend:
         body: dict[str, Any] = {"lent": len(new), "changed": len(added)}
         if not len(added):
             return Answer(200, {**body, "version": row.version})
-        replace_loans(batch, row, old, new)
+        replace_part(batch, row, LOANS, old, new)
         less_kept(batch, row, added)
         body |= {"version": row.version + 1}
         body["acknowledgement"], _ = logged(batch, "lend", self.person, added)
@@ -119,7 +107,7 @@ class TakeBack:
             raise ConsentError("nothing is lent, so there is nothing to take back.")
         left = _without(lent, gone)
         if len(left) < len(lent):
-            replace_loans(batch, row, lent, left)
+            replace_part(batch, row, LOANS, lent, left)
         less_kept(batch, row, gone)
         return _requested(batch, self, gone)
 
@@ -150,25 +138,7 @@ def member(batch: Batch, person: bytes, held_too: bool = False) -> Any:
 
 
 def loans_of(batch: Batch, row: Any) -> Items:
-    """Open what a person lends, in this transaction."""
-    if row.box is None:
-        return NOTHING
-    box = batch.unseal(row.loans_key, bytes(row.box), about(bytes(row.id), "person", "box"))
-    return np.frombuffer(box, "<i4").astype(np.int32)
-
-
-def replace_loans(batch: Batch, row: Any, old: Items, new: Items) -> None:
-    """Seal the loans under a new key; the old key is destroyed, and with it the old box."""
-    person, slot_id, box = bytes(row.id), None, None
-    if len(new):
-        slot = batch.new_key()
-        plain = new.astype("<i4").tobytes()
-        slot_id, box = slot.id, batch.seal(slot, plain, about(person, "person", "box"))
-    values = {"key": slot_id, "sealed": box, "count": len(new), "next": row.version + 1}
-    batch.driver.run(_REPLACE, {"person": person, **values})
-    if row.loans_key is not None:
-        batch.destroy(row.loans_key)
-    batch.change(person, old, new)
+    return LOANS.items(LOANS.opened(batch.keys, row))
 
 
 def logged(batch: Batch, kind: str, person: bytes, items: Items) -> tuple[dict[str, Any], bytes]:

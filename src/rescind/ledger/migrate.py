@@ -16,7 +16,6 @@ FOLDER = Path(__file__).parent / "migrations"
 
 
 def newest() -> str | None:
-    """Return the version of the present tables."""
     return ScriptDirectory(str(FOLDER)).get_current_head()
 
 

@@ -9,8 +9,8 @@ from sqlalchemy import delete, select, update
 from rescind.errors import ConfigError
 from rescind.ledger import tables
 from rescind.ledger.batch import Answer, Batch
-from rescind.ledger.kept_part import NO_PART, kept_part_of, replace_kept_part
-from rescind.ledger.lending import NOTHING, QUARANTINED, loans_of, logged, member, replace_loans
+from rescind.ledger.kept_part import KEPT, LOANS, kept_part_of, replace_part
+from rescind.ledger.lending import NOTHING, QUARANTINED, loans_of, logged, member
 
 NAMED = {
     "operator": tables.operator.c.name,
@@ -32,9 +32,9 @@ class Quarantine:
         row = member(batch, self.person)
         old = loans_of(batch, row)
         if len(old):
-            replace_loans(batch, row, old, NOTHING)
+            replace_part(batch, row, LOANS, old, NOTHING)
         if row.kept_box is not None:
-            replace_kept_part(batch, row, kept_part_of(batch, row), NO_PART.items, b"")
+            replace_part(batch, row, KEPT, kept_part_of(batch, row).items, NOTHING)
         here = tables.person.c.id == self.person
         batch.tx.execute(update(tables.person).where(here).values(state=QUARANTINED))
         logged(batch, "quarantine", self.person, old)

@@ -36,7 +36,6 @@ class Outage:
         self._whose: set[Hashable] = set()
 
     def hit(self, error: DiskFull | Busy, whose: Hashable = None) -> None:
-        """Note that somebody was hindered."""
         if self.fault is None:
             self._since = time.monotonic()
             LOG.warning("%s since %s: %s.", what(error), _now(), self._texts[0])

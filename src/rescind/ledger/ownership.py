@@ -87,7 +87,6 @@ def check_keys(
 def joined_copies(
     state: Path, mirror: Path | None, needed: Collection[int] = ()
 ) -> tuple[dict[Path, bytes], Joined]:
-    """Return what each file of keys holds, and what they hold together."""
     found = {path: contents(path) for path in (state / KEYS, mirror) if path is not None}
     return found, joined([*found], [*found.values()], needed)
 
@@ -106,7 +105,6 @@ def forget_gone(connection: Connection) -> None:
 
 
 def gone_of(connection: Connection) -> set[int]:
-    """Return the ids of destroyed keys that a ledger names since a restore."""
     return set(json.loads(setting_of(connection, GONE) or "[]"))
 
 
@@ -117,7 +115,6 @@ def owner_of(connection: Connection) -> str | None:
 
 
 def note_owner(connection: Connection, keys: KeySlots) -> None:
-    """Write into a ledger that these keys are its own."""
     assert keys.identity is not None
     keep_setting(connection, OWNER, keys.identity)
 
@@ -142,7 +139,6 @@ def check_not_missing(state: Path, mirror: Path | None) -> None:
 
 
 def put_back(state: Path, mirror: Path | None) -> str:
-    """Return how to get the keys back."""
     second = mirror or noted_mirror(state)
     other = f"that of their mirror, {second}" if second else "name their mirror (--keys-mirror)"
     return f"Mount the disk of the keys or {other}, or put a whole copy in its place."

@@ -24,7 +24,6 @@ _SECRET = ("password", "sslpassword")
 
 
 def url_of(state: Path, database: str | None) -> URL:
-    """Return the address of a ledger. database: URL of PostgreSQL; None: in the folder"""
     if database is None:
         return URL.create("sqlite", database=str(state / FILE))
     how = "Give --database postgresql://user@host/name, or leave it out for SQLite."

@@ -10,7 +10,6 @@ from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 from sqlalchemy import Row, func, select
 
 from rescind.errors import DataError
@@ -18,14 +17,13 @@ from rescind.ledger import tables
 from rescind.ledger.batch import Items
 from rescind.ledger.catalogue import Catalogue
 from rescind.ledger.errors import NotThere
-from rescind.ledger.kept_part import NO_PART, KeptPart
-from rescind.ledger.keyslots import KeySlots, about
+from rescind.ledger.kept_part import KEPT, LOANS, NO_PART, KeptPart, Sealed
+from rescind.ledger.keyslots import KeySlots
 from rescind.ledger.store import Store
 
 OPEN = ("open", "in_progress")
 """States of requests that still have to be fulfilled or refused."""
 MOST = 100_000
-"""Lines of history in an export."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,6 @@ class Export:
 
     account: dict[str, Any]
     items: tuple[dict[str, str], ...]
-    """Original ids and titles of what they lend."""
     kept: tuple[dict[str, str], ...]
     """The same of what their browser keeps and has sent to the sum."""
     requests: tuple[Any, ...]
@@ -55,39 +52,32 @@ class Reading:
         self._store, self._keys, self._catalogue, self._dates = store, keys, catalogue, dates
 
     def person(self, person: bytes) -> Row:
-        """Return the row of somebody who has an account, or raise `NotThere`."""
         row = self._one(select(tables.person).where(tables.person.c.id == person))
         if row is None or row.state == "left":
             raise NotThere("there is no such account. Sign in again, or make a new one.")
         return row
 
     def loans(self, person: bytes) -> Items:
-        """Return what a person lends: sorted places in the catalogue."""
         return self.versioned_loans(person)[1]
 
     def versioned_loans(self, person: bytes) -> tuple[int, Items]:
-        """Return the version of the loans and the loans, of one moment."""
-        row, box = self._opened(person, "loans_key", "box")
-        return row.version, np.frombuffer(box, "<i4").astype(np.int32)
+        row, box = self._opened(person, LOANS)
+        return row.version, LOANS.items(box)
 
     def kept_part(self, person: bytes) -> KeptPart:
         """Return what a person's browser keeps and has sent to the sum."""
-        _, box = self._opened(person, "kept_key", "kept_box")
+        _, box = self._opened(person, KEPT)
         return KeptPart.of(box) if box else NO_PART
 
-    def _opened(self, person: bytes, key: str, box: str) -> tuple[Row, bytes]:
+    def _opened(self, person: bytes, part: Sealed) -> tuple[Row, bytes]:
         """Return the row of a person and what is in a box of it, b"" if there is none."""
         for _ in range(8):
             row = self.person(person)
-            if getattr(row, box) is None:
-                return row, b""
             with suppress(DataError):  # changed between reading the row and opening it
-                bound = about(person, "person", box)
-                return row, self._keys.unseal(getattr(row, key), bytes(getattr(row, box)), bound)
+                return row, part.opened(self._keys, row)
         raise DataError("this box could not be opened. Read it again.")
 
     def export(self, person: bytes) -> Export:
-        """Read everything about somebody, or raise `NotThere`."""
         return Export(
             self.me(person),
             self._named(self.loans(person)),
@@ -101,7 +91,6 @@ class Reading:
         return tuple({"id": ids[n], "title": titles[n]} for n in items.tolist())
 
     def me(self, person: bytes) -> dict[str, Any]:
-        """Return counts and dates of a person's account."""
         row = self.person(person)
         requests = self.requests(person)
         return {
@@ -114,13 +103,11 @@ class Reading:
         }
 
     def requests(self, person: bytes) -> list[SimpleNamespace]:
-        """Return a person's requests, the newest first."""
         table = tables.request
         newest = table.c.received_at.desc()
         return self._requests(select(table).where(table.c.person == person).order_by(newest))
 
     def request(self, name: str) -> SimpleNamespace:
-        """Return a request, with a field per column, or raise `NotThere`."""
         return self._request(tables.request.c.id == name)
 
     def linked_request(self, digest: bytes) -> SimpleNamespace:
@@ -128,7 +115,6 @@ class Reading:
         return self._request(tables.request.c.link == digest)
 
     def open_requests(self) -> list[SimpleNamespace]:
-        """Return the requests that are not ended, by when they are due."""
         return self.requests_due(waiting=True)
 
     def requests_due(
@@ -146,13 +132,11 @@ class Reading:
         return self._all(chosen if person is None else chosen.where(table.c.person == person))
 
     def entries(self, first: int, count: int) -> list[bytes]:
-        """Return entries of the log in their order."""
         table = tables.leaf
         chosen = select(table.c.entry).where(table.c.n >= first, table.c.n < first + count)
         return [bytes(row.entry) for row in self._all(chosen.order_by(table.c.n))]
 
     def setting(self, name: str) -> str | None:
-        """Return a setting, or None."""
         with self._store.reading() as connection:
             return tables.setting_of(connection, name)
 

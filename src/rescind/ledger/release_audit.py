@@ -50,7 +50,6 @@ class Person:
     never: Items
     """As many items that they never lent, each about as popular as one that is gone."""
     number: int = 0
-    """Their place among the people."""
 
 
 def audited(
@@ -185,7 +184,6 @@ def measured(drops: Sequence[Floats], people: Sequence[Person]) -> tuple[float, 
 
 
 def _auc(inside: Floats, outside: Floats) -> float:
-    """Return how often a value of the first kind is above one of the second; ties count half."""
     ordered = np.sort(outside)
     above = np.searchsorted(ordered, inside, "left") + np.searchsorted(ordered, inside, "right")
     return float(above.sum() / (2 * len(inside) * len(outside)))

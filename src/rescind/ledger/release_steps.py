@@ -61,7 +61,6 @@ class Release:
     """How many people of the one before have other loans in it; in the first, who lend."""
     sum_digest: str
     digest: str
-    """Of the unpacked file."""
     weights: Weights = field(repr=False)
     file: bytes = field(repr=False)
     """Compressed: what people download."""
@@ -76,7 +75,6 @@ class Unlisted:
     sums: Totals
     loans: Mapping[bytes, Items]
     counted: bool
-    """Whether the sum also has the number of people per item."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +149,6 @@ class EndOld:
 
 
 def facts_of(number: int, people: int, made: Made) -> dict[str, Any]:
-    """Return the public facts of a release, whose digest stands in the log."""
     return {
         "audit": overall(made.findings),
         "number": number,
@@ -162,12 +159,10 @@ def facts_of(number: int, people: int, made: Made) -> dict[str, Any]:
 
 
 def path_of(state: Path, number: int) -> Path:
-    """Return where the sealed file of a release is."""
     return state / f"release-{number}.sealed"
 
 
 def bound(number: int) -> bytes:
-    """Return what the box of a release is bound to."""
     return about(str(number), "release", "file")
 
 
@@ -184,7 +179,6 @@ class AskRelease:
     look: str
     """The route that tells what becomes of it."""
     check: Callable[[], None] = lambda: None
-    """Raises where none can be made."""
 
     def carry_out(self, batch: Batch) -> Answer:
         self.check()

@@ -41,7 +41,6 @@ class Copy:
 
     sums: Totals
     kept: tuple[Items, ...]
-    """What each person lends."""
     gone: tuple[Items, ...]
     """What the same people took back since the last release."""
     left_out: tuple[int, ...] = ()
@@ -70,13 +69,11 @@ class Made:
     """A release before it has a number."""
 
     file: bytes
-    """Unpacked."""
     sum_digest: str
     findings: tuple[Finding, ...]
 
     @property
     def weights(self) -> Weights:
-        """Return the weights in the file."""
         return read(self.file)[0]
 
 
@@ -87,7 +84,6 @@ def make(copy: Copy, ids: Sequence[str], form: Form, noise: Noise | None = None)
 
 
 def make_here(copy: Copy, ids: Sequence[str], form: Form, noise: Noise | None = None) -> Made:
-    """Solve, cut and audit in this process."""
     digest = copy.sums.digest(form.min_count)
     if added_up(copy.kept, copy.sums.items).digest(form.min_count) != digest:
         raise DataError(
@@ -144,12 +140,9 @@ def _make_there(copy: Copy, ids: Sequence[str], form: Form, noise: Noise | None 
     arrays: dict[str, Any] = {"total": copy.sums.total, "owners": copy.sums.owners}
     for name, parts in (("kept", copy.kept), ("gone", copy.gone)):
         arrays |= worker_io.joined(name, parts)
+    sent = worker_io.written(settings, arrays)
     done = subprocess.run(
-        [sys.executable, "-P", "-m", __name__],
-        input=worker_io.written(settings, arrays),
-        capture_output=True,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        **worker_io.command(__name__), input=sent, capture_output=True, check=False
     )
     if -done.returncode in (signal.SIGINT, signal.SIGTERM):  # as the service, a moment ago
         raise Closing("the release was not made: its process was told to end.")
@@ -162,12 +155,10 @@ def _make_there(copy: Copy, ids: Sequence[str], form: Form, noise: Noise | None 
 
 
 def finding_of(facts: dict[str, Any]) -> Finding:
-    """Read what `Finding.facts` wrote."""
     return Finding(**{**facts, "interval": facts["interval"] and tuple(facts["interval"])})
 
 
 def main() -> int:
-    """Read a copy, write the release."""
     os.nice(NICE)
     settings, arrays = worker_io.read(sys.stdin.buffer.read())
     kept = worker_io.parts_of(arrays, "kept")

@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 NEVER = 2**62
-"""A `seq` that is never reached."""
 
 
 class Releasing:
@@ -90,7 +89,6 @@ class Releasing:
         """Why the file of the release in service could not be read at the start."""
         self._seq = 0
         self._made_at: datetime | None = None
-        """When the last release was made."""
         self._known_from = 0
         """The `seq` from which on the memory has what was taken back."""
         self.unlisted: Unlisted | None = None
@@ -153,7 +151,6 @@ class Releasing:
     # -- when --------------------------------------------------------------------------------------
 
     def due(self) -> Due:
-        """Return when the next release is due."""
         tally, options, made = self._parts.tally, self._parts.options, self._made_at
         latest = None if tally.first is None else tally.first + timedelta(hours=options.hours)
         earliest = None if made is None else made + timedelta(hours=options.least_hours)
@@ -303,7 +300,6 @@ class Releasing:
 
     @property
     def missing(self) -> bool:
-        """Whether none is served, and one should be."""
         return self._release is None and not self._parts.options.instant
 
     def recommend(self, items: Items, k: int = 20) -> list[Reasoned]:

@@ -39,11 +39,9 @@ class Asked:
     seeds: tuple[bytes, ...]
     """What hides the line of each part."""
     counted: bool
-    """Whether the sum also has the number of people per item."""
 
     @property
     def pairs(self) -> int:
-        """How many columns of the matrix are added up: what it costs."""
         return int(np.count_nonzero(self.sums.total)) + sum(len(p) ** 2 // 2 for p in self.parts)
 
 
@@ -56,7 +54,6 @@ class Hashed:
 
 
 def hashed(asked: Asked) -> Hashed:
-    """Hash the sum and the parts, in this process."""
     lines = tuple(
         line_of(part.astype(np.int64), weight_of(len(part)), LENT, seed, asked.counted)
         for part, seed in zip(asked.parts, asked.seeds, strict=True)
@@ -75,7 +72,6 @@ class Worker:
         self._stopped = False
 
     def hashed(self, asked: Asked) -> Hashed:
-        """Return lines and sum, or raise `DataError` if it was stopped."""
         return hashed(asked) if asked.pairs <= HERE else self._there(asked)
 
     def _there(self, asked: Asked) -> Hashed:
@@ -85,13 +81,8 @@ class Worker:
             "seeds": np.frombuffer(b"".join(asked.seeds), np.uint8),
             **worker_io.joined("part", asked.parts),
         }
-        self._running = subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
+        how, pipe = worker_io.command(__name__), subprocess.PIPE
+        self._running = subprocess.Popen(**how, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
         if self._stopped:
             self._running.kill()
         out, _ = self._running.communicate(worker_io.written({"counted": asked.counted}, arrays))
@@ -112,7 +103,6 @@ def _rows(table: NDArray[np.uint64]) -> Sequence[Hash]:
 
 
 def main() -> int:
-    """Read a sum and parts, write lines and hash."""
     os.nice(NICE)
     settings, arrays = worker_io.read(sys.stdin.buffer.read())
     parts = worker_io.parts_of(arrays, "part")

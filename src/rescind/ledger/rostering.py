@@ -31,7 +31,7 @@ from rescind.errors import DataError
 from rescind.ledger import tables
 from rescind.ledger.batch import Answer, Batch, Items, Operation
 from rescind.ledger.failpoints import reach
-from rescind.ledger.kept_part import DEVICE_BYTES, PERSON_BYTES, is_kept, name_of
+from rescind.ledger.kept_part import KEPT, LOANS, PARTS, PERSON_BYTES, Sealed, is_kept
 from rescind.ledger.keyslots import about
 from rescind.ledger.open_sum import OpenSum
 from rescind.ledger.parts import Parts
@@ -48,33 +48,10 @@ if TYPE_CHECKING:
 PATTERN = "roster-*.bin"
 
 
-@dataclass(frozen=True)
-class Sealed:
-    """A part of a person's sum: its columns in the table of people."""
-
-    name: str
-    key: str
-    box: str
-    before: int
-    """Bytes in the box before the items."""
-
-    def items(self, plain: bytes) -> Items:
-        """Return the items of an open box."""
-        return np.frombuffer(plain, "<i4", offset=self.before)
-
-    def called(self, person: bytes) -> bytes:
-        """Return what the live sum calls it."""
-        return name_of(person) if self is KEPT else person
-
-
-LOANS = Sealed("lent", "loans_key", "box", 0)
-KEPT = Sealed("kept", "kept_key", "kept_box", DEVICE_BYTES)
-PARTS = {part.name: part for part in (LOANS, KEPT)}
 SEED_BYTES = 32
 REBUILD = "rebuild"
 """The scope of a token that opens the sum of a roster."""
 AT_ONCE = 500
-"""Values in one statement of SQL."""
 
 
 @dataclass(frozen=True)
@@ -82,14 +59,12 @@ class Line:
     """A line of the roster, with what hides it."""
 
     part: bytes
-    """What the live sum calls the part that it is of."""
     items: Items
     seed: bytes = field(repr=False)
     data: bytes = field(repr=False)
 
     @property
     def of(self) -> Sealed:
-        """Which part of a person it is of."""
         return KEPT if is_kept(self.part) else LOANS
 
     @property
@@ -142,11 +117,10 @@ def _seed(batch: Batch, line: Line) -> dict[str, Any]:
     row = batch.tx.execute(select(table).where(table.c.id == whose)).one_or_none()
     if row is None or getattr(row, of.box) is None:
         return {"person": None, "box": None}
-    key, box = getattr(row, of.key), getattr(row, of.box)
-    now = of.items(batch.unseal(key, bytes(box), about(whose, "person", of.box)))
-    if not np.array_equal(now, line.items):
+    if not np.array_equal(of.items(of.opened(batch.keys, row)), line.items):
         return {"person": whose, "box": None}
-    return {"person": whose, "box": batch.seal(batch.slot(key), line.seed, _bound(whose))}
+    key = batch.slot(getattr(row, of.key))
+    return {"person": whose, "box": batch.seal(key, line.seed, _bound(whose))}
 
 
 def _bound(person: bytes) -> bytes:
@@ -154,7 +128,6 @@ def _bound(person: bytes) -> bytes:
 
 
 def next_number(tx: Any) -> int:
-    """Return the number of the next roster."""
     return int(tx.scalar(select(tables.roster_stated.c.number)) or 0) + 1
 
 
@@ -287,7 +260,6 @@ class Rostering:
 
     @property
     def total(self) -> bytes | None:
-        """What its lines add up to."""
         return None if self._row is None else bytes(self._row.total)
 
     @property

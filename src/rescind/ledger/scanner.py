@@ -55,7 +55,6 @@ class Canary:
     numbers: tuple[int, ...] = ()
 
     def forms(self) -> dict[str, bytes]:
-        """Return the canary in every form, by the name of the form."""
         return {**(_of_bytes(self.data) if self.data else {}), **_of_numbers(self.numbers)}
 
 

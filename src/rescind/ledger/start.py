@@ -20,7 +20,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from sqlalchemy import Connection, delete, func, insert, inspect, select, update
 
 from rescind.core.files import locked, make_folder, sync_folder
@@ -31,10 +30,10 @@ from rescind.ledger.batch import Items
 from rescind.ledger.catalogue import FILE as CATALOGUE
 from rescind.ledger.catalogue import Catalogue
 from rescind.ledger.errors import CannotStart, OlderLedger
-from rescind.ledger.kept_part import drop_kept_parts, open_kept_parts
+from rescind.ledger.kept_part import LOANS, drop_kept_parts, open_kept_parts
 from rescind.ledger.keyfile import FILE as KEYS
 from rescind.ledger.keyfile import Head, check_files, head_of
-from rescind.ledger.keyslots import KeySlots, about
+from rescind.ledger.keyslots import KeySlots
 from rescind.ledger.lending import LEFT, forget_person
 from rescind.ledger.migrate import migrate
 from rescind.ledger.options import Options
@@ -52,7 +51,6 @@ from rescind.ledger.store import Store, last_batch, last_batch_if_any
 from rescind.proof.tlog import Tree
 
 ITEMS = "catalogue"
-"""The setting that holds the whole catalogue."""
 _NOT_DUMPABLE = 4  # PR_SET_DUMPABLE of prctl
 
 
@@ -61,20 +59,16 @@ class Report:
     """What a start found and did."""
 
     people: int
-    """People whose loans were opened."""
     loans: int
     keys_destroyed: int
     """Keys without a box: this completes erasures that a crash interrupted."""
     torn: int
-    """Slots that a crash had left half written."""
     people_dropped: int
-    """People whose loans have no key any more."""
     loans_dropped: int
     accounts_dropped: int
     """Accounts whose key is gone: they left after this ledger was copied, or the keys are lost."""
     keys_were_missing: bool
     keys_copied: bool = False
-    """Whether the mirror's keys were taken for those that were missing."""
     kept_parts_dropped: int = 0
     """People whose browser helps with what it keeps, and whose part has no key any more."""
     keys_mended: Mapping[Path, int] = field(default_factory=dict)
@@ -87,10 +81,9 @@ class Report:
     def notes(self) -> str:
         """What else there is to tell; each sentence after a space."""
         text = ""
-        if self.keys_copied:
-            text += " keys.bin was not there: it was copied from the mirror."
-        elif self.keys_were_missing:
-            text += " keys.bin was not there: new keys were made."
+        if self.keys_copied or self.keys_were_missing:
+            how = "it was copied from the mirror" if self.keys_copied else "new keys were made"
+            text += f" keys.bin was not there: {how}."
         for path, count in self.keys_mended.items():
             text += f" {path} was damaged or old: it got {count_of(count, 'key')} from its copy."
         if self.people_dropped or self.accounts_dropped:
@@ -240,9 +233,7 @@ def open_boxes(keys: KeySlots, connection: Connection) -> tuple[dict[bytes, Item
             if row.account_key is not None:
                 keys.get(row.account_key)
             if row.box is not None:
-                bound = about(person, "person", "box")
-                box = keys.unseal(row.loans_key, bytes(row.box), bound)
-                loans[person] = np.frombuffer(box, "<i4").astype(np.int32)
+                loans[person] = LOANS.items(LOANS.opened(keys, row))
         except DataError:
             loans.pop(person, None)
             lost.append(row)
@@ -275,12 +266,10 @@ def note_dropped(connection: Connection, people: int, now: datetime) -> None:
 
 
 def bump(connection: Connection) -> None:
-    """Count a batch that a start or a restore wrote."""
     tables.keep_setting(connection, "batch", str(last_batch(connection) + 1))
 
 
 def _recover(parts: Parts) -> Report:
-    """Sweep, open boxes, add up the sum, date what a crash left undated."""
     keys, connection = parts.keys, parts.store.writer()
     with connection.begin():
         batch = last_batch(connection)

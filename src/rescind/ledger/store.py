@@ -47,7 +47,6 @@ class Store:
         if self.sqlite:
             _private(Path(str(self.url.database)))
         self.writing = _engine(self.url, writing=True)
-        """Makes the connection that writes."""
         self._reading = _engine(self.url, writing=False)
         self._connection: Connection | None = None
         self._held = False
@@ -178,7 +177,6 @@ class Store:
             driver.execute(f"PRAGMA busy_timeout={1000 * TIMEOUT}")
 
     def close(self) -> None:
-        """End all connections, and with them the lock."""
         with suppress(SQLAlchemyError):
             self._forget_connection()
         self.writing.dispose()
@@ -239,7 +237,6 @@ class Store:
 
 
 def last_batch(connection: Connection) -> int:
-    """Return the number of the last batch that was committed."""
     return int(setting_of(connection, "batch") or 0)
 
 

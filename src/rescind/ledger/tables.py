@@ -54,7 +54,6 @@ class Instant(TypeDecorator):
 
     @staticmethod
     def number(value: datetime | None) -> int | None:
-        """Return the microseconds since 1970."""
         return None if value is None else (value - _EPOCH) // _MICROSECOND
 
 
@@ -323,7 +322,6 @@ PATHS = {
     "compiled/*": "kept: compiled code, where the service may write nowhere else",
     "logs/*.log": "deleted after 30 days; counts and seconds, never an id of a person or item",
 }
-"""Every path of a state folder, as a pattern, with its rule."""
 
 
 CHANGES = ("lend", "contribute", "unshare", "erase", "leave", "dropped")
@@ -336,12 +334,10 @@ def at_least_erased() -> Any:
 
 
 def setting_of(tx: Connection, name: str) -> str | None:
-    """Return a setting, or None."""
     return tx.scalar(select(setting.c.value).where(setting.c.name == name))
 
 
 def keep_setting(tx: Connection, name: str, value: str) -> None:
-    """Keep a setting, in the place of what it was."""
     if not tx.execute(update(setting).where(setting.c.name == name).values(value=value)).rowcount:
         tx.execute(insert(setting).values(name=name, value=value))
 
@@ -378,7 +374,6 @@ def named_slots(connection: Connection) -> set[int]:
 
 
 def data_map() -> dict[str, dict[str, str]]:
-    """Return the rule of every column, by table, and of every path, under `files`."""
     columns = {
         table.name: {column.name: column.info["rule"] for column in table.columns}
         for table in metadata.tables.values()

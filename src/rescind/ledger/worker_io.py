@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,8 +29,15 @@ Items = NDArray[np.int32]
 Read = Callable[[Path], bytes]
 
 
+def command(module: str) -> dict[str, Any]:
+    """Return how `subprocess` runs a worker: one core, and nothing imported from here."""
+    return {
+        "args": [sys.executable, "-P", "-m", module],
+        "env": {**os.environ, "OMP_NUM_THREADS": "1"},
+    }
+
+
 def written(facts: Mapping[str, Any], arrays: Mapping[str, Any]) -> bytes:
-    """Write facts and arrays."""
     out = io.BytesIO()
     text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
     np.savez(out, facts=text, **arrays)
@@ -37,14 +45,12 @@ def written(facts: Mapping[str, Any], arrays: Mapping[str, Any]) -> bytes:
 
 
 def read(data: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read what `written` wrote."""
     with np.load(io.BytesIO(data), allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
     return json.loads(arrays.pop("facts").tobytes()), arrays
 
 
 def joined(name: str, parts: Sequence[Items]) -> dict[str, Any]:
-    """Return the items of many people as two arrays."""
     counts = np.array([len(part) for part in parts], np.int64)
     return {
         f"{name}_count": counts,
@@ -53,7 +59,6 @@ def joined(name: str, parts: Sequence[Items]) -> dict[str, Any]:
 
 
 def parts_of(arrays: Mapping[str, Any], name: str) -> tuple[Items, ...]:
-    """Return the items of each person again."""
     ends = np.cumsum(arrays[f"{name}_count"])
     return tuple(np.split(arrays[f"{name}_item"], ends[:-1])) if len(ends) else ()
 

@@ -30,12 +30,11 @@ from rescind.errors import RescindError
 from rescind.ledger import tables
 from rescind.ledger.batch import Answer, Batch, Once, Operation, Tell, settle
 from rescind.ledger.errors import Busy, Closing, DiskFull, StillRunning
-from rescind.ledger.expiry import EVERY, Expire
 from rescind.ledger.failpoints import reach
 from rescind.ledger.keyfile import Head
 from rescind.ledger.outage import Outage
 from rescind.ledger.parts import Parts
-from rescind.ledger.recorded import Recorded
+from rescind.ledger.recorded import EVERY, Expire, Recorded
 from rescind.ledger.statements import Driver, Prepared
 from rescind.ledger.store import WAL_PAGES
 
@@ -102,7 +101,6 @@ class Writer:
         self._thread.start()
 
     def submit(self, operation: Operation, once: Once | None) -> Future[Answer]:
-        """Queue an operation; return where its answer will be."""
         future: Future[Answer] = Future()
         self.take(operation, once, lambda outcome: settle(future, outcome))
         return future

@@ -49,13 +49,9 @@ def write_story(
     plot: Plot | None = None,
 ) -> Story:
     """Return the story of a dataset. task: "ranking", or "next" (the last item is held out)"""
-    if blocks < 4:
-        raise ConfigError(
-            f"a story needs 4 blocks or more, for what comes back later; got {blocks}."
-        )
     if task not in ("ranking", "next"):
         raise ConfigError(f"the task is 'ranking' or 'next' for items; got '{task}'.")
-    data = in_blocks(dataset, blocks)
+    data = in_blocks(dataset, max(blocks, 1))
     author = _Author(data, seed, blocks, task, plot or Plot())
     about: dict[str, Any] = {
         "dataset": dataset.name, "data": dataset.digest, "task": task, "seed": seed,
@@ -84,14 +80,33 @@ def in_blocks(dataset: Dataset, blocks: int) -> Dataset:
     return arrange(once, joins[once.user])
 
 
-class _Author:
-    """Writes step by step, and keeps a ledger to know who could do what."""
+class Author:
+    """Writes step by step; every draw follows from the seed."""
+
+    prefix = "life"
+
+    def __init__(self, seed: int, blocks: int) -> None:
+        if blocks < 4:
+            raise ConfigError(f"a story needs 4 blocks or more, as some come back; got {blocks}.")
+        self.clock, self.blocks, self.number = Clock(seed), blocks, 0
+
+    def draw(self, why: str, people: Iterable[int], share: float) -> list[int]:
+        """Return a share of the people, at least one if there are any, sorted."""
+        ids = sorted(people)
+        bits = self.clock.at(self.number).bits(f"{self.prefix} {why}", torch.tensor(ids).long())
+        order = torch.argsort(bits, stable=True).tolist()
+        return sorted(ids[n] for n in order[: max(1, round(share * len(ids)))])
+
+
+class _Author(Author):
+    """Keeps a ledger to know who could do what."""
 
     def __init__(self, data: Dataset, seed: int, blocks: int, task: str, plot: Plot) -> None:
         assert data.block is not None
-        self.plot, self.blocks, self.ledger = plot, blocks, Ledger()
+        super().__init__(seed, blocks)
+        self.plot, self.ledger = plot, Ledger()
         self.sizes = len(data.users), len(data.items)
-        self.clock, self.number, self.banned = Clock(seed), 0, set[int]()
+        self.banned = set[int]()
         self.past: dict[int, dict[int, int]] = {}
         """Training items of who left, with their times: what they may bring back."""
         split = block_split(data, data.block, seed) if task == "ranking" else _last(data)
@@ -126,19 +141,12 @@ class _Author:
         if events:
             yield Step(self.number, why, tuple(events))
 
-    def _draw(self, why: str, people: Iterable[int], share: float) -> list[int]:
-        """Return a share of the people, at least one if there are any, sorted."""
-        ids = sorted(people)
-        bits = self.clock.at(self.number).bits(f"life {why}", torch.tensor(ids).long())
-        order = torch.argsort(bits, stable=True).tolist()
-        return sorted(ids[n] for n in order[: max(1, round(share * len(ids)))])
-
     # -- what happens ----------------------------------------------------------------------------
 
     def _back(self) -> list[int]:
         """One of those who left in an earlier block."""
         gone = [u for u, at in self.ledger.left.items() if at < self.number - 1 and self.past[u]]
-        return self._draw("back", gone, 0.0) if gone else []
+        return self.draw("back", gone, 0.0) if gone else []
 
     def _arrival(self, back: list[int]) -> list[Event]:
         """The records of the block, and half of what those who come back had before."""
@@ -160,9 +168,9 @@ class _Author:
         if not new:
             return []
         plot = self.plot
-        lenders = self._draw("lend", new, plot.lend_all + plot.lend_part)
+        lenders = self.draw("lend", new, plot.lend_all + plot.lend_part)
         whole = set(
-            self._draw("lend all", lenders, plot.lend_all / (plot.lend_all + plot.lend_part))
+            self.draw("lend all", lenders, plot.lend_all / (plot.lend_all + plot.lend_part))
         )
         pairs = [(u, i) for u in lenders for i in (new[u] if u in whole else self._some(u, new[u]))]
         return [Share(_records(pairs))]
@@ -176,20 +184,20 @@ class _Author:
         lenders = [u for u, items in self.ledger.lent.items() if items]
         if not lenders:
             return []
-        chosen = self._draw("unshare", lenders, self.plot.unshare)
+        chosen = self.draw("unshare", lenders, self.plot.unshare)
         return [Unshare(_records((u, i) for u in chosen for i in sorted(self.ledger.lent[u])))]
 
     def _erase(self) -> list[Event]:
         able = [u for u in self.ledger.members if len(self.ledger.trained(u)) >= 4]
-        chosen = self._draw("erase", able, self.plot.erase) if able else []
+        chosen = self.draw("erase", able, self.plot.erase) if able else []
         pairs = [(u, i) for u in chosen for i in sorted(self.ledger.trained(u))[::2]]
         return [Erase(_records(pairs))] if pairs else []
 
     def _withdraw(self) -> list[Event]:
-        return [Withdraw(u) for u in self._draw("withdraw", self._able(), self.plot.withdraw)]
+        return [Withdraw(u) for u in self.draw("withdraw", self._able(), self.plot.withdraw)]
 
     def _burst(self) -> list[Event]:
-        return [Withdraw(u) for u in self._draw("burst", self._able(), self.plot.burst)]
+        return [Withdraw(u) for u in self.draw("burst", self._able(), self.plot.burst)]
 
     def _silo(self) -> list[Event]:
         members = sorted(self._able())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import time
@@ -12,10 +11,10 @@ from pathlib import Path
 
 from rescind.core.files import write_atomically
 from rescind.errors import ConfigError
-from rescind.life.find import Changes, file_digest, find, rows_of
+from rescind.life.adapters import PEERS
+from rescind.life.find import file_digest, find, rows_of
 from rescind.life.lines import Cell, read_line, run_cell
 from rescind.life.nodes_rows import NODE_ROWS
-from rescind.life.peers import PEERS
 from rescind.life.rows import ROWS
 from rescind.life.run import Progress
 
@@ -44,11 +43,10 @@ def cells_of(
     seeds: Iterable[int],
     blocks: int = 12,
     rows: Sequence[str] | None = None,
-    changes: Changes = (),
 ) -> list[Cell]:
-    """Return the cells of some datasets: all rows, or these. changes: settings of these rows"""
+    """Return the cells of some datasets: all rows, or these."""
     return [
-        Cell(name, dataset, DATASETS.get(dataset, "ranking"), seed, blocks, changes)
+        Cell(name, dataset, DATASETS.get(dataset, "ranking"), seed, blocks)
         for dataset in datasets
         for seed in seeds
         for name in rows or _default(DATASETS.get(dataset, "ranking"))
@@ -74,8 +72,6 @@ def file_of(job: Job) -> Path:
     """Return the file of a cell's line."""
     cell = job.cell
     row = Path(cell.row).stem if cell.row.endswith(".py") else cell.row
-    if cell.changes:
-        row += f" set {hashlib.sha256(repr(cell.changes).encode()).hexdigest()[:8]}"
     name = re.sub(r"[^a-z0-9]+", "-", row.lower()).strip("-")
     return job.out / cell.dataset / f"{name}-seed-{cell.seed}-of-{cell.blocks}.json"
 
@@ -91,7 +87,7 @@ def finished(job: Job) -> bool:
     code = read_line(path.read_text(encoding="utf-8"))["code"]
     if row.suffix == ".py":
         return not row.is_file() or file_digest(row) == code
-    found = find(job.cell.row, job.cell.task, job.cell.changes)
+    found = find(job.cell.row, job.cell.task)
     return found.ours or found.code == code
 
 

@@ -28,7 +28,7 @@ from rescind.core.run_state import RoundResult, RunState
 from rescind.core.settings import to_table
 from rescind.data.arrays import Ints
 from rescind.forgetting.pipeline import unlearn_and_purge
-from rescind.life.answers import key_of
+from rescind.life.audit import key_of
 from rescind.life.entry import Arrival, Asked, Entry, Setting, joined
 from rescind.methods.additive._additive import Additive as AdditiveMethod
 from rescind.methods.additive._additive import rebuilt, sum_digest

@@ -7,24 +7,20 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rescind.core.settings import chosen, from_table, in_package
 from rescind.errors import ConfigError, suggest
+from rescind.life.adapters import PEERS
 from rescind.life.entry import Entry, Setting
 from rescind.life.nodes_rows import NODE_ROWS
-from rescind.life.peers import PEERS
 from rescind.life.rows import ROUNDS, ROWS, Row
 from rescind.methods._own_file import missing_module, run_text
-from rescind.storage.kinds import METHODS, MODELS
 
-Changes = tuple[tuple[str, Any], ...]
-"""Fields of a method, and the values they get."""
 GROUP = "rescind.methods"
 """The group of entry points in which an installed package names its methods."""
 
@@ -47,34 +43,22 @@ def rows_of(task: str) -> dict[str, Row]:
     return NODE_ROWS if task == "nodes" else ROWS | PEERS
 
 
-def find(name: str, task: str = "ranking", changes: Changes = ()) -> Found:
-    """Return the method of this name or file. changes: its settings that differ"""
+def find(name: str, task: str = "ranking") -> Found:
+    """Return the method of this name or file."""
     if name.endswith(".py"):
         path = Path(name)
-        what, called = _chosen(_module(path), name), path.stem
-        if changes:
-            what = changed(what, changes)
-            called += f" ({', '.join(f'{field}={value}' for field, value in changes)})"
-        return Found(called, build_of(what), file_digest(path), path)
-    if changes:
-        raise ConfigError(
-            f"--set changes a method of your own: --method my_method.py. The settings of the row "
-            f"'{name}' are those of the benchmark, which lines of others have, too."
-        )
+        return Found(path.stem, build_of(_chosen(_module(path), name)), file_digest(path), path)
     if row := rows_of(task).get(name):
         return Found(name, row.build, own_code(), spare=row.spare, ours=True)
     for point in entry_points(group=GROUP):
         if point.name == name:
             made = point.load()
             return Found(name, build_of(made), file_digest(_file_of(made)))
-    if (cls := in_package(*METHODS, name)) is not None and task in getattr(cls, "tasks", ()):
-        raise ConfigError(
-            f"rescind life has no row of {cls.__name__}, which rescind run has. Its rows: "
-            f"{'; '.join(rows_of(task))}. To let it take part, give a file with this line: "
-            f"from rescind.methods import {cls.__name__} as ENTRY"
-        )
     known = [*rows_of(task), *(point.name for point in entry_points(group=GROUP))]
-    raise ConfigError(f"there is no method '{name}': {suggest(name, known)} A file ends in .py.")
+    raise ConfigError(
+        f"there is no method '{name}': {suggest(name, known)} Others enter by a file, such as: "
+        f"from rescind.methods import FedAvg as ENTRY"
+    )
 
 
 def build_of(what: Any) -> Callable[[Setting, int], Entry]:
@@ -93,29 +77,11 @@ def build_of(what: Any) -> Callable[[Setting, int], Entry]:
     if callable(what):  # a class, or a function that returns a model with fit
         return lambda setting, seed: Refit(setting, seed, what)
     raise ConfigError(
-        f"{what!r} cannot take part. Give a class that derives from rescind.life.Entry, a method "
-        f"of rescind (a subclass of Method), or a class with fit and recommend. See docs/life.md."
+        f"{what!r} cannot take part: it is no Entry, Method or model with fit (docs/life.md)."
     )
 
 
-def changed(what: Any, changes: Changes) -> Any:
-    """Return a method of rescind (a class or an object) with other settings."""
-    from rescind.core.method import Method
-
-    learner = what() if callable(what) and not isinstance(what, Method) else what
-    if not isinstance(learner, Method):
-        raise ConfigError(
-            f"--set changes the fields of a method of rescind (docs/methods.md), and {what!r} is "
-            f"none. Write its settings into the file: ENTRY = partial(...)."
-        )
-    mine = {field.name: getattr(learner, field.name) for field in fields(learner) if field.init}
-    models = {name: value for name, value in mine.items() if is_dataclass(value)}
-    table = {**chosen(learner), **models, **dict(changes)}
-    return from_table(type(learner), table, {"model": MODELS})
-
-
 def _file_of(what: Any) -> Path:
-    """Return the file in which a class, a function or the class of an object is written."""
     what = getattr(what, "func", what)
     written = inspect.isclass(what) or inspect.isfunction(what)
     return Path(inspect.getfile(what if written else type(what)))
@@ -150,8 +116,7 @@ def _chosen(module: ModuleType, path: str) -> Any:
     if len(able) != 1:
         names = ", ".join(c.__name__ for c in able) or "none"
         raise ConfigError(
-            f"{path} must have one class that takes part; found {names}. "
-            f"Write ENTRY = TheClass into the file to choose."
+            f"{path} must have one class that takes part; found {names}. Choose: ENTRY = TheClass."
         )
     return able[0]
 

@@ -6,7 +6,6 @@ forgets must be equal to.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -153,14 +152,6 @@ class Ledger:
     def gone(self, block: int | None = None) -> list[Pair]:
         """Return the training records that were forgotten in a block (None: in any), sorted."""
         return sorted(p for p, at in self.forgotten.items() if block is None or at == block)
-
-    def digest(self) -> str:
-        """Return a digest of all of it."""
-        state = hashlib.sha256(f"{self.block}/{sorted(self.members)}\n".encode())
-        for user in sorted(self.held):
-            lent = sorted(self.lent.get(user, ()))
-            state.update(f"{user}:{sorted(self.held[user].items())}:{lent}\n".encode())
-        return f"sha256:{state.hexdigest()}"
 
 
 def pairs(records: Records) -> list[Pair]:

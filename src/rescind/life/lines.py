@@ -16,7 +16,7 @@ from rescind.errors import ConfigError, DataError
 from rescind.life import summary
 from rescind.life.authors import write_story
 from rescind.life.entry import Entry
-from rescind.life.find import Changes, Found, find
+from rescind.life.find import Found, find
 from rescind.life.nodes_story import write_node_story
 from rescind.life.run import Facts, Progress, play, setting_of
 from rescind.life.story import Story
@@ -41,8 +41,6 @@ class Cell:
     task: str = "ranking"
     seed: int = 0
     blocks: int = 12
-    changes: Changes = ()
-    """Settings of a stranger's method that differ from those in its file."""
 
     @property
     def name(self) -> str:
@@ -65,7 +63,7 @@ def story_of(dataset: str, task: str, seed: int, blocks: int) -> Story:
 
 def run_cell(cell: Cell, story: Story | None = None, progress: Progress = lambda *_: None) -> Facts:
     """Play one cell and return its result line."""
-    found = find(cell.row, cell.task, cell.changes)
+    found = find(cell.row, cell.task)
     story = story or story_of(cell.dataset, cell.task, cell.seed, cell.blocks)
     setting = setting_of(story)
     spare = found.spare
@@ -93,7 +91,6 @@ def line_of(
         "data": story.about["data"],
         "code": found.code,
         **({"file": found.file.name} if found.file else {}),
-        **({"changes": dict(cell.changes)} if cell.changes else {}),
         "settings": entry.settings(),
         "exact": entry.exact,
         "outcome": outcome_digest(measured),
@@ -127,8 +124,7 @@ def read_line(text: str) -> Facts:
         raise DataError(f"not a result line ({error}). Give one line of JSON.") from None
     if missing:
         raise DataError(
-            f"not a result line: it has no {', '.join(missing)}. Give a line as rescind life "
-            f"writes it, with all of {', '.join(FIELDS)}."
+            f"not a result line: it has no {', '.join(missing)}. Give one that rescind life wrote."
         )
     return line
 
@@ -144,8 +140,8 @@ def verify(text: str, file: str | None = None, story: Story | None = None) -> li
     line = read_line(text)
     wrong = list(_inside(line))
     about = {name: line[name] for name in ("dataset", "task", "seed", "blocks")}
-    cell = Cell(_named(line, file), **about, changes=tuple(line.get("changes", {}).items()))
-    found = find(cell.row, cell.task, cell.changes)
+    cell = Cell(_named(line, file), **about)
+    found = find(cell.row, cell.task)
     story = story or story_of(cell.dataset, cell.task, cell.seed, cell.blocks)
     for name, mine in {"story": story.digest, "data": story.about["data"]}.items():
         if line[name] != mine:

@@ -9,12 +9,10 @@ import numpy as np
 
 from rescind.core.clock import Clock
 from rescind.data.arrays import Ints
-from rescind.life.answers import Floats, key_of
-from rescind.life.audit import ranks
+from rescind.life.audit import Floats, key_of, ranks
 from rescind.life.entry import Entry
 from rescind.life.ledger import TEST, Pair
-from rescind.life.nodes import NodeArrival, NodeEntry
-from rescind.life.nodes_ledger import NodeLedger
+from rescind.life.nodes import NodeArrival, NodeEntry, NodeLedger
 
 ACCURACY = "accuracy"
 

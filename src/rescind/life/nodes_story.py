@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from rescind.core.clock import Clock
 from rescind.core.labels import Labels
 from rescind.core.records import (
     Arrive,
@@ -23,9 +22,9 @@ from rescind.core.records import (
 )
 from rescind.data import GraphDataset
 from rescind.data.partition import node_split
-from rescind.errors import ConfigError
+from rescind.life.authors import Author
 from rescind.life.ledger import TRAIN, Pair
-from rescind.life.nodes_ledger import NodeLedger
+from rescind.life.nodes import NodeLedger
 from rescind.life.story import Step, Story
 
 RATIO = (60, 0, 40)
@@ -50,10 +49,6 @@ def write_node_story(
     graph: GraphDataset, seed: int = 0, blocks: int = 12, plot: GraphPlot | None = None
 ) -> Story:
     """Return the story of a graph with published parts."""
-    if blocks < 4:
-        raise ConfigError(
-            f"a story needs 4 blocks or more, for what comes back later; got {blocks}."
-        )
     author = _NodeAuthor(graph, seed, blocks, plot or GraphPlot())
     silos, nodes = author.sizes
     about: dict[str, Any] = {
@@ -64,12 +59,14 @@ def write_node_story(
     return Story(about, tuple(author.steps()), names, graph)
 
 
-class _NodeAuthor:
-    """Writes step by step, and keeps a ledger to know what there is."""
+class _NodeAuthor(Author):
+    """Keeps a ledger to know what there is."""
+
+    prefix = "life nodes"
 
     def __init__(self, graph: GraphDataset, seed: int, blocks: int, plot: GraphPlot) -> None:
-        self.ledger, self.clock = NodeLedger(graph), Clock(seed)
-        self.plot, self.blocks, self.number = plot, blocks, 0
+        super().__init__(seed, blocks)
+        self.ledger, self.plot = NodeLedger(graph), plot
         self.sizes = len(self.ledger.members), len(graph)
         labelled = np.flatnonzero(graph.y >= 0)
         split = node_split(self.ledger.home[labelled], graph.y[labelled], labelled, seed, RATIO)
@@ -101,13 +98,6 @@ class _NodeAuthor:
         if events:
             yield Step(self.number, why, tuple(events))
 
-    def _draw(self, why: str, things: Iterable[int], share: float) -> list[int]:
-        """Return a share of some numbers, at least one if there are any, sorted."""
-        ids = sorted(things)
-        bits = self.clock.at(self.number).bits(f"life nodes {why}", torch.tensor(ids).long())
-        order = torch.argsort(bits, stable=True).tolist()
-        return sorted(ids[n] for n in order[: max(1, round(share * len(ids)))])
-
     def _arrival(self, back: list[int]) -> Event:
         home, members = self.ledger.home, self.ledger.members
         nodes = [n for n in self.arrivals[self.number] if int(home[n]) in members]
@@ -119,22 +109,22 @@ class _NodeAuthor:
         return [(int(self.ledger.home[n]), n) for n in nodes]
 
     def _erase(self, why: str, share: float) -> list[Event]:
-        chosen = self._draw(why, self.ledger.trained(), share)
+        chosen = self.draw(why, self.ledger.trained(), share)
         return [Erase(_records(self._of(chosen)))] if chosen else []
 
     def _labels(self) -> list[Event]:
-        chosen = self._draw("labels", self.ledger.trained(), self.plot.labels)
+        chosen = self.draw("labels", self.ledger.trained(), self.plot.labels)
         return [EraseLabels(_records(self._of(chosen)))] if chosen else []
 
     def _edges(self) -> list[Event]:
         kept = self.ledger.kept_edges()
-        chosen = [kept[n] for n in self._draw("edges", range(len(kept)), self.plot.edges)]
+        chosen = [kept[n] for n in self.draw("edges", range(len(kept)), self.plot.edges)]
         silos = [int(self.ledger.home[low]) for low, _ in chosen]
         low, high = [one for one, _ in chosen], [other for _, other in chosen]
         return [EraseEdges(Records.of(silos, low, high))] if chosen else []
 
     def _silo(self) -> list[Event]:
-        (silo,) = self._draw("silo", self.ledger.members, 0.0)
+        (silo,) = self.draw("silo", self.ledger.members, 0.0)
         mine = [n for n in self.ledger.held if self.ledger.home[n] == silo]
         self.past[silo] = sorted(n for n in mine if self.split[n] == TRAIN)
         return [Withdraw(silo)]

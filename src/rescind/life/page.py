@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from rescind.core.files import write_atomically
+from rescind.life.adapters import PEERS
 from rescind.life.nodes_audit import ACCURACY
 from rescind.life.nodes_rows import NODE_ROWS
-from rescind.life.peers import PEERS
 from rescind.life.quality import K
 from rescind.life.rows import ROWS
 from rescind.life.run import BACK, LATER

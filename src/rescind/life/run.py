@@ -62,8 +62,8 @@ class _World:
     def of(cls, story: Story) -> _World:
         if story.graph is None:
             return cls(lambda _: Ledger(), quality, Probe.of)
+        from rescind.life.nodes import NodeLedger
         from rescind.life.nodes_audit import NodeProbe, node_quality
-        from rescind.life.nodes_ledger import NodeLedger
 
         return cls(lambda story: NodeLedger(story.graph), node_quality, NodeProbe.of)  # type: ignore[arg-type]
 

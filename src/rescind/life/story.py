@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,8 +14,7 @@ from rescind.core.files import write_atomically
 from rescind.core.labels import Labels
 from rescind.core.records import Event
 from rescind.data import GraphDataset
-from rescind.errors import DataError
-from rescind.storage.events import event_named, named_event
+from rescind.storage.events import named_event
 
 FORMAT = "rescind life 1"
 LEARN = ("back", "arrive", "lend")
@@ -81,24 +80,3 @@ class Story:
     def write(self, path: Path) -> None:
         """Write the file."""
         write_atomically(path, self.text.encode())
-
-
-def read(path: Path, labels: Labels) -> Story:
-    """Return the story of a file. labels: of the dataset, arranged as for the story"""
-    try:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        about = dict(lines[0])
-        if about.pop("format") != FORMAT:
-            raise KeyError("format")
-        steps = tuple(_step(line, labels) for line in lines[1:])
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise DataError(
-            f"{path} is not a story ({error!r}). Expected JSON lines that begin with "
-            f'{{"format": "{FORMAT}", ...}}. Make one with: rescind life --story {path}'
-        ) from None
-    return Story(about, steps, labels)
-
-
-def _step(line: Mapping[str, Any], labels: Labels) -> Step:
-    events: Iterable[Mapping[str, Any]] = line["events"]
-    return Step(line["block"], line["why"], tuple(event_named(e, labels) for e in events))

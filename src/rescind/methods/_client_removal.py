@@ -79,10 +79,7 @@ def with_reference(
     roles: Mapping[int, str] | None = None,
     only: str | None = None,
 ) -> Federation:
-    """Return the federation with these values added to the broadcast, read-only.
-
-    only: the role that takes part in the rounds that follow
-    """
+    """Return the federation with these values added to the broadcast, read-only."""
     named = {f"{REFERENCE}{name}": value for name, value in values.items()}
     own = {}
     if roles is not None and only is not None:

@@ -89,10 +89,7 @@ def _remembered() -> list[Path]:
 
 
 def _remembered_with(name: str) -> Path | None:
-    """Return the file that this user has run and that has a class of this name, None if none has.
-
-    Files of one text are the same code; of several others nobody knows which is meant.
-    """
+    """Return the file that this user has run and that has a class of this name, or None."""
     files = {
         path.read_bytes(): path
         for path in reversed(_remembered())  # the newest counts

@@ -1,8 +1,8 @@
 # Written by python -m rescind_papers.stubs: one line for each class that is found.
 from rescind.core.model import Model
 from rescind.models.bag import Bag as Bag
+from rescind.models.bag import Counts as Counts
 from rescind.models.bag import TwoBags as TwoBags
-from rescind.models.counts import Counts as Counts
 from rescind.models.gcn import GCN as GCN
 from rescind.models.hops import Hops as Hops
 from rescind.models.item_item import ItemWeights as ItemWeights

@@ -1,4 +1,4 @@
-"""Models without private parameters: a user is the sum of their items."""
+"""Models without private parameters: a user is the sum of their items, or nothing at all."""
 
 from __future__ import annotations
 
@@ -73,3 +73,25 @@ class TwoBags(Bag):
 
     def scores(self, public: Params, own: Params) -> Tensor:
         return super().scores({**public, "item": public["shown"]}, own)
+
+
+@dataclass(frozen=True)
+class Counts(RankingModel):
+    """One number per item and nothing private."""
+
+    task: ClassVar[str] = "ranking"
+    tables: ClassVar[tuple[str, ...]] = ("item",)
+
+    def public(self, sizes: Sizes, clock: Clock) -> Params:
+        """Return zeros for item: [I, 1], the fraction of clients that own the item."""
+        return {"item": torch.zeros(sizes.items, 1)}
+
+    def private(self, ids: Tensor, clock: Clock) -> Params:
+        return {}
+
+    def score(self, rows: Params, own: Params, owner: Tensor) -> Tensor:
+        return rows["item"].squeeze(-1)
+
+    def scores(self, public: Params, own: Params) -> Tensor:
+        """Return one ranking, for the caller to expand to all clients. [1, I]"""
+        return public["item"].T

@@ -80,10 +80,7 @@ class Neighbours(_NothingPrivate):
 
 
 def client_pairs(cohort: Cohort) -> Update:
-    """Return a 1 for every ordered pair of items that a client owns, including (i, i).
-
-    n items give n * n rows. Used for guards and single updates.
-    """
+    """Return a 1 for every ordered pair of items that a client owns, including (i, i)."""
     lot = cohort.train
     repeats = lot.count[lot.owner]
     first = torch.repeat_interleave(torch.arange(len(lot), device=lot.item.device), repeats)

@@ -65,10 +65,7 @@ def run_within(
     on_round: Sequence[Callable[[RoundResult], Any]],
     allowed: Callable[[Tensor], bool],
 ) -> tuple[Federation, int | None]:
-    """Run like `Federation.run`, but stop before a round with a client that is not allowed.
-
-    Returns the round it stopped after, None if it ran to its end. allowed: called with client ids
-    """
+    """Run like `Federation.run`, but stop before a round with a client that is not allowed."""
     last = until
 
     def remember(result: RoundResult) -> None:

@@ -53,10 +53,9 @@ def noise_of(noise: float, releases: int, leaving: bool = True) -> list[float]:
 def over_blocks(noise: float, blocks: int) -> float:
     """Return the noise multiplier that a schedule has for people with a part in every block.
 
-    What is drawn in block b (from 1) is for parts of the norm b. Each part comes once, not before
-    its block, and leaves once, so that it moves R x by 1 / (b noise) deviations at most; those of
-    a person add: (1 + 1 / 2 + ... + 1 / blocks) / noise. Parts that fade with each block, too: a
-    fading part is a mean of parts that leave at different times.
+    What is drawn in block b (from 1) is for parts of the norm b. Each part comes and leaves once,
+    not before its block, so it moves R x by 1 / (b noise) deviations at most; those of a person
+    add. A fading part is a mean of parts that leave at different times.
     """
     return noise / sum(1 / b for b in range(1, blocks + 1))
 

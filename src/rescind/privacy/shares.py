@@ -176,10 +176,7 @@ class Share:
         return code_of(self.link, b"receipt", number_bytes(self.period), number_bytes(device), name)
 
     def _open(self, _: int, load: bytes) -> bytes:
-        """Return checksum, total, and (the second server) who is in it. Begin the next period.
-
-        load: on the first server, the second one's signed list of contributions
-        """
+        """Return checksum, total, and (the second server) who is in it. Begin the next period."""
         names = b"".join(sorted(self.devices))
         if self.first:
             code, names = load[:MAC], load[MAC:]

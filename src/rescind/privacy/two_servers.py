@@ -1,17 +1,13 @@
 """Two servers that each hold one share of a sum; one share alone reveals nothing.
 
 A device sends the first server the seed of a random vector, and the second its numbers minus that
-vector, modulo 2**64. Only both totals together give the sum, bit for bit. The two processes
-communicate over local sockets; this is secure as long as they do not show each other their totals.
+vector, modulo 2**64. Only both totals together give the sum, bit for bit; this is secure as long as
+the two do not show each other their totals. The second server adds no vector without the first
+one's receipt for its seed. Both count the different devices since the last opening, and open
+nothing for fewer than `least`. With each contribution goes a checksum that only devices and the
+reader of the sum can compute, so a server that changes something is found at the opening.
 
-- The second server adds no vector without the first one's receipt for its seed, so it knows who is
-in the sum; a seed without a vector is dropped. - Devices are known to each server by a key. Both
-servers count the different devices since the last opening, and open nothing for fewer than `least`.
-- With each contribution goes a checksum that only devices and the reader of the sum can compute. A
-server that changes a share or a total is found at the opening.
-
-An opened sum itself can reveal data: docs/additive.md and docs/secure-sums.md. Used by
-`Gram(servers=2)`.
+What an opened sum reveals: docs/additive.md and docs/secure-sums.md. Used by `Gram(servers=2)`.
 """
 
 from __future__ import annotations
@@ -61,10 +57,7 @@ BEGIN = "from rescind.privacy.two_servers import serve; serve()"
 
 
 def serve() -> None:
-    """Run a server: answer one connection after another until the parent process ends.
-
-    Reads its size, rules and keys from one input line, and prints its port.
-    """
+    """Run a server: answer one connection after another until the parent process ends."""
     given = json.loads(sys.stdin.readline())
     total = np.zeros(given["size"], dtype=np.uint64)
     secret, link = (bytes.fromhex(given[name]) for name in ("secret", "link"))

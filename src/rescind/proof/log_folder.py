@@ -54,19 +54,13 @@ class LogFolder:
         """Open a log, or raise `DataError` if its entries are not those it signed."""
         self.folder = folder
         if not (folder / CHECKPOINT).is_file():
-            raise ConfigError(
-                f"{folder} holds no log. Name the folder of one with --log, or begin one: rescind "
-                f"log key --log {folder}."
-            )
+            raise ConfigError(f"{folder} holds no log. Begin one: rescind log key --log {folder}.")
         self.note = _read(folder / CHECKPOINT).decode("utf-8", "replace")
         self.checkpoint, _ = opened(self.note, ())
         data = _read(folder / ENTRIES)
         self.entries = [data[at : at + ENTRY] for at in range(0, len(data) - ENTRY + 1, ENTRY)]
         if self.tree_root(self.checkpoint.size) != self.checkpoint.root:
-            raise DataError(
-                f"{folder}: the entries are not the {self.checkpoint.size} that its checkpoint "
-                f"signs. Restore the folder from a copy."
-            )
+            raise DataError(f"{folder}: its checkpoint signs other entries. Restore the folder.")
 
     @classmethod
     def make(cls, folder: Path, name: str, private: Ed25519PrivateKey) -> LogFolder:
@@ -154,10 +148,7 @@ class LogFolder:
             note = "".join(kept) + lines
             _, found = opened(note, [witness])
             if witness not in found:
-                raise DataError(
-                    f"the answer is no signature of {witness.name} under this checkpoint. Ask "
-                    f"again with the right key."
-                )
+                raise DataError(f"the answer is no signature of {witness.name}. Ask again.")
             self.note = note
             write_atomically(self.folder / CHECKPOINT, note.encode())
         return found[witness]

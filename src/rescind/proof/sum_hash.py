@@ -6,7 +6,7 @@ A has one column of 1,024 entries for each place of the sum: AES-128 under a fix
 FrodoKEM makes its matrix. b(s) = s0 + a1 s1 + a2 s2 in Z[X] / (X**1024 + 1) hides x_u: s is random
 and small, and a1, a2 are two more columns. So 8 KB stand for a person, tell nothing about them, and
 add up. Two different short sums with one hash would be a solution of the short-integer-solution
-problem (SIS); `security` says how hard that is thought to be. NOT REVIEWED BY CRYPTOGRAPHERS.
+problem (SIS), if that is hard (`bench/sum_security.py`). NOT REVIEWED BY CRYPTOGRAPHERS.
 """
 
 from __future__ import annotations

@@ -167,10 +167,7 @@ def _read(path: Path) -> dict[str, Checkpoint]:
         lines = {name: f"{name}\n{int(size)}\n{root}\n" for name, (size, root) in table.items()}
         found = {name: Checkpoint.parse(text) for name, text in lines.items()}
     except FileNotFoundError:
-        raise DataError(
-            f"{path} is gone, and with it what this witness has signed. Restore it, or start a "
-            f"witness with a new folder, name and key."
-        ) from None
+        raise DataError(f"{path} is gone: it says what this witness signed. Restore it.") from None
     except (OSError, ValueError, TypeError, AttributeError, DataError) as error:
         raise DataError(f"{path} cannot be read ({error}).") from None
     return found

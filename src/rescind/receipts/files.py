@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import NamedTuple
 
 from rescind.errors import DataError
-from rescind.receipts.how_to_check import REQUEST
 from rescind.receipts.receipt import LARGEST, Receipt
 
-OF_SILOS = "receipts"
-"""The folder of receipts over silos, whose files are named by number: 1.json, 2-complete.json."""
-_BY_NUMBER = re.compile(r"\d+(-complete)?\.json")
 _WORDS = {field.name for field in fields(Receipt)}
 
 
@@ -70,7 +65,4 @@ def _looks_like_one(data: bytes) -> bool | None:
 
 
 def _is_named_so(path: Path) -> bool:
-    if path.name.endswith(REQUEST):  # receipt.request.json: what a receipt is about
-        return False
-    of_silos = path.resolve().parent.name == OF_SILOS and _BY_NUMBER.fullmatch(path.name)
-    return "receipt" in path.name or bool(of_silos)
+    return "receipt" in path.name

@@ -5,8 +5,7 @@ from __future__ import annotations
 from shlex import quote
 
 from rescind.core.claims import SOFTWARE
-from rescind.receipts.receipt import NAMES, Receipt, canonical, digest
-from rescind.receipts.words import about_rows
+from rescind.receipts.receipt import Receipt, canonical, digest
 from rescind.reporting.html import Page
 
 WITHOUT_THIS_PROGRAM = r"""# from their web page, not this file:
@@ -29,19 +28,15 @@ READ_THIS = (
 )
 THEIR_KEY = "KEY-FROM-THE-OPERATORS-WEB-PAGE"
 THEIR_LOG_KEY = "KEY-OF-THEIR-LOG"
-REQUEST = ".request.json"
-"""End of the name of the exact request about imported rows, beside its receipt."""
 
 
-def how_to_check(
-    out: Page, receipt: Receipt, name: str, alone: bool, of_many: bool = False
-) -> None:
+def how_to_check(out: Page, receipt: Receipt, name: str, of_many: bool = False) -> None:
     """Add what to get, what to compare, and the commands.
 
-    name: of the file, without .json    alone: whether the page is that of one person
+    name: of the file, without .json
     of_many: whether it is for each of several, who have a part of the request
     """
-    mine = _of_ones_part(name) if of_many else _of_ones_own(receipt, name, alone)
+    mine = _of_ones_part(name) if of_many else _of_ones_own(name)
     file, own, second, commands = quote(f"{name}.json"), *mine
     proof = quote(f"{name}.tlog-proof")
     out.heading("Check it yourself")
@@ -87,22 +82,9 @@ def how_to_check(
     )
 
 
-def _of_ones_own(receipt: Receipt, name: str, alone: bool) -> tuple[str, str, str]:
+def _of_ones_own(name: str) -> tuple[str, str, str]:
     """Return what only the requester has, what it is compared with, and the commands for it."""
     file, key = quote(f"{name}.json"), quote(f"{name}.key")
-    if about_rows(receipt):
-        numbers = f"# the exact numbers\nrescind verify {file} --event-key {key} --key {THEIR_KEY}"
-        if NAMES not in receipt.claims or not alone:  # nobody gets a request of it
-            return f"`{key}`", "The exact numbers with what you know of your data", numbers
-        request = quote(f"{name}{REQUEST}")
-        return (
-            f"`{key}`, and the request (`{request}`)",
-            "The request in the receipt with yours",
-            f"# is it about my request?\n"
-            f"rescind verify {file} --event {request} --event-key {key} \\\n"
-            f"  --key {THEIR_KEY}\n"
-            f"{numbers}",
-        )
     return (
         f"`{key}`, and the request (a file such as `request.json`)",
         "The request in the receipt with yours",

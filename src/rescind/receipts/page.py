@@ -48,10 +48,6 @@ FOR_NOBODY = (
 AND_PARTS = ", their own part of the request, and the page that lies beside the parts"
 SAME_MODEL = "The model is the same as before, bit for bit."
 FOR_EACH = "Numbers are bands: the exact ones would tell you about the others who asked with you."
-NO_CHAIN = (
-    "none: it is about stored rows, and receipts of these are on no chain. The operator's log has "
-    "their order."
-)
 SIMULATED = (
     "This run was made in one process, without silos. What this page calls devices and clients was "
     "simulated on the operator's machine: no device of a person took part."
@@ -89,7 +85,7 @@ def page(
     _first(out, receipt, key is not None and same_model(receipt, key), whom)
     out.heading("What this does not cover")
     out.listing(receipt.not_covered)
-    how_to_check(out, issued, name, alone=receipt.asked.people == 1, of_many=of_many)
+    how_to_check(out, issued, name, of_many=of_many)
     out.heading("Details")
     if words.of_one_process(receipt):
         out.text(SIMULATED, note=True)
@@ -275,18 +271,13 @@ def _or_dash(value: float | None) -> float | str:
     return "–" if value is None else float(value)
 
 
-def _none_before(receipt: Receipt) -> str:
-    """Return why a receipt names none before it."""
-    return NO_CHAIN if words.about_rows(receipt) else "none, this is the first"
-
-
 def _digests(out: Page, issued: Receipt, receipt: Receipt) -> None:
     """Add the long numbers that are compared, never read."""
     with out.folded("Digests, claims and versions"):
         out.facts(
             {
                 "This receipt": digest(canonical(issued)),
-                "The receipt before": issued.previous or _none_before(receipt),
+                "The receipt before": issued.previous or "none, this is the first",
                 "Public key": issued.public_key,
                 "Request, under the requester's key": receipt.asked.digest,
                 "Model afterwards": receipt.done.model_after or "not stated",

@@ -9,12 +9,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rescind.audits.finding import overall
-from rescind.core.claims import COMPLETES
 from rescind.core.words import count_of
 from rescind.errors import DataError
 from rescind.privacy import keys
 from rescind.privacy.sealing import AnotherKey, sealed
-from rescind.receipts.completion import beside_the_chain, can_complete
 from rescind.receipts.receipt import (
     NAMES,
     Receipt,
@@ -24,7 +22,6 @@ from rescind.receipts.receipt import (
     parse,
     signed_bytes,
 )
-from rescind.receipts.words import about_rows
 
 if TYPE_CHECKING:
     from rescind.core.records import Event
@@ -33,12 +30,6 @@ BY_NUMBERS = (
     ", by the numbers of the run. That these numbers are the users and items named in the file is "
     "a statement of the operator: this receipt does not cover names"
 )
-BESIDE = (
-    "completes {first} and stands beside the chain, as earlier versions wrote it: no second history"
-)
-
-ON_NONE = "is about stored rows, and such receipts are on no chain: the issuer's log has its place"
-"""Why `--chain` says nothing about a receipt about stored rows. It is no failure."""
 
 
 @dataclass(frozen=True)
@@ -174,13 +165,8 @@ def _is_signed(receipt: Receipt) -> bool:
 
 
 def _chain(receipt: Receipt, given: Sequence[bytes], pinned: Mapping[str, str]) -> list[Check]:
-    """Follow the digests back through earlier receipts; all given ones must be on the chain.
-
-    But those about stored rows: they are on none
-    """
+    """Follow the digests back through earlier receipts; all given ones must be on the chain."""
     earlier = {digest(data): _signature(data, pinned) for data in given}
-    if _on_no_chain(receipt):
-        return _not_compared(earlier)
     checks: list[Check] = []
     here, steps = receipt, 0
     while here.previous in earlier:
@@ -201,56 +187,15 @@ def _chain(receipt: Receipt, given: Sequence[bytes], pinned: Mapping[str, str]) 
         checks.append(Check(True, f"{_in_order(steps)}, back to the first"))
     every = [receipt, *(v.receipt for data in given if (v := _signature(data, pinned)).valid)]
     named = {digest(canonical(one)): one for one in every if one is not None}
-    checks += _completes(receipt, {name: (name, one) for name, one in named.items()})
     return [*checks, *_astray(list(earlier), named)]
-
-
-def _on_no_chain(receipt: Receipt) -> bool:
-    return about_rows(receipt) and not receipt.previous
-
-
-def _not_compared(given: Mapping[str, Verification]) -> list[Check]:
-    """Return the checks of receipts that were given with one that is on no chain."""
-    wrong = [
-        Check(False, f"the given receipt {name} is not valid: {'; '.join(found.problems)}")
-        for name, found in given.items()
-        if not found.valid
-    ]
-    valid = {name: v.receipt for name, v in given.items() if v.valid and v.receipt is not None}
-    note = Check(True, f"it {ON_NONE}. No given receipt was compared with it", note=True)
-    return [note, *wrong, *forks(valid)]
 
 
 def _astray(left: Sequence[str], named: Mapping[str, Receipt]) -> list[Check]:
     """Return the checks of given receipts that are not on the chain. named: all, by digest"""
-    beside = beside_the_chain(named) if left else {}
-    checks = [
-        Check(True, f"{name} {BESIDE.format(first=beside[name])}", note=True)
-        for name in left
-        if name in beside
-    ]
-    apart = [name for name in left if name in named and _on_no_chain(named[name])]
-    checks += [Check(True, f"{name} {ON_NONE}", note=True) for name in apart]
-    astray = [name for name in left if name not in beside and name not in apart]
-    if astray:
-        are = "is" if len(astray) == 1 else "are"
-        says = f"{len(astray)} of the given receipts {are} not on its chain: {', '.join(astray)}"
-        checks += [Check(False, says), *forks(named)]
-    return checks
-
-
-def _completes(receipt: Receipt, others: Mapping[str, tuple[str, Receipt]]) -> list[Check]:
-    """Compare a receipt with the one that it says it completes, if that is there.
-
-    others: name and receipt, by digest
-    """
-    if receipt.claims.get(COMPLETES) not in others:
+    if not left:
         return []
-    name, first = others[receipt.claims[COMPLETES]]
-    if can_complete(receipt, first):
-        return [Check(True, f"it completes {name}")]
-    says = "which states another request, or waited for other silos"
-    return [Check(False, f"it says that it completes {name}, {says}")]
+    says = f"{len(left)} of the given receipts are not on its chain: {', '.join(left)}"
+    return [Check(False, says), *forks(named)]
 
 
 def _in_order(receipts: int) -> str:
@@ -271,9 +216,8 @@ def forks(receipts: Mapping[str, Receipt]) -> list[Check]:
     different successors to different people has two histories. Only who has both can see it
     """
     after: dict[str, list[str]] = {}
-    beside = beside_the_chain(receipts)
     for name, receipt in receipts.items():
-        if receipt.previous and name not in beside:
+        if receipt.previous:
             after.setdefault(receipt.previous, []).append(name)
     known = {digest(canonical(receipt)): name for name, receipt in receipts.items()}
     return [
@@ -291,7 +235,6 @@ def verify_all(files: Mapping[str, bytes], pinned: Mapping[str, str]) -> dict[st
     found = {name: verify(data, pinned) for name, data in files.items()}
     place = {digest(data): name for name, data in reversed(list(files.items()))}
     valid = {n: v.receipt for n, v in found.items() if v.valid and v.receipt is not None}
-    others = {sha: (name, valid[name]) for sha, name in place.items() if name in valid}
     for name, receipt in valid.items():
         before = place.get(receipt.previous)
         if before in valid:
@@ -301,11 +244,7 @@ def verify_all(files: Mapping[str, bytes], pinned: Mapping[str, str]) -> dict[st
         elif receipt.previous:
             says = f"the receipt before it, {receipt.previous}, is not among the valid ones"
             found[name] = found[name].also(Check(True, says, note=True))
-        found[name] = found[name].also(*_completes(receipt, others))
     once = {n: one for n, one in valid.items() if place[digest(files[n])] == n}
-    for name, first in beside_the_chain(once).items():
-        said = Check(True, f"it {BESIDE.format(first=first)}", note=True)
-        found[name] = found[name].also(said)
     split = forks(once)
     return {**found, "": Verification(None, tuple(split))} if split else found
 

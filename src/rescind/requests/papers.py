@@ -32,7 +32,7 @@ def papers_of(name: str) -> Path:
 
 def write_papers(request: Request, body: bytes, proof: str, state: Mapping[str, Any]) -> None:
     """Write the papers of an answer; the key is in them and nowhere else afterwards."""
-    of = state["unlearnt"]["of"].values()
+    of = sorted(state["unlearnt"]["of"].values(), key=lambda facts: "model" not in facts)
     first: Mapping[str, Any] = next((facts for facts in of if "draft" in facts), {})
     together = len(request.records) > 1
     shown = page(parse(body), key=request.key, parts=together)

@@ -35,6 +35,7 @@ from rescind.privacy.gaussian import DELTA
 from rescind.receipts.of_run import Found, check_fit
 from rescind.requests.graphs import graph_event
 from rescind.requests.holders import Held, Holder, Progress, named
+from rescind.requests.members import AskedBefore
 from rescind.storage.events import event_text
 from rescind.storage.federations import save_federation
 from rescind.storage.learning import clear_made_with, settle
@@ -96,6 +97,19 @@ class Run(Holder):
         except Refused:
             return False
         return True
+
+    def check(self, request: Request) -> None:
+        """Raise unless this run has all that a request names, and its people."""
+        if request.kind in GRAPH:
+            return
+        members, held = AskedBefore.read(self.folder), self.held(request)
+        for user, items in request.records.items():
+            members.client(user, self.fed.labels, self.fed.world.sizes.clients)
+            has = held.get(user, frozenset())
+            if request.kind == "unshare" and not (has if items is None else has & {*items}):
+                raise Refused("nothing-lent", f"'{user}' lends nothing that the request names.")
+            if missing := sorted({*(items or ())} - has):
+                raise Refused("not-held", f"'{user}' has no '{missing[0]}' in this run.")
 
     def event(self, request: Request) -> Event:
         """Return what a request means to this run, in its own numbers."""

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from rescind.audits.finding import Finding
+from rescind.core.claims import CASE, ITEMS, one_line
 from rescind.core.files import locked
+from rescind.core.labels import Labels
+from rescind.core.records import Erase, Records
 from rescind.data.erasing import delete_rows, rows_of
 from rescind.data.importing import imported_folder, imported_names, load_imported
+from rescind.forgetting.purge import kept_list
 from rescind.home import Ledger, Request
+from rescind.privacy.keys import about_signer
+from rescind.receipts.receipt import Asked, Done, Draft, covered, prepare
+from rescind.receipts.words import ROWS
 from rescind.requests.holders import Held, Holder, Progress, named
+from rescind.storage.events import event_text
 
 NOT_COVERED = "The file that was imported, and copies of it elsewhere."
 
@@ -30,12 +39,17 @@ class Table(Holder):
         return {user: frozenset(items) for user, items in found.items()}
 
     def unlearn(self, ledger: Ledger, request: Request, progress: Progress) -> dict[str, Any]:
-        """Return how many rows there are; nothing is learnt from rows alone."""
-        rows = rows_of(load_imported(self.copy.dataset), [*request.records])
-        pairs = zip(rows.users[rows.user].tolist(), rows.items[rows.item].tolist(), strict=True)
-        asked = [(u, i) for u, i in pairs if named(request, str(u), frozenset((str(i),)))]
-        digest = load_imported(self.copy.dataset).digest
-        return {"rows": len(asked), "items": len({*asked}), "before": digest}
+        """Return what a receipt about the rows says; nothing is learnt from rows alone."""
+        data = load_imported(self.copy.dataset)
+        rows = rows_of(data, [*request.records])
+        every = zip(rows.users[rows.user].tolist(), rows.items[rows.item].tolist(), strict=True)
+        pairs = [(u, i) for u, i in every if named(request, u, frozenset((i,)))]
+        users, items = ([*dict.fromkeys(pair[at] for pair in pairs)] for at in (0, 1))
+        who, what = [users.index(u) for u, _ in pairs], [items.index(i) for _, i in pairs]
+        event, labels = Erase(Records.of(who, what)), Labels(tuple(users), tuple(items))
+        many = {"rows": len(pairs), "items": len({*pairs})}
+        draft = _draft(request, event, labels, data.digest, **many)
+        return {**many, "draft": draft.to_text(), "event": event_text(event, labels)}
 
     def purge(self, request: Request) -> None:
         with locked(imported_folder()):
@@ -46,3 +60,33 @@ class Table(Holder):
             ]
             if pairs:
                 delete_rows(self.copy.dataset, pairs)
+
+
+def _draft(
+    request: Request, event: Erase, labels: Labels, before: str, rows: int, items: int
+) -> Draft:
+    """Return the receipt about rows that no model had learnt."""
+    about = "This receipt is about stored rows, not about models."
+    return prepare(
+        Asked("Erase", rows, len(labels.users), event.digest(request.key)),
+        Done(
+            method={"name": "imported data"}, unlearning=ROWS, level="L1", world_before=before,
+            world_after="", model_before="", model_after="", rounds=0, client_rounds=0, online={},
+            seconds=0.0,
+        ),
+        [kept_list("of the data", 64 * rows)],
+        [scanned(rows), Finding("audit", "UNAUDITED", note=about)],
+        request.key,
+        not_covered=[NOT_COVERED],
+        claims={**covered(event, request.key, labels), **about_signer()},
+        bound_claims={
+            ITEMS: str(items),
+            **({CASE: one_line(request.case, "the case")} if request.case else {}),
+        },
+    )  # fmt: skip
+
+
+def scanned(rows: int) -> Finding:
+    """Return what `checked` found: it raises where a row is left."""
+    note = "The imported rows were deleted, and the stored files were read again: none is there."
+    return Finding("scan", "SHOWN", value=0.0, n=rows, note=note)

@@ -22,7 +22,6 @@ COOKIE_SECONDS = 30 * 24 * 3600
 def reply(
     body: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return an object as JSON."""
     return Response(_compact(body), status, headers, "application/json")
 
 
@@ -35,13 +34,11 @@ def told(answer: Answer, headers: Mapping[str, str] | None = None) -> Response:
 
 
 def signed_in(body: Mapping[str, Any], secret: str, status: int = 200) -> Response:
-    """Return an answer with a new session's cookie."""
     cookie = f"{COOKIE}={secret}; Path=/; Secure; HttpOnly; SameSite=Strict"
     return reply(body, status, {"Set-Cookie": f"{cookie}; Max-Age={COOKIE_SECONDS}"})
 
 
 def signed_out() -> Response:
-    """Return an answer that takes the cookie away."""
     gone = f"{COOKIE}=; Path=/; Secure; HttpOnly; SameSite=Strict; Max-Age=0"
     return reply({"signed_out": True}, headers={"Set-Cookie": gone})
 

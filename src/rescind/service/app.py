@@ -14,14 +14,12 @@ from fastapi.routing import APIRoute
 from rescind.service import (
     agents,
     chores,
-    contributions,
     entry,
-    logged,
+    log_files,
     operator,
     pages,
     people,
     plain,
-    rostered,
     witnesses,
 )
 from rescind.service.bodies import ProblemBody
@@ -29,8 +27,7 @@ from rescind.service.callers import COOKIE
 from rescind.service.context import Service
 from rescind.service.doors import Doors
 from rescind.service.guard import Frame, GuardedRoute, check_routes, handle_problems
-from rescind.service.policy import POLICY, Role, Rule
-from rescind.service.settings import Settings
+from rescind.service.policy import POLICY, Role, Rule, Settings
 
 if TYPE_CHECKING:
     from rescind.ledger.book import Ledger
@@ -40,11 +37,10 @@ ROUTERS = (
     plain.router,
     entry.router,
     people.router,
-    contributions.router,
     agents.router,
     operator.router,
     witnesses.router,
-    rostered.router,
+    log_files.router,
 )
 SCHEMES = {
     "session": {
@@ -96,7 +92,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 def _log_routes(log: Any) -> Doors:
     doors = Doors()
-    for route in logged.router(log).routes:
+    for route in log_files.log_routes(log).routes:
         if isinstance(route, APIRoute):
             media = "text/plain" if "{" not in route.path else "application/octet-stream"
             doors.at(f"GET {route.path}", media=media)(route.endpoint)

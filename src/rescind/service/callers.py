@@ -20,9 +20,7 @@ COOKIE = "__Host-rescind"
 Sent = Mapping[bytes, bytes]
 """Headers of a request by name, in lower case."""
 CONFIRMED = timedelta(minutes=5)
-"""How long a confirmation with a passkey lasts."""
 SEEN_EVERY = timedelta(hours=1)
-"""How often the use of a session is written down."""
 INVITATION, PATIENCE = timedelta(days=2), timedelta(days=30)
 """How long invitations last: of operators and officers, and of people."""
 
@@ -51,7 +49,6 @@ def new_secret() -> tuple[str, bytes]:
 
 
 def digest_of(text: str) -> bytes:
-    """Return what is kept of a secret of 256 random bits."""
     return hashlib.sha256(text.encode()).digest()
 
 
@@ -99,7 +96,6 @@ class Callers:
         }
 
     def read_again(self) -> None:
-        """Ask the ledger about every session anew."""
         self._known = {}
 
     def _of_session(self, digest: bytes) -> Caller:
@@ -155,7 +151,6 @@ def scopes_of(text: str) -> tuple[str, ...]:
 
 
 def make_token(ledger: Ledger, text: str, name: str, days: int) -> str:
-    """Make a token with these scopes; return it."""
     scopes = scopes_of(text)
     role = Role.OFFICER if set(scopes) <= SCOPES[Role.OFFICER] else Role.OPERATOR
     return _made(ledger, name, role, scopes, timedelta(days=days))

@@ -18,7 +18,7 @@ from rescind.ledger import agency, tables
 from rescind.ledger.errors import Busy, DiskFull
 from rescind.ledger.outage import Outage
 from rescind.proof import reaching
-from rescind.service import releases, statuses
+from rescind.service import statuses
 
 if TYPE_CHECKING:
     from rescind.service.context import Service
@@ -28,7 +28,6 @@ TIDY_SECONDS, LOG_SECONDS = 3600.0, 30 * 24 * 3600
 """How often logs are looked at, and how old they may be."""
 LOOK_SECONDS, ADVANCE_SECONDS, CALLBACK_SECONDS, WITNESS_SECONDS = 1.0, 60.0, 10.0, 10.0
 SECONDS = 10.0
-"""Until an agent's answer counts as none."""
 FIRST_PAUSE, FACTOR = timedelta(minutes=1), 2
 GIVE_UP = timedelta(days=7)
 END_SECONDS = 15.0
@@ -36,11 +35,10 @@ END_SECONDS = 15.0
 
 
 def all_of(service: Service) -> list[Coroutine[Any, Any, None]]:
-    """Return everything that runs beside the routes."""
     told: dict[str, tuple[str, str | None]] = {}
     chores: list[tuple[float, Callable[[], Any]]] = [
-        (LOOK_SECONDS, lambda: releases.release_if_asked(service)),
-        (LOOK_SECONDS, lambda: releases.release_if_due(service)),
+        (LOOK_SECONDS, lambda: release_if_asked(service)),
+        (LOOK_SECONDS, lambda: release_if_due(service)),
         (ADVANCE_SECONDS, lambda: advance(service)),
         (CALLBACK_SECONDS, lambda: tell_agents(service, told)),
         (WITNESS_SECONDS, service.log.witnesses.ask),
@@ -76,6 +74,20 @@ def tell_unfinished(service: Service) -> None:
     """Tell, at the end of the service, if the last release stays without a roster."""
     if (number := service.ledger.roster.unfinished()) is not None:
         LOG.warning("the roster of release %d was not finished: the next release has one.", number)
+
+
+def release_if_due(service: Service) -> bool:
+    """Make a release if enough people of the last one differ, or enough time has passed."""
+    if service.ending or not service.ledger.releases.is_due(service.ledger.clock()):
+        return False
+    service.released(service.ledger.releases.make(service.ledger).number)
+    return True
+
+
+def release_if_asked(service: Service) -> None:
+    """Make what was asked for and is not made yet: a process before this one was killed."""
+    if not service.ending:
+        service.release_now.work()
 
 
 def make_roster(service: Service) -> bool:
@@ -147,11 +159,10 @@ def tell_agents(
 
 def _next_try(row: Any, done: bool, now: Any) -> agency.Told:
     """Say when to call again: after a pause, at the next change of state, or never."""
-    final = row.status not in (agency.OPEN, agency.IN_PROGRESS)
-    given_up = now - row.received_at > GIVE_UP and not done
-    if (done and final) or given_up:
-        return agency.Told(row.id, 0, None)
     if done:
-        return agency.Told(row.id, 0, now)
+        final = row.status not in (agency.OPEN, agency.IN_PROGRESS)
+        return agency.Told(row.id, 0, None if final else now)
+    if now - row.received_at > GIVE_UP:
+        return agency.Told(row.id, 0, None)
     tries = (row.callback_tries or 0) + 1
     return agency.Told(row.id, tries, now + pause_after(tries))

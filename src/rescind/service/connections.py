@@ -14,9 +14,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from rescind.errors import ConfigError
-from rescind.service import problems
 from rescind.service.limits import Seats, network_of
-from rescind.service.settings import Settings
+from rescind.service.policy import Settings
 
 HEAD_SECONDS = 10.0
 """From the first byte of a request, or from the connection, to the end of its head."""
@@ -59,7 +58,6 @@ class Connection(HttpToolsProtocol):
         self._time()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Free the seat."""
         self._comes = NOTHING
         self._time()
         if self._seat is not None:
@@ -76,27 +74,22 @@ class Connection(HttpToolsProtocol):
             self._time()
 
     def on_message_begin(self) -> None:
-        """See the first byte of a request."""
         self._comes = HEAD
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """See the end of a head."""
         self._comes = BODY
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """See the end of a request."""
         self._comes = NOTHING
         super().on_message_complete()
 
     def pause_writing(self) -> None:
-        """See that the answer is not read."""
         super().pause_writing()
         self._await_reader()
 
     def resume_writing(self) -> None:
-        """See that it is read."""
         super().resume_writing()
         if self._unread is not None:
             self._unread.cancel()
@@ -142,13 +135,7 @@ class ByAddress:
             await self.app(scope, receive, send)
             return
         who = network_of((scope["client"] or ("", 0))[0])
-        if not self.seats.take(who):
-            await problems.too_much_open("requests").response()(scope, receive, send)
-            return
-        try:
-            await self.app(scope, receive, send)
-        finally:
-            self.seats.give_back(who)
+        await self.seats.held(who, "requests", self.app, scope, receive, send)
 
 
 def server(app: ASGIApp, settings: Settings, **more: Any) -> uvicorn.Server:

@@ -18,8 +18,8 @@ from rescind.service.events import EVERYBODY, OPERATORS, Events
 from rescind.service.limits import Limits, Probing
 from rescind.service.measures import Measures
 from rescind.service.passkeys import Ceremonies
+from rescind.service.policy import Settings
 from rescind.service.releases import ReleaseNow
-from rescind.service.settings import Settings
 
 if TYPE_CHECKING:
     from rescind.ledger.book import Ledger
@@ -108,7 +108,6 @@ class Service:
         return here in LOCAL and not self.settings.behind_proxy
 
     def loans(self, person: bytes) -> Items:
-        """Return what a person lends now."""
         found: Items = self.ledger.live.of(person)
         return found
 
@@ -152,5 +151,4 @@ class Service:
         self.events.publish(OPERATORS, what, counted)
 
     def released(self, number: int) -> None:
-        """Tell everybody that another release is served."""
         self.events.publish(EVERYBODY, "release", {"number": number})

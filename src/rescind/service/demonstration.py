@@ -30,7 +30,6 @@ class People:
     catalogue: Catalogue
     loans: tuple[NDArray[np.int64], ...]
     names: tuple[str, ...]
-    """The original id of each."""
 
 
 def people_of(name: str, say: Say = print) -> People:
@@ -86,7 +85,6 @@ def fill(ledger: Ledger, people: People, say: Say = print) -> None:
 
 
 def guest(ledger: Ledger) -> bytes:
-    """Return one of the people, who lends about as much as half of the others."""
     table = tables.person
     query = select(table.c.id).where(table.c.lent > 0).order_by(table.c.lent, table.c.id)
     with ledger.store.reading() as tx:

@@ -17,20 +17,20 @@ BEGIN, END = "<!-- routes: python -m rescind.service.describe -->\n", "<!-- end 
 
 
 def routes() -> str:
-    """Return the table of routes: what each does, and what each role gets."""
+    """Return a table of what each role gets, and from which routes."""
     paths = description()["paths"]
     roles = list(Role)
-    lines = [f"| route | {' | '.join(roles)} | does |", "|---|" + "---|" * (len(roles) + 1)]
+    alike: dict[str, list[str]] = {}
     for line, rule in POLICY.items():
         method, path = line.split(" ")
-        told = paths.get(path, {}).get(method.lower())
-        if told is None:  # not for callers of the API: the demonstration's link, an alias
+        if method.lower() not in paths.get(path, {}):  # not for callers of the API
             continue
         answers = [verdict(rule, role, SCOPES.get(role, frozenset())) for role in roles]
         cells = " | ".join("yes" if status == 200 else str(status) for status in answers)
-        does = told["description"].split(". ")[0].split(": ")[0].rstrip(".").replace("\n", " ")
-        lines.append(f"| `{method} {path}` | {cells} | {does} |")
-    return "\n".join(lines) + "\n"
+        alike.setdefault(cells, []).append(f"`{line}`")
+    head = [f"| {' | '.join(roles)} | routes |", "|---" * (len(roles) + 1) + "|"]
+    rows = [f"| {cells} | {', '.join(same)} |" for cells, same in alike.items()]
+    return "\n".join([*head, *rows]) + "\n"
 
 
 def written(page: str) -> str:
@@ -40,7 +40,6 @@ def written(page: str) -> str:
 
 
 def main() -> None:
-    """Write both."""
     write_atomically(DESCRIPTION, text_of(description()).encode())
     for name in sys.argv[1:]:
         path = Path(name)

@@ -105,7 +105,6 @@ class Part:
 
     @property
     def last(self) -> int:
-        """Where the next part begins."""
         return self.first + self.size
 
     def reply(self, name: str, rows: list[Any], **more: Any) -> Response:

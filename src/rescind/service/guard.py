@@ -63,7 +63,6 @@ class GuardedRoute(APIRoute):
         return found
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the handler behind the guard."""
         inner = super().get_route_handler()
         lines = {method: f"{method} {self.path_format}" for method in self.methods or ()}
         for line in lines.values():
@@ -81,7 +80,6 @@ class GuardedRoute(APIRoute):
 
 
 def rule_of(line: str) -> Rule:
-    """Return the policy of a route; a route without one is an error of the program."""
     rule = POLICY.get(line)
     if rule is None:
         raise ConfigError(f"the route {line} has no line in policy.py. Add one.")
@@ -194,7 +192,6 @@ class Frame:
         self._hot = {(m, path): (one, POLICY[f"{m} {path}"]) for m, path, one in lines}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -272,18 +269,15 @@ def _as_page(service: Service, problem: Problem) -> Response:
 def handle_problems(app: FastAPI) -> None:
     """Turn refusals of every kind into problems."""
 
-    def handler(make: Callable[[Any], Exception]) -> Callable[..., Awaitable[Response]]:
-        async def handle(request: Request, error: Exception) -> Response:
-            return _render(request.app.state.service, make(error), request)
+    async def handle(request: Request, error: Exception) -> Response:
+        if isinstance(error, RequestValidationError):
+            error = problems.of_validation(error.errors())
+        elif isinstance(error, HTTPException):
+            error = _of_http(error)
+        return _render(request.app.state.service, error, request)
 
-        return handle
-
-    app.add_exception_handler(Problem, handler(lambda error: error))
-    app.add_exception_handler(RescindError, handler(lambda error: error))
-    app.add_exception_handler(
-        RequestValidationError, handler(lambda error: problems.of_validation(error.errors()))
-    )
-    app.add_exception_handler(HTTPException, handler(_of_http))
+    for kind in (Problem, RescindError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, handle)
 
 
 def _of_http(error: HTTPException) -> Problem:

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 Progress = Callable[[str], AbstractContextManager[Any]]
 TOGETHER = 200
-"""Users brought at a time."""
 COLUMNS = ("user", "code")
 IMPORT = "import"
 """The setting that says which import is under way; empty when it is complete."""
@@ -199,7 +198,6 @@ def bring(
 def _bring_rest(
     ledger: Ledger, users: People, texts: dict[str, str], here: dict[str, bytes]
 ) -> None:
-    """Bring in whoever is not here yet."""
     every = zip(users.names, users.loans, strict=True)
     rest = [(texts[user], items) for user, items in every if user not in here]
     with doing.step("accounts and codes", len(users.names), "users", len(here)) as shown:
@@ -225,7 +223,6 @@ def _known_by(name: str, users: People, texts: dict[str, str]) -> dict[str, Any]
 
 
 def _completed(ledger: Ledger, name: str, users: People, codes: Path) -> bool:
-    """Whether this very import was completed here."""
     kept = ledger.reading.noted(COMPLETE)
     with suppress(DataError):  # another file: not that of the codes
         return bool(kept) and kept == _known_by(name, users, _codes_in(codes))

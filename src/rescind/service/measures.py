@@ -55,7 +55,6 @@ class Measures:
         """Measures by their labels: looking labels up takes longer than counting."""
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count one answered request. `route` is the template, such as /v1/me/requests/{id}."""
         known = self._known.get((method, route, status))
         if known is None:
             shown = route or NO_ROUTE

@@ -45,7 +45,7 @@ def overview(service: TheService, caller: TheCaller) -> Response:
             "alarms": [alarm for row in waiting if (alarm := _alarm(row, now))],
         },
         "release": recommending.release_facts(service),
-        "learning": making.under_way(service),
+        "learning": making.under_way(service.ledger),
         "log": {
             "leaves": len(service.ledger.tree),
             "witnesses": len(service.log.witnesses.names),
@@ -184,7 +184,7 @@ async def quarantine(
 @router.at("POST /v1/operator/scan", bodies.Anything)
 async def scan(asked: TheOnce, service: TheService) -> Response:
     """Look for records in the clear in every file of the state folder."""
-    found = await run_in_threadpool(making.scan, service)
+    found = await run_in_threadpool(making.scan, service.ledger)
     found = {**found, "at": moment(service.ledger.clock())}
     operation = Keep({making.SCAN: found}, found)
     return told(await service.submit(operation, asked))

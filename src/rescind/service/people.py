@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+from dataclasses import replace
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
@@ -15,10 +16,11 @@ from starlette.responses import Response
 
 from rescind.ledger import accounts, agency, lending
 from rescind.ledger.batch import Items
+from rescind.ledger.contributing import Contribute
+from rescind.ledger.contributing import Part as SentPart
 from rescind.ledger.errors import NotThere
 from rescind.service import (
     bodies,
-    pages,
     plainly,
     problems,
     recommending,
@@ -42,7 +44,6 @@ from rescind.service.events import OPERATORS, Listening
 from rescind.service.plainly import Change
 from rescind.service.policy import Role
 from rescind.service.problems import Problem
-from rescind.service.static_files import wants_page
 
 router = Doors()
 CODE_DAYS = 7
@@ -89,7 +90,6 @@ def loans(
 
 
 def named(service: Service, items: Items) -> list[dict[str, str]]:
-    """Return original ids and titles."""
     names = service.ledger.catalogue
     return [{"id": names.ids[n], "title": names.titles[n]} for n in items.tolist()]
 
@@ -105,7 +105,6 @@ def export(
 
 
 def exported(service: Service, person: bytes, form: str = "json") -> Response:
-    """Return everything about a person."""
     found = service.ledger.reading.export(person)
     name = {"Content-Disposition": f'attachment; filename="rescind.{form}"'}
     if form == "csv":
@@ -169,7 +168,9 @@ async def _take(request: Request, service: Service, caller: Caller, asked: Chang
     version = _version(asked.if_match)
     operation = lending.TakeBack(caller.id, asked.kind, places, secret, version)
     answer = await service.submit(operation, await once(request, asked.key))
-    return await _taken_back(service, caller, statuses.naming(answer, places))
+    if places is not None:  # a recorded answer names no items
+        answer = replace(answer, items=places)
+    return await _taken_back(service, caller, answer)
 
 
 async def _take_plainly(request: Request, service: Service, caller: Caller) -> Response | None:
@@ -344,33 +345,38 @@ async def events(service: TheService, caller: TheCaller) -> Response:
     return Listening(service.events, channel, caller.id or caller.session)
 
 
-# ------------------------------------------------------------------ the link, without an account
+# ------------------------------------------------------------------ what a browser keeps
+
+# This service is one server, so it reads the records of a difference while it adds them up, and
+# the page says so. It keeps them sealed to subtract them again, and uses them for nothing else.
 
 
-@router.at("GET /r/{link}", bodies.Status, more={200: {"content": {"text/html": {}}}})
-def by_link(link: str, request: Request, service: TheService) -> Response:
-    """Tell where a request stands to whoever holds its link, for 60 days; a browser gets a page."""
-    if wants_page(request):
-        return pages.page(service, "link.html")
-    return reply(statuses.for_person(service, statuses.linked(service, link)))
+@router.at("GET /v1/me/contribution", bodies.KeptPart)
+def kept_sent_part(service: TheService, caller: TheCaller) -> Response:
+    """List what your browser keeps and has sent to the sum, and which browser did."""
+    part = service.ledger.reading.kept_part(caller.id)
+    ids = service.ledger.catalogue.ids
+    items = [ids[n] for n in part.items.tolist()]
+    return reply({"items": items, "device": part.device.hex() or None})
 
 
-@router.at("GET /r/{link}/receipt", bodies.Anything)
-def receipt_by_link(link: str, service: TheService) -> Response:
-    """Hand over the receipt."""
-    return statuses.receipt(service, statuses.linked(service, link))
+@router.at(
+    "POST /v1/me/contribution",
+    bodies.Acknowledgement,
+    201,
+    more={200: {"description": "As it was."}},
+)
+async def contribute(
+    body: bodies.Difference, asked: TheOnce, service: TheService, caller: TheCaller
+) -> Response:
+    """Replace what your browser keeps and has sent to the sum."""
+    minus, plus = (_sent_part(service, one) for one in (body.minus, body.plus))
+    operation = Contribute(caller.id, bytes.fromhex(body.device), minus, plus)
+    answer = await service.submit(operation, asked)
+    service.changed(caller.id, "loans", answer)
+    return told(answer)
 
 
-@router.at("GET /r/{link}/proof", media="text/plain")
-async def proof_by_link(link: str, service: TheService) -> Response:
-    """Hand over the proof."""
-    return await statuses.proof(service, await run_in_threadpool(statuses.linked, service, link))
-
-
-@router.at("GET /r/{link}/export", bodies.Anything)
-def export_by_link(link: str, service: TheService) -> Response:
-    """Hand over everything, to whoever holds the link of an access request."""
-    row = statuses.linked(service, link)
-    if row.kind != agency.ACCESS or row.person is None:
-        raise problems.named("not-found")
-    return exported(service, bytes(row.person))
+def _sent_part(service: Service, given: bodies.Part) -> SentPart:
+    place = service.ledger.catalogue.index_of
+    return SentPart(tuple(place(one) for one in given.items), given.weight)

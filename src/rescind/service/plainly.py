@@ -18,7 +18,6 @@ from starlette.requests import Request
 from rescind.service.bodies import KEY, MOST_ITEM, MOST_ITEMS, MOST_LIST
 
 USUAL = 20
-"""Lines of a list, unless the caller says."""
 _KEY = re.compile(KEY.encode())
 _LENGTH = re.compile(rb"k=([1-9][0-9]{0,2})")
 _SECRET = re.compile("[0-9a-f]{64}")
@@ -31,14 +30,12 @@ class Change:
 
     key: str
     items: list[str] | None
-    """None: everything."""
     if_match: str | None = None
     kind: str = "lend"
     receipt_key: str | None = None
 
 
 def list_length(request: Request) -> int | None:
-    """Return how many lines a list shall have."""
     query = request.scope["query_string"]
     if not query:
         return USUAL
@@ -48,7 +45,6 @@ def list_length(request: Request) -> int | None:
 
 
 async def lending(request: Request) -> Change | None:
-    """Return what somebody wants to lend."""
     body, headers = await _body(request), _headers(request)
     if headers is None or body.keys() != {"items"} or not _are_items(body["items"]):
         return None
@@ -56,7 +52,6 @@ async def lending(request: Request) -> Change | None:
 
 
 async def taking_back(request: Request) -> Change | None:
-    """Return what somebody wants to take back."""
     body, headers = await _body(request), _headers(request)
     if headers is None or not {"kind"} <= body.keys() <= {"kind", "items", "receipt_key"}:
         return None
@@ -83,7 +78,6 @@ def _headers(request: Request) -> tuple[str, str | None] | None:
 
 
 async def _body(request: Request) -> dict[str, Any]:
-    """Return the object in the body; an empty one if there is none."""
     text = await request.body()
     if b"\\u" in text:  # a character that is escaped may be half of one
         return {}

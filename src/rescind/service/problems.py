@@ -18,7 +18,8 @@ from typing import Any
 
 from starlette.responses import Response
 
-from rescind.errors import ConfigError, ConsentError, DataError, RescindError
+from rescind.errors import ConsentError, DataError, RescindError
+from rescind.ledger import errors
 
 LOG = logging.getLogger("rescind.service")
 MEDIA = "application/problem+json"
@@ -26,38 +27,28 @@ KIND = "urn:rescind:problem:"
 
 AGAIN = "Send the same request again, with the same Idempotency-Key."
 USED = "Check the code. If it was used, the person has left, has a passkey, or needs another code."
-STATUS: tuple[tuple[str, int, str], ...] = (
-    ("CodeNotKnown", 404, USED),
-    ("NotThere", 404, "Check the address. What is not yours is answered the same way."),
-    ("VersionConflict", 412, "Read the loans again, then send the change with the new ETag."),
-    ("StillRunning", 409, "Wait for the first answer, or send the same request again later."),
-    ("Ended", 409, "GET its status: it says what was done, and when."),
-    ("KeyReused", 422, "Use a new Idempotency-Key for another request."),
-    ("LogRemoved", 507, "The operator must stop the service and start it. " + AGAIN),
-    ("DiskFull", 507, "The operator must free disk space. " + AGAIN),
-    ("Closing", 503, AGAIN),
-    ("Busy", 503, AGAIN),
-    (ConfigError.__name__, 400, "Correct the request and send it again."),
-    (DataError.__name__, 422, "Correct the request and send it again."),
-    (ConsentError.__name__, 409, "Read your loans, then ask for what is there."),
-)
-"""By the name of the class, the closest ancestor first: status, and what to do next."""
-KINDS = {
-    "StillRunning": "still-running", "ConsentError": "not-allowed", "Ended": "not-allowed",
-    "KeyReused": "key-reused",
-}  # fmt: skip
-"""Refusals that share a status, and that a page must tell apart."""
-WORDS = {
-    "missing": "is missing",
-    "extra_forbidden": "is not known here",
-    "string_type": "must be text",
-    "list_type": "must be a list",
-    "string_too_short": "must be text of {min_length} or more characters",
-    "string_too_long": "must be text of at most {max_length} characters",
-    "too_short": "must have {min_length} or more entries",
-    "too_long": "must have at most {max_length} entries",
+STATUS: dict[type[RescindError], tuple[int, str]] = {
+    errors.CodeNotKnown: (404, USED),
+    errors.NotThere: (404, "Check the address. What is not yours is answered the same way."),
+    errors.VersionConflict: (412, "Read the loans again, then send it with the new ETag."),
+    errors.StillRunning: (409, "Wait for the first answer, or send the same request again later."),
+    errors.Ended: (409, "GET its status: it says what was done, and when."),
+    errors.KeyReused: (422, "Use a new Idempotency-Key for another request."),
+    errors.LogRemoved: (507, "The operator must stop the service and start it. " + AGAIN),
+    errors.DiskFull: (507, "The operator must free disk space. " + AGAIN),
+    errors.Closing: (503, AGAIN),
+    errors.Busy: (503, AGAIN),
+    DataError: (422, "Correct the request and send it again."),
+    ConsentError: (409, "Read your loans, then ask for what is there."),
+    RescindError: (400, "Correct the request and send it again."),
 }
-"""What is wrong with a field, by the library's name of the error."""
+"""Status, and what to do next; the first class that fits counts."""
+KINDS: dict[type[RescindError], str] = {
+    errors.StillRunning: "still-running",
+    errors.KeyReused: "key-reused",
+    ConsentError: "not-allowed",
+}
+"""Refusals that share a status, and that a page must tell apart."""
 WAIT_SECONDS = {429: 60, 503: 2, 507: 60}
 
 
@@ -84,7 +75,6 @@ class Problem(Exception):
             self.headers.setdefault("WWW-Authenticate", "Bearer")
 
     def response(self) -> Response:
-        """Return the answer of RFC 9457."""
         body: dict[str, Any] = {
             "type": KIND + self.kind,
             "title": HTTPStatus(self.status).phrase,
@@ -97,7 +87,6 @@ class Problem(Exception):
         return Response(json.dumps(body), self.status, self.headers, MEDIA)
 
     def response_for_agents(self, fatal: bool = False) -> Response:
-        """Return the answer of the Data Rights Protocol 3.06: code, message and fatal."""
         body = {"code": str(self.status), "message": f"{self.detail} {self.next}", "fatal": fatal}
         return Response(json.dumps(body), self.status, self.headers, "application/json")
 
@@ -151,7 +140,6 @@ NAMED: dict[str, tuple[int, str, str]] = {
 
 
 def named(kind: str) -> Problem:
-    """Return a refusal of this kind."""
     return Problem(*NAMED[kind], kind=kind)
 
 
@@ -166,7 +154,6 @@ def scope_missing(needed: str, scopes: Collection[str]) -> Problem:
 
 
 def too_many(seconds: int) -> Problem:
-    """A limit is reached."""
     headers = {"Retry-After": str(max(1, seconds))}
     wait = f"Wait {seconds} s, then send it again."
     return Problem(429, "Too many requests from here.", wait, headers=headers)
@@ -206,11 +193,9 @@ def of(error: Exception) -> Problem:
 
 
 def _of_refusal(error: RescindError) -> Problem:
-    ancestors = [one.__name__ for one in type(error).__mro__]
-    known = {name: (status, what_next) for name, status, what_next in STATUS}
-    name = next((one for one in ancestors if one in known), ConfigError.__name__)
-    status, what_next = known[name]
-    return Problem(status, str(error), what_next, kind=KINDS.get(name, ""))
+    status, what_next = next(say for kind, say in STATUS.items() if isinstance(error, kind))
+    kind = next((kind for one, kind in KINDS.items() if isinstance(error, one)), "")
+    return Problem(status, str(error), what_next, kind=kind)
 
 
 def _place(error: Exception) -> str:
@@ -219,12 +204,12 @@ def _place(error: Exception) -> str:
     return " < ".join(f"{one.filename.rpartition('/')[2]}:{one.lineno}" for one in reversed(frames))
 
 
-def of_validation(errors: Sequence[Mapping[str, Any]]) -> Problem:
+def of_validation(wrong: Sequence[Mapping[str, Any]]) -> Problem:
     """Return the problem of a request that does not fit its description.
 
     A missing or short Idempotency-Key is 400; anything else 422. Values are not repeated.
     """
-    first = errors[0] if errors else {"loc": (), "msg": "it does not fit", "type": ""}
+    first = wrong[0] if wrong else {"loc": (), "msg": "it does not fit", "type": ""}
     place = _field(first)
     if "idempotency-key" in place.lower():
         return Problem(
@@ -233,23 +218,11 @@ def of_validation(errors: Sequence[Mapping[str, Any]]) -> Problem:
             "Send a new random key with every change, and the same key when you repeat it.",
             kind="idempotency-key",
         )
-    said = _said(first)
-    if first.get("type") == "list_type":  # or the one word that stands for a list
-        others = [one for one in errors if one.get("type") == "literal_error"]
-        said += "".join(f", or {one['ctx']['expected']}" for one in others if _field(one) == place)
-    return Problem(422, f"{place}: {said}.", "Correct the request; GET /openapi.json describes it.")
+    what = f"{place}: {first['msg']}."
+    return Problem(422, what, "Correct the request; GET /openapi.json describes it.")
 
 
 def _field(error: Mapping[str, Any]) -> str:
     """Return the field as the caller wrote it: a part with [ ] is the library's name of a type."""
-    parts = [part for part in error["loc"] if isinstance(part, str) and "[" not in part]
+    parts = [str(part) for part in error["loc"] if "[" not in str(part)]
     return ".".join(parts) or "body"
-
-
-def _said(error: Mapping[str, Any]) -> str:
-    """Return what is wrong, in plain words where we have some."""
-    if error.get("type") not in WORDS:
-        return str(error["msg"])
-    last = error["loc"][-1]
-    what = f"entry {last + 1}" if isinstance(last, int) else "it"
-    return f"{what} {WORDS[error['type']]}".format(**error.get("ctx", {}))

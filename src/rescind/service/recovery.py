@@ -29,7 +29,6 @@ def new_codes(count: int = COUNT) -> tuple[list[str], tuple[Code, ...]]:
 
 
 def new_text() -> str:
-    """Return one code for its owner."""
     groups = ("".join(secrets.choice(ALPHABET) for _ in range(GROUP)) for _ in range(GROUPS))
     return "-".join(groups)
 

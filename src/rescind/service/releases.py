@@ -22,10 +22,8 @@ from rescind.service.answers import moment
 
 if TYPE_CHECKING:
     from rescind.ledger.book import Ledger
-    from rescind.service.context import Service
 
 ROUNDS = 150
-"""Rounds of a generation, unless the operator says."""
 SCAN = "scan"
 """The setting that holds what the last scan found: counts and a time."""
 FEW, LONG = 3, 8
@@ -34,24 +32,10 @@ LATER = (Busy, DiskFull, Closing)
 """What hinders a release now, and is no reason to give it up."""
 
 
-def release_if_due(service: Service) -> bool:
-    """Make a release if enough people of the last one differ, or enough time has passed."""
-    if service.ending or not service.ledger.releases.is_due(service.ledger.clock()):
-        return False
-    service.released(service.ledger.releases.make(service.ledger).number)
-    return True
-
-
-def release_if_asked(service: Service) -> None:
-    """Make what was asked for and is not made yet: a process before this one was killed."""
-    if not service.ending:
-        service.release_now.work()
-
-
-def under_way(service: Service) -> dict[str, Any] | None:
+def under_way(ledger: Ledger) -> dict[str, Any] | None:
     """Return what is learning now and how far it is; None if nothing is."""
     job, table = tables.job, tables.round_
-    with service.ledger.store.reading() as tx:
+    with ledger.store.reading() as tx:
         row = tx.execute(select(job).where(job.c.state == LEARNING)).first()
         if row is None:
             return None
@@ -61,15 +45,14 @@ def under_way(service: Service) -> dict[str, Any] | None:
     return {**facts, "round": last.number if last else 0, "asked": last.asked if last else None}
 
 
-def scan(service: Service) -> dict[str, Any]:
+def scan(ledger: Ledger) -> dict[str, Any]:
     """Look for the loans of a few people in every file and in the ledger, in every form.
 
     They are sealed, so nothing may be found; the scanner plants and finds them itself first.
     """
-    rows = (items.tolist() for items in service.ledger.live.loans.values() if len(items) >= LONG)
+    rows = (items.tolist() for items in ledger.live.loans.values() if len(items) >= LONG)
     lenders = list(islice((row for row in rows if scanner.unmistakable(row)), FEW))
     canaries = [Canary(f"loans {n}", numbers=tuple(row)) for n, row in enumerate(lenders)]
-    ledger = service.ledger
     with nullcontext() if ledger.store.sqlite else ledger.store.reading() as database:
         found = scanner.scan([ledger.state], canaries, database)
     return {"looked_for": len(canaries), "planted": found.planted, "found": len(found.found)}
@@ -136,5 +119,4 @@ class ReleaseNow:
         return {**told, "asked_at": asked_at}
 
     async def settled(self) -> None:
-        """Wait until nothing is being made."""
         await asyncio.gather(*self._running)

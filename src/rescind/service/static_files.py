@@ -12,13 +12,13 @@ import html
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
+from pathlib import Path
 
 from starlette.requests import Request
 
-SHARED = ("look.css",)
-"""Files of `rescind.reporting` that pages and reports have in common."""
+from rescind import reporting
+
+SHARED = Path(reporting.__file__).with_name("look.css")
 KINDS = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -48,18 +48,14 @@ class Static:
 
     @property
     def root(self) -> str:
-        """Where the files are."""
         return f"/static/{self.digest}"
 
 
 @lru_cache
 def static() -> Static:
-    """Read all files, once."""
-    found, pages = {}, {}
-    shared = files("rescind.reporting")
-    known = {name: shared / name for name in SHARED}
-    known |= _below(files("rescind.service") / "static")
-    for path, source in sorted(known.items()):
+    found, pages, root = {}, {}, Path(__file__).with_name("static")
+    known = {one.relative_to(root).as_posix(): one for one in root.rglob("*") if one.is_file()}
+    for path, source in sorted({**known, SHARED.name: SHARED}.items()):
         if path.endswith(".html"):
             pages[path] = source.read_text(encoding="utf-8")
             continue
@@ -71,16 +67,6 @@ def static() -> Static:
     for path, file in found.items():
         whole.update(f"{path}\n{hashlib.sha256(file.data).hexdigest()}\n".encode())
     return Static(found, pages, whole.hexdigest()[:16])
-
-
-def _below(folder: Traversable, before: str = "") -> dict[str, Traversable]:
-    out: dict[str, Traversable] = {}
-    for one in folder.iterdir():
-        if one.is_dir():
-            out |= _below(one, f"{before}{one.name}/")
-        else:
-            out[before + one.name] = one
-    return out
 
 
 def wants_page(request: Request) -> bool:

@@ -64,7 +64,6 @@ def delay(service: Service, row: Any) -> str | None:
 
 
 def next_release(service: Service) -> str:
-    """Return when the next release is due, in words."""
     if service.ledger.releases.noising.spent:
         return "No release comes any more: the privacy budget of this service is spent."
     due = service.ledger.releases.due()
@@ -78,7 +77,6 @@ def next_release(service: Service) -> str:
 
 
 def status_of(service: Service, row: Any) -> dict[str, Any]:
-    """Return the fields of the protocol, section 3.03."""
     body: dict[str, Any] = {
         "request_id": row.id,
         "status": row.status,
@@ -138,7 +136,6 @@ def receipt_impossible(row: Any) -> bool:
 
 
 def _steps(row: Any) -> dict[str, str]:
-    """Return when each step was done that was done."""
     steps = {name: moment(getattr(row, f"{name}_at")) for name in STEPS}
     return {name: at for name, at in steps.items() if at}
 
@@ -161,14 +158,6 @@ def completed(service: Service, answer: Answer) -> Answer:
             more["items"] = service.ledger.catalogue.names_of(answer.items)
         body["acknowledgement"] = {**body["acknowledgement"], **more}
     return replace(answer, status=200 if done else answer.status, body=body)
-
-
-def naming(answer: Answer, asked: tuple[int, ...] | None) -> Answer:
-    """Return a take-back's answer with its items, also if it was recorded, which names none.
-
-    asked: as the request named them; None: everything, which a recorded answer does not know
-    """
-    return answer if asked is None else replace(answer, items=asked)
 
 
 def _answered(answer: Answer) -> Any:
@@ -207,7 +196,6 @@ def for_operator(service: Service, row: Any) -> dict[str, Any]:
 
 
 def as_text(token: bytes) -> str:
-    """Return a token as it stands in a link."""
     return urlsafe_b64encode(token).decode().rstrip("=")
 
 
@@ -224,7 +212,6 @@ def linked(service: Service, text: str) -> Any:
 
 
 def receipt(service: Service, row: Any) -> Response:
-    """Return a receipt, byte for byte as it was signed."""
     if row.receipt is None:
         raise _not_there(service, row)
     return Response(bytes(row.receipt), media_type="application/json")

@@ -109,10 +109,7 @@ def resume(
             log.warning("skipped a checkpoint: %s", error)
             continue
         if facts["key"] != key:
-            raise ConfigError(
-                f"{path} is a checkpoint of another run. Start again without --resume, or choose "
-                f"another --out."
-            )
+            raise ConfigError(f"{path} is a checkpoint of another run. Start without --resume.")
         now = packing.unpack_now(drawer("now", tensors), facts["now"], fed)
         if until is not None and "until" in facts:
             until = _unpack_until(until, facts, tensors, now, fed)

@@ -79,10 +79,7 @@ class Store:
         try:
             data = path.read_bytes()
         except OSError as error:
-            raise DataError(
-                f"{path} cannot be read ({error.strerror or error}). If another process saved "
-                f"meanwhile, load again; else restore it from a copy."
-            ) from None
+            raise DataError(f"{path} cannot be read ({error.strerror or error}).") from None
         if name_of(data) != name:
             raise DataError(
                 f"{path} does not match the digest that is its name. Restore it from a copy."

@@ -44,8 +44,7 @@ from rescind.methods._own_file import check_name, code_of
 from rescind.storage import packing
 from rescind.storage.content import Store, warn_of
 from rescind.storage.kinds import METHODS, MODELS
-from rescind.storage.lists import Reader, Writer
-from rescind.storage.name_lists import read_labels, write_labels
+from rescind.storage.lists import Reader, Writer, read_labels, write_labels
 from rescind.storage.packing import Facts, as_notes, drawer, under
 from rescind.storage.past import (
     add_holdings,
@@ -88,10 +87,7 @@ def save_federation(fed: Federation, folder: Path | str) -> Path:
         with files.locked(folder), step(told, seconds=size * SAVE_SECONDS):
             _save(fed, folder)
     except OSError as error:
-        raise DataError(
-            f"cannot save into {folder}: {error.strerror or error}. It holds the old federation or "
-            f"the new one."
-        ) from None
+        raise DataError(f"cannot save into {folder}: {error.strerror or error}.") from None
     return folder
 
 
@@ -300,10 +296,7 @@ def _guarded(executor: Executor, tables: list[Facts], folder: Path) -> Executor:
     if not saved or given == saved:
         return executor
     if given or not isinstance(executor, InProcess):
-        raise ConfigError(
-            f"{folder} was trained with the guards {saved}; the given executor has {given}. Give "
-            f"the same."
-        )
+        raise ConfigError(f"{folder} was trained with the guards {saved}, not {given}.")
     return replace(executor, guards=saved)
 
 

@@ -6,6 +6,7 @@ known by its object, so that a save reads only what changed since.
 
 from __future__ import annotations
 
+import json
 import math
 import weakref
 from collections.abc import Callable, Mapping
@@ -17,8 +18,9 @@ import torch
 from torch import Tensor
 
 from rescind.core import params
-from rescind.core.labels import NameChunk
+from rescind.core.labels import Labels, NameChunk
 from rescind.core.params import Params
+from rescind.core.settings import fields_of
 from rescind.core.table import PIECE, Piece, Table
 from rescind.core.versions import Version
 from rescind.storage.content import SIZE, Store
@@ -195,3 +197,34 @@ def _shaped(flat: Tensor, shape: list[int], bits: bool) -> Tensor:
         count = math.prod(shape)
         flat = torch.from_numpy(np.unpackbits(flat.numpy(), count=count)).bool()
     return flat.reshape(shape)
+
+
+# -- original ids and titles as JSON: some names in a file, and a list of the files ----------------
+
+
+def write_labels(labels: Labels, store: Store) -> bytes:
+    """Write the names that are not there; return the name of the list."""
+    columns = {
+        column: [known(store, c, "names", partial(_encoded, c)).hex() for c in names.chunks]
+        for column, names in labels.in_chunks.items()
+    }
+    return store.put(json.dumps(columns).encode())
+
+
+def _encoded(chunk: NameChunk) -> bytes:
+    return json.dumps(chunk.names).encode()
+
+
+def read_labels(store: Store, name: bytes) -> Labels:
+    columns: dict[str, list[str]] = json.loads(store.get(name))
+    files = {
+        column: [bytes.fromhex(one) for one in columns[column]] for column in fields_of(Labels)
+    }
+    labels = Labels(**{
+        column: tuple(text for one in names for text in json.loads(store.get(one)))
+        for column, names in files.items()
+    })  # fmt: skip
+    for column, names in labels.in_chunks.items():
+        for chunk, one in zip(names.chunks, files[column], strict=True):
+            remember(chunk, "names", one)
+    return labels

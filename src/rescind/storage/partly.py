@@ -107,17 +107,6 @@ class _Listed:
         mine = slice(*np.searchsorted(columns["client"], [client, client + 1]))
         return {column: values[mine] for column, values in columns.items()}
 
-    def of_each(self, name: str, client: int) -> Array:
-        """Return what a table with one row per client has for this one."""
-        if name in self._small:
-            return self._small[name][client]
-        if name in self._large:
-            return self.rows(name, np.array([client]))[0].reshape(self._facts(name)["shape"][1:])
-        people = self._facts(f"{name}/rows")["people"]
-        piece = arrays_in(self.store.get(self._names(f"{name}/rows")[client // people]))[0][""]
-        row: Array = piece[client % people]
-        return row
-
     def table(self, name: str, client: int | None = None) -> dict[str, Array]:
         """Return the columns of a table; client: of the piece with this client alone"""
         start = f"{name}|"

@@ -1,8 +1,8 @@
 """Recommend from a saved federation without loading it, and without torch, which takes seconds.
 
-Only where the answer is a short sum over what one user has: `Gram`, `LocalGram`, and vectors of
-`LightGCN`. Everything else (and everything unusual, such as a user without data) is answered by
-the federation itself, which also says what is wrong with a file.
+Only where the answer is a short sum over what one user has: `Gram` and `LocalGram`. Everything else
+(and everything unusual, such as a user without data) is answered by the federation itself, which
+also says what is wrong with a file.
 """
 
 from __future__ import annotations
@@ -15,9 +15,6 @@ import numpy as np
 from rescind.core.headers import FOREIGN
 from rescind.core.labels import Recommendation
 from rescind.storage.partly import Array, Saved
-
-TINY = 1e-12
-"""Norms are at least this, as in torch's `normalize`."""
 
 
 def open_saved(folder: Path) -> Saved | None:
@@ -51,16 +48,13 @@ def _recommend(
         return None
     labels, sizes = saved.labels, saved.facts["sizes"]
     if history is not None:
-        if score is _by_vectors:
-            return None  # it needs what only a device has
-        own, client = np.array(sorted({labels.item(i, sizes["items"]) for i in history})), None
-        had = own
+        own = had = np.array(sorted({labels.item(i, sizes["items"]) for i in history}))
     else:
         client = labels.client(str(user), sizes["clients"])
         own, had = _own_and_had(saved, client)
         if not saved.server.value("flags|members")[client] or not len(own):
             return None
-    scores = score(saved, own, client).astype(np.float64)
+    scores = score(saved, own).astype(np.float64)
     scores[had] = -np.inf
     if not np.isfinite(np.delete(scores, had)).all():
         return None
@@ -84,12 +78,12 @@ def _own_and_had(saved: Saved, client: int) -> tuple[Array, Array]:
     return np.unique(rows["item"][train]), np.unique(rows["item"])
 
 
-def _by_weights(saved: Saved, own: Array, _client: int | None) -> Array:
+def _by_weights(saved: Saved, own: Array) -> Array:
     """Add the rows of the user's items, one after the other, as `ItemWeights.of_lot` does."""
     return saved.server.rows("public|weights", own).sum(0)
 
 
-def _by_neighbours(saved: Saved, own: Array, _client: int | None) -> Array:
+def _by_neighbours(saved: Saved, own: Array) -> Array:
     """Add the weights of neighbours that the user has, as `LocalWeights.of_lot` does."""
     near, weight = saved.server.value("public|neighbour"), saved.server.value("public|weight")
     has = np.zeros(len(near) + 1, np.bool_)
@@ -101,23 +95,8 @@ def _by_neighbours(saved: Saved, own: Array, _client: int | None) -> Array:
     return out
 
 
-def _by_vectors(saved: Saved, own: Array, client: int | None) -> Array:
-    """Compute the cosine of the user's vector with all items, as `LightGCN` does."""
-    item = saved.server.value("public|item")
-    user = saved.devices.of_each("private|user", client or 0)
-    user = (user + item[own].sum(0) / np.sqrt(item.dtype.type(len(own)))) / 2
-    return _unit(item) @ _unit(user[None])[0]
-
-
-def _unit(rows: Array) -> Array:
-    norm = np.sqrt(np.square(rows).sum(1, keepdims=True))
-    return rows / np.maximum(norm, rows.dtype.type(TINY))
-
-
-_SCORES: dict[tuple[str, str], Callable[[Saved, Array, int | None], Array]] = {
+_SCORES: dict[tuple[str, str], Callable[[Saved, Array], Array]] = {
     ("Gram", "ItemWeights"): _by_weights,
     ("LocalGram", "LocalWeights"): _by_neighbours,
-    ("FedShare", "LightGCN"): _by_vectors,
-    ("FedAvg", "LightGCN"): _by_vectors,
 }
 """By method and model."""

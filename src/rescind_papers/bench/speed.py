@@ -347,7 +347,6 @@ def streams(quick: bool) -> Iterator[Figure]:
 
 
 def _holdings(source: str, say: Say) -> Holdings | None:
-    """Return a dataset on devices (of a stream its first block); None if it is missing."""
     if (data := _dataset(source, say)) is None:
         return None
     return (data if data.block is None else data.select(data.block == 0).compact()).on_devices(0)

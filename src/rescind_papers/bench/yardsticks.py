@@ -208,7 +208,6 @@ def plain_step(method: FedShare, state: ServerState, graph: SharedGraph, clock: 
 
 
 def _of(cohort: Cohort, name: str, place: int) -> Tensor:
-    """Return the items of one client in a lot."""
     lot = getattr(cohort, name)
     first = int(lot.first[place])
     return lot.item[first : first + int(lot.count[place])]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -11,7 +13,6 @@ from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
 from rescind.core.fast import ego_gpu, linear
 from rescind.core.fast.linear import clients_of, scratch, sum_of, uncollected, unsigned
-from rescind.core.fast.local import LocalTraining
 from rescind.core.params import Params
 from rescind.core.state import Private
 from rescind.core.update import Sum
@@ -21,14 +22,14 @@ VERBS = ("client_plan", "client_loss", "client_steps", "client_train")
 """The kernels do not fit a method that overrides one of these."""
 
 
-def plain(method: LocalTraining, base: type) -> bool:
+def plain(method: Any, base: type) -> bool:
     """Return whether a method does plain SGD with the samples, loss and steps of `base`."""
     decays = method.decay or method.weight_decay
     same = all(getattr(type(method), verb) is getattr(base, verb) for verb in VERBS)
     return method.optimiser == "sgd" and not decays and same
 
 
-def fits(method: LocalTraining, base: type, public: Params) -> bool:
+def fits(method: Any, base: type, public: Params) -> bool:
     """Return whether a kernel computes exactly the same as this method."""
     kernel = getattr(method.model, "kernel", "")
     on_cpu = all(value.device.type == "cpu" for value in public.values())
@@ -41,11 +42,11 @@ def fits(method: LocalTraining, base: type, public: Params) -> bool:
 
 
 def client_sum(
-    method: LocalTraining, public: Params, private: Private, cohort: Cohort, clock: Clock
+    method: Any, public: Params, private: Private, cohort: Cohort, clock: Clock
 ) -> tuple[Sum, Private]:
     """Run one local round with the kernel of the model."""
     if getattr(method.model, "kernel", "") == "linear":
-        (name, start, stop), *_ = method.model.pieces()  # type: ignore[attr-defined]
+        (name, start, stop), *_ = method.model.pieces()
         _check_alike(public["item"], name, private[name].flatten(1)[:, start:stop])
         summed, after, _ = linear.client_sum(method, public, private, cohort, clock)
         return summed, after
@@ -57,21 +58,13 @@ def client_sum(
 
 def _check_alike(table: Tensor, name: str, rows: Tensor) -> None:
     """Refuse rows of another kind, and of other widths: compiled code reads past their end."""
-    if rows.dtype != table.dtype:
-        ours, theirs = (str(one.dtype).removeprefix("torch.") for one in (table, rows))
-        raise BoundaryError(
-            f"the public 'item' is {ours}, what the model reads of the private '{name}' is "
-            f"{theirs}; expected one kind."
-        )
-    if rows.shape[1:] != table.shape[1:]:
-        raise BoundaryError(
-            f"the public 'item' is [items, {table.shape[1]}], what the model reads of the private "
-            f"'{name}' is [clients, {rows.shape[1]}]; expected one width."
-        )
+    public, private = ((each.dtype, list(each.shape[1:])) for each in (table, rows))
+    if public != private:
+        raise BoundaryError(f"'item' has rows {public}, '{name}' {private}; expected one kind.")
 
 
 def _ego_bpr(
-    method: LocalTraining, table: Tensor, private: Private, cohort: Cohort, clock: Clock
+    method: Any, table: Tensor, private: Private, cohort: Cohort, clock: Clock
 ) -> tuple[Sum, Private]:
     from rescind.core.fast import ego_kernel
 

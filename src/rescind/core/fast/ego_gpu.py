@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +17,6 @@ from torch import Tensor
 from rescind.core import jagged
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
-from rescind.core.fast.local import LocalTraining
 from rescind.core.params import Params
 from rescind.core.state import Private
 from rescind.core.tasks.ranking import draw_negatives
@@ -24,7 +24,7 @@ from rescind.core.update import Sum
 
 
 def ego_bpr(
-    method: LocalTraining, public: Params, private: Private, cohort: Cohort, clock: Clock
+    method: Any, public: Params, private: Private, cohort: Cohort, clock: Clock
 ) -> tuple[Sum, Private]:
     """Run one round of ego-LightGCN with cosine BPR (FedShare Eq. 13-15), like `ego_kernel`.
 

@@ -20,7 +20,6 @@ from torch import Tensor
 from rescind.core import jagged
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
-from rescind.core.fast.local import LocalTraining
 from rescind.core.loss_terms import LossTerms, Proximal, Replay
 from rescind.core.params import Params
 from rescind.core.state import Private
@@ -52,7 +51,7 @@ class Scores:
     score: Tensor
 
 
-def fits(method: LocalTraining, public: Params) -> bool:
+def fits(method: Any, public: Params) -> bool:
     """Return whether the kernel computes the steps of this method."""
     model: Any = method.model
     names = {name for name, _, _ in model.pieces()}
@@ -61,7 +60,7 @@ def fits(method: LocalTraining, public: Params) -> bool:
 
 
 def client_sum(
-    method: LocalTraining,
+    method: Any,
     public: Params,
     private: Private,
     cohort: Cohort,
@@ -87,10 +86,7 @@ def client_sum(
     each = method.negatives + 1
     samples = each * (max(1, int(cohort.train.count.max())) if len(cohort) else 1)
     if samples > linear_kernel.MOST_SAMPLES:
-        raise DataError(
-            f"a client has {samples:,} samples in an epoch; at most {linear_kernel.MOST_SAMPLES:,} "
-            f"are allowed. Use fewer negatives."
-        )
+        raise DataError(f"{samples:,} samples of a client in an epoch: use fewer negatives.")
     size = method.batch_size or samples
     batches = -(-samples // size)
     waves = method.epochs * batches

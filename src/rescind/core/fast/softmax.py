@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,20 +16,19 @@ from torch import Tensor
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
 from rescind.core.fast.dispatch import plain
-from rescind.core.fast.local import LocalTraining
 from rescind.core.params import Params
 from rescind.core.state import Private
 from rescind.core.tasks.ranking import candidates, scores
 from rescind.core.update import Sum
 
 
-def fits(method: LocalTraining, base: type) -> bool:
+def fits(method: Any, base: type) -> bool:
     """Return whether a client does exactly one plain SGD step on a softmax."""
     return method.loss == "softmax" and method.epochs == 1 and plain(method, base)
 
 
 def client_sum(
-    method: LocalTraining, public: Params, private: Private, cohort: Cohort, clock: Clock
+    method: Any, public: Params, private: Private, cohort: Cohort, clock: Clock
 ) -> tuple[Sum, Private]:
     """Run one local round for `loss = "softmax"`: the sum that `client_train` would give."""
     (step,) = method.client_steps(public)
@@ -37,7 +37,7 @@ def client_sum(
 
 
 def summed(
-    method: LocalTraining,
+    method: Any,
     public: Params,
     private: Params,
     rates: Mapping[str, float],
@@ -50,7 +50,7 @@ def summed(
     table = {n: leaves.get(n, v) for n, v in public.items()}
     own = {n: leaves.get(n, v) for n, v in private.items()}
     trained_on = replace(cohort, own=cohort.train)
-    logit = scores(method.model, table, own, trained_on) / method.temperature  # type: ignore[arg-type]
+    logit = scores(method.model, table, own, trained_on) / method.temperature
     loss, sent, shown = _loss(method, logit, cohort, clock.step(0))
     weight = cohort.weight.to(logit.dtype)
     total = (loss * weight).sum()
@@ -76,9 +76,7 @@ def summed(
     ), moved
 
 
-def _loss(
-    method: LocalTraining, logit: Tensor, cohort: Cohort, clock: Clock
-) -> tuple[Tensor, int, Tensor]:
+def _loss(method: Any, logit: Tensor, cohort: Cohort, clock: Clock) -> tuple[Tensor, int, Tensor]:
     """Return (cross-entropy of own items [C], number of touched rows, which ones [C, I])."""
     train = cohort.train
     near = torch.zeros(len(cohort), dtype=logit.dtype, device=logit.device)

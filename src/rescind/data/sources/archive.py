@@ -49,9 +49,7 @@ class Files:
         """Return the bytes of a file."""
         if name not in self._members:
             raise DataError(
-                f"{self.path}: there is no file '{name}' in it. It holds "
-                f"{', '.join(sorted(self._members)[:8]) or 'nothing'}. "
-                "Give the publisher's archive, or the folder it unpacks to."
+                f"{self.path}: there is no file '{name}' in it. Give the publisher's archive."
             )
         member = self._members[name]
         if self._zip is None:
@@ -100,12 +98,8 @@ def check_members(path: Path, members: list[zipfile.ZipInfo]) -> None:
         ):
             if wrong:
                 raise DataError(
-                    f"{path}: member '{name}' is refused because {why}. Nothing was read. Use the "
-                    "publisher's own archive."
+                    f"{path}: member '{name}' is refused because {why}. Nothing was read."
                 )
     total = sum(info.file_size for info in members)
     if total > _LARGEST:
-        raise DataError(
-            f"{path}: it unpacks to {total} bytes, more than the {_LARGEST} allowed. "
-            "Use the publisher's own archive."
-        )
+        raise DataError(f"{path}: it unpacks to {total} bytes; at most {_LARGEST} are read.")

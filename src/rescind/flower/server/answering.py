@@ -153,7 +153,8 @@ class Answering:
         for number, request in enumerate(todo, 1):
             log.info("request %d of %d", number, len(todo))
             progress = self._unlearnt(progress, request)
-        if todo or self.executor.waiting(progress.fed):
+        begun = any("unlearnt" in self.ledger.steps(one) for one in todo)
+        if begun or self.executor.waiting(progress.fed):  # else the journal stays
             progress = replace(progress, fed=self.executor.settle(progress.fed))
             self.saved.write(progress)
         for request in todo:
@@ -205,8 +206,8 @@ class Answering:
             self.ledger.end(request, REFUSED, code=refused.code, reason=str(refused))
         except RescindError as error:
             lasting = isinstance(error, ConsentError) and error.client is not None
-            refused = lasting and not isinstance(error, NeededError)
-            outcome, code = (REFUSED, error.code) if refused else (WAITING, "")
+            lasting = lasting and not isinstance(error, NeededError)
+            outcome, code = (REFUSED, error.code) if lasting else (WAITING, "")
             log.warning("request %s: %s", request.id, outcome)
             self.ledger.end(request, outcome, code=code, reason=str(error))
         return progress
@@ -235,11 +236,10 @@ class Answering:
     ) -> Draft:
         """Return what the receipt will say. Nothing is audited here, so nothing else is shown."""
         event, after, cost = inner.event, done.fed, done.cost
-        exact = vouched(done.unlearner) and before.past is not None and before.past.base is None
-        code = claimed_by(before.method, done.unlearner)
+        level, code = stated_level(before, done.unlearner)
         stated = Done(
             method=to_table(after.method), unlearning=type(done.unlearner).__name__,
-            level="L3" if exact and not code else "L1",
+            level=level,
             world_before=before.world.digest(), world_after=after.world.digest(),
             model_before=params.digest(before.now.state.public),
             model_after=params.digest(after.now.state.public),
@@ -253,7 +253,7 @@ class Answering:
                 *([COUNTED] if isinstance(event, Withdraw) else ()),
                 *([KEPT] if isinstance(event, Unshare) else ()),
             ],
-            claims={**about_signer(), **({CLAIMED: code} if code and exact else {})},
+            claims={**about_signer(), **({CLAIMED: code} if code else {})},
             bound_claims={CASE: one_line(request.case, "the case")} if request.case else {},
             labels=labels_of(request, found, before.world.sizes.items),
             code=version_of(after.method),
@@ -274,7 +274,7 @@ class Answering:
         if outcome == ALREADY_GONE:
             self.ledger.end(request, outcome)
             return
-        days = (f"{silo} on {state[f'purged {silo}']['day']}" for silo in silos)
+        days = (f"silo {silo} on {state[f'purged {silo}']['day']}" for silo in silos)
         self.ledger.done(request, "purged", {"silos": ", ".join(days)})
         for step in (signed, logged):
             state = self.ledger.steps(request)
@@ -311,3 +311,10 @@ def told(request: Request) -> dict[str, Any]:
     """Return what a request came to, for run.json: whoever gave the command reads it."""
     papers = papers_of(request.id)
     return {**request.facts(), "papers": str(papers) if papers.is_file() else ""}
+
+
+def stated_level(before: Federation, unlearner: Unlearner) -> tuple[str, str]:
+    """Return the level that may be stated, and the code from outside that alone claims more."""
+    exact = vouched(unlearner) and before.past is not None and before.past.base is None
+    code = claimed_by(before.method, unlearner) if exact else ""
+    return "L3" if exact and not code else "L1", code

@@ -82,9 +82,9 @@ def look_up(executor: FlowerExecutor, request: Request, fed: Federation | None =
         for silo in range(executor.line.silos)
     }
     replies, why = executor.line.ask(letters, needed=False)
-    said, at = {silo: reply.facts for silo, reply in replies.items()}, request.options.get(SILO)
-    if at is not None:
-        said, why = ({s: v for s, v in one.items() if s == at} for one in (said, why))
+    at = request.options.get(SILO)
+    said = {silo: reply.facts for silo, reply in replies.items() if at in (None, silo)}
+    why = {silo: reason for silo, reason in why.items() if at in (None, silo)}
     best = max((facts["rank"] for facts in said.values()), default=0)
     having = [silo for silo, facts in said.items() if best and facts["rank"] == best]
     if len(having) > 1 and (best > 1 or said[having[0]]["own"]):

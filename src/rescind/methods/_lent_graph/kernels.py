@@ -20,10 +20,7 @@ _free = {"contract", "reassoc"}
 
 @compiled(fastmath=_free)
 def neighbours(dim, own, share, other, first, place, weight, scale, out):
-    """Set out[r] = share * own[r] + scale * sum over the edges of r of weight * other[place].
-
-    first: [rows + 1] start of each row's edges
-    """
+    """Set out[r] = share * own[r] + scale * sum over the edges of r of weight * other[place]."""
     for r in range(len(first) - 1):
         begin = first[r]
         count = first[r + 1] - begin

@@ -194,10 +194,7 @@ def of_users(name: str) -> bool:
 
 
 def server_rows(own: Params, world: World, dim: int, spread: float, clock: Clock) -> Tensor:
-    """Return the server's row of each client, initialised for new clients. [clients, d]
-
-    Only sharers' rows are used. A first value depends on the client's number only.
-    """
+    """Return the server's row of each client, initialised for new clients. [clients, d]"""
     known = own.get("user")
     have = 0 if known is None else len(known)
     ids = torch.arange(have, world.sizes.clients, device=world.members.device)

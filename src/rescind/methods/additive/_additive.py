@@ -1,8 +1,4 @@
-"""Base of additive learners: forgetting by subtraction, releases, and proofs.
-
-The server computes the differences of loans, devices those of kept items. The sum forgets at once;
-devices are sent a release, which may be older than the sum.
-"""
+"""Base of additive learners: forgetting by subtraction, releases, and proofs."""
 
 from __future__ import annotations
 
@@ -26,12 +22,13 @@ from rescind.core.params import Params
 from rescind.core.records import Arrive, Erase, Event, Records, Share, Unshare, Withdraw
 from rescind.core.request import Request
 from rescind.core.run_state import RoundResult
+from rescind.core.signatures import Sums
 from rescind.core.state import ServerState
 from rescind.core.update import Sum
 from rescind.core.world import World
 from rescind.errors import ConfigError, ConsentError, DataError
 from rescind.methods.additive import _exchange as exchange
-from rescind.methods.additive._exchange import BLOCK, CHANGE, LEAVE, OWNERS, Lent, Sums
+from rescind.methods.additive._exchange import BLOCK, CHANGE, LEAVE, OWNERS, Lent
 from rescind.methods.additive._notes import BITS, Notes
 from rescind.methods.additive._pairs import Parts
 from rescind.methods.additive._release import Dial
@@ -160,10 +157,7 @@ class Additive(Dial, Method):
         return count, since
 
     def pending(self, fed: Federation) -> int:
-        """Return how many more users must change before the next release; 0 if up to date.
-
-        At least 1 if no release is left (`spent`).
-        """
+        """Return how many more users must change before the next release; 0 if up to date."""
         _, since = self.released(fed)
         return max(1, self.release_every - since) if since else 0
 
@@ -292,10 +286,7 @@ def rebuilt(method: Additive, fed: Federation) -> dict[str, Tensor]:
 
 
 def counted_parts(method: Additive, fed: Federation) -> Parts:
-    """Return what each person adds to the sum, from the data.
-
-    Of earlier blocks, devices have only the bits of the items they counted.
-    """
+    """Return what each person adds to the sum, from the data."""
     own = fed.now.state.own
     everyone = torch.arange(fed.world.sizes.clients, device=own["counted"].device)
     parts = _kept(method, fed.now.vault, everyone, own["counted"] >= 0, fed.world.block)

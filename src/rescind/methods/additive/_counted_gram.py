@@ -12,12 +12,12 @@ from torch import Tensor
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
 from rescind.core.params import Params
+from rescind.core.signatures import Sent, Summed, Sums
 from rescind.core.state import Private
-from rescind.core.update import Sum, Update
 from rescind.core.world import World
 from rescind.errors import ConfigError
 from rescind.methods.additive import _ordered as ordered
-from rescind.methods.additive._exchange import BLOCK, Sums, client_parts
+from rescind.methods.additive._exchange import BLOCK, client_parts
 from rescind.methods.additive._ordered import Counting
 from rescind.methods.additive._pairs import Parts, sum_dtype
 from rescind.methods.additive._release import Published, Solved
@@ -116,14 +116,10 @@ class CountedGram(Gram):
                 grown[name][: len(own[name])] = own[name]
         return grown
 
-    def client_train(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Update, Private]:
+    def client_train(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Sent:
         parts, private = client_parts(public, private, cohort, notes=self.notes)
         return ordered.client_rows(parts, cohort, self.sum_key, self.counting), private
 
-    def client_sum(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Sum, Private]:
+    def client_sum(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Summed:
         parts, private = client_parts(public, private, cohort, notes=self.notes)
         return ordered.client_total(parts, cohort, self.sum_key, self.counting), private

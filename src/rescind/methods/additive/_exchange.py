@@ -7,7 +7,7 @@ twice adds nothing. `late/block`: the bits that must still change after the bloc
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,6 +17,7 @@ from rescind.core import jagged
 from rescind.core.cohort import Cohort, Lot
 from rescind.core.params import Params
 from rescind.core.records import Records
+from rescind.core.signatures import Sums
 from rescind.core.state import REFERENCE, Private
 from rescind.core.table import PIECE
 from rescind.core.update import Rows, Sum, Update
@@ -31,7 +32,6 @@ CHANGE, LEAVE = "change", "leave"
 """Roles of a device that answers an event alone: it sends items and a weight instead of the larger
 list of pairs."""
 MINUS, PLUS = "minus/", "plus/"
-Sums = Mapping[str, Sum]
 OWNERS = "owners"
 """Key of the number of users per item, used to hide rare items. [I]"""
 _CLIENT = 31  # records.py: bits of the item in a (client, item) pair
@@ -85,10 +85,7 @@ def client_items(parts: Parts, cohort: Cohort) -> Update:
 def client_rows(
     parts: Parts, cohort: Cohort, sum_key: Callable[[int], str], counting: bool = False
 ) -> Update:
-    """Encode each device's differences: pairs by sum key, or items if it answers alone.
-
-    counting: also send the change in the number of owners per item
-    """
+    """Encode each device's differences: pairs by sum key, or items if it answers alone."""
     if alone(cohort.role):
         return client_items(parts, cohort)
     groups = by_sum(parts, sum_key)

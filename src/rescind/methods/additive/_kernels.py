@@ -1,7 +1,4 @@
-"""Compiled loops over the lower halves of a Gram matrix and of its inverse, for a few parts.
-
-Memory bandwidth is the limit, so two parts cost little more than one.
-"""
+"""Compiled loops over the lower halves of a Gram matrix and of its inverse, for a few parts."""
 
 from __future__ import annotations
 

@@ -62,10 +62,7 @@ class LiveInverse:
             self.square, self.changes = square, 0
 
     def change(self, moved: Moved) -> None:
-        """Follow a change that the sum has made already: C - C U (D^-1 + U^T C U)^-1 U^T C.
-
-        Sherman and Morrison 1950, Woodbury 1950, as `_solve.changed`.
-        """
+        """Follow a change that the sum has made already: C - C U (D^-1 + U^T C U)^-1 U^T C."""
         parts = moved.parts
         if not parts:
             return

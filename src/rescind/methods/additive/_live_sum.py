@@ -1,8 +1,7 @@
 """The sum over what people lend, in whole numbers that are changed in place; loads no torch.
 
-It is the sum of `Gram` on the same loans: the same integers, so the same digest and, solved with
-the same settings, the same model. Loans stay in memory, because a person's weight depends on how
-many items they lend: a change takes the old part out and puts the new one in.
+The same integers as `Gram` on the same loans, so the same digest and model. Loans stay in memory,
+because a person's weight depends on how many items they lend.
 """
 
 from __future__ import annotations

@@ -16,10 +16,7 @@ from rescind.methods.additive._select import nth_smallest
 
 @njit
 def _sorted_below(values: Any, edge: Any, order: Any) -> int:
-    """Write the places of values below the edge, the smallest first; return how many there are.
-
-    Equal ones stay in their order. There are few, so each is put into its place.
-    """
+    """Write the places of values below the edge, the smallest first; return how many there are."""
     size = 0
     for p in range(len(values)):
         if values[p] < edge:
@@ -86,11 +83,7 @@ def squares(
 def _squares(
     first, other, value, rows, near, order, n, unit, ridge, line, inside, towards
 ):  # fmt: skip
-    """Write the squares neighbour by neighbour.
-
-    A neighbour's row of G is spread out once, and read by all lists that it is in. order:
-    [rows * n] where each neighbour stands, sorted by its number
-    """
+    """Write the squares neighbour by neighbour."""
     items = len(first) - 1
     half = n * (n + 1) // 2
     at = 0

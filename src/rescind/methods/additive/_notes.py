@@ -142,10 +142,7 @@ def steps(lot: Lot) -> Tensor:
 
 
 def ranks(lot: Lot) -> Tensor:
-    """Return twice the place in time of each item among its owner's; equal times share it. [n]
-
-    Items of one time have the mean of their places: no order is made up, and twice a mean is whole.
-    """
+    """Return twice the place in time of each item among its owner's; equal times share it. [n]"""
     order, new = _by_time(lot)
     first = new.nonzero().squeeze(1)
     size = torch.diff(first, append=first.new_tensor([len(lot)]))

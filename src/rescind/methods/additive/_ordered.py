@@ -209,10 +209,7 @@ def ordered_pairs(lot: Lot, near: Nearness) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def ordered_sums(lot: Lot, sign: Tensor, items: int, near: Counting) -> tuple[Tensor, Tensor]:
-    """Return the sum of all pairs, and the owners of each. [cells, 2], [cells] int64
-
-    sign: [owners]
-    """
+    """Return the sum of all pairs, and the owners of each. [cells, 2], [cells] int64"""
     size, device = near.cells(items), lot.item.device
     total = torch.zeros(size, 2, dtype=torch.int64, device=device)
     owners = torch.zeros(size, dtype=torch.int64, device=device)
@@ -229,10 +226,7 @@ def add_sequences(
 def directed(
     grams: Sequence[tuple[Tensor, float]], column: int, dtype: torch.dtype = torch.float64
 ) -> Tensor:
-    """Return the matrix of one reach, summed over blocks and divided by 4096. [I, I]
-
-    grams: stored sums with their factors
-    """
+    """Return the matrix of one reach, summed over blocks and divided by 4096. [I, I]"""
     items, device = items_of(grams[0][0]), grams[0][0].device
     full = torch.zeros(items, items, dtype=dtype, device=device)
     for total, factor in grams:

@@ -153,19 +153,13 @@ def add_pairs(total: Tensor, lot: Lot, weight: Tensor, owners: Tensor | None = N
 
 
 def pair_sums(lot: Lot, weight: Tensor, items: int) -> tuple[Tensor, Tensor]:
-    """Return the sum of weight * x x^T and the owners of each pair. [I (I + 1) / 2] int32, twice
-
-    At most AT_ONCE owners.
-    """
+    """Return the sum of weight * x x^T and the owners of each pair. [I (I + 1) / 2] int32, twice"""
     total, owners = torch.zeros(2, half(items), dtype=torch.int32, device=lot.item.device)
     return add_pairs(total, lot, weight, owners), owners
 
 
 def _add_in_steps(total: Tensor, lot: Lot, weight: Tensor, most: int = 2**26) -> Tensor:
-    """Add pairs one by one, those of some owners at a time: what a GPU does fast.
-
-    most: pairs at a time, or those of one owner
-    """
+    """Add pairs one by one, those of some owners at a time: what a GPU does fast."""
     ends = torch.cumsum(half(lot.count), 0)
     steps = int(ends[-1]) // most if len(ends) else 0
     marks = most * torch.arange(1, steps + 1, device=ends.device)

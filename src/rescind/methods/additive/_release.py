@@ -1,8 +1,4 @@
-"""Releases of an additive learner: their form, schedule and noise.
-
-The exact sum stays on the server; devices are sent a release, a function of the sum and of noise:
-fresh, or correlated over a schedule. These settings do not change how the sum forgets.
-"""
+"""Releases of an additive learner: their form, schedule and noise."""
 
 from __future__ import annotations
 

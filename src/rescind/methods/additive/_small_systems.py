@@ -1,11 +1,9 @@
 """Many small positive definite systems, solved eight at a time, one in each lane of a vector.
 
 LAPACK reaches a fifth of the processor's speed on a matrix of 200 rows. Here the number (i, j) of
-eight matrices is one vector, so that every instruction works on eight systems and no sum runs
-across lanes: a system's solution does not depend on its neighbours. Needs numba.
-
-A group of eight is flat: number (i, j) stands at (i * size + j) * LANES, with j <= i. Rows are
-processed in tiles of 4 x 4; `size` is a multiple of 4, and what is added is an identity.
+eight matrices is one vector, and no sum runs across lanes: a system's solution does not depend on
+its neighbours. Number (i, j) of a group stands at (i * size + j) * LANES, j <= i; `size` is a
+multiple of 4, and what is added is an identity.
 """
 
 from __future__ import annotations

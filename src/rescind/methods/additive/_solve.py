@@ -133,10 +133,7 @@ def cleared(inverse: Tensor, parts: Parts, grams: Sequence[Tensor], ridge: float
 
 
 def weights_of(inverse: Tensor, temper: Temper | None = None) -> Tensor:
-    """Compute B = I - C / diag(C): B_ij = -C_ij / C_jj, 0 on the diagonal. [I, I] float32
-
-    inverse: [I, I]
-    """
+    """Compute B = I - C / diag(C): B_ij = -C_ij / C_jj, 0 on the diagonal. [I, I] float32"""
     weights = (inverse * inverse.diagonal().reciprocal().neg()).float()
     weights.fill_diagonal_(0.0)
     each = inverse.diagonal()

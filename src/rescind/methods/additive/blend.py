@@ -16,11 +16,12 @@ from rescind.core.gradient import RankingMethod
 from rescind.core.params import Params
 from rescind.core.ranges import must_lie
 from rescind.core.request import Request
+from rescind.core.signatures import Sent, Summed, Sums
 from rescind.core.state import Private, ServerState
 from rescind.core.update import Sum, Update
 from rescind.core.world import World
 from rescind.errors import ConfigError
-from rescind.methods.additive._exchange import Sums, alone
+from rescind.methods.additive._exchange import alone
 from rescind.methods.additive._pairs import Parts
 from rescind.methods.additive._solve import WEIGHTS
 from rescind.methods.additive._solving import TUNED
@@ -144,9 +145,7 @@ class Blend(Gram, RankingMethod):
     def _tables(self) -> set[str]:
         return {*self.model.tables, COUNTS}
 
-    def client_train(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Update, Private]:
+    def client_train(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Sent:
         """Return the difference for the sum and, if tables were sent, one weighted gradient."""
         update, private = super().client_train(public, private, cohort, clock)
         if not self._learns(public, cohort):
@@ -157,9 +156,7 @@ class Blend(Gram, RankingMethod):
         entries = {**update.entries, **step.scale(weight).entries, COUNTS: counts}
         return Update(len(cohort), entries), private
 
-    def client_sum(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Sum, Private]:
+    def client_sum(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Summed:
         """Return the sum of `client_train`, by dense products unless `candidates` is set."""
         if not self._learns(public, cohort):
             return super().client_sum(public, private, cohort, clock)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -16,8 +15,8 @@ from rescind.core.federation import Federation
 from rescind.core.memory import free_memory
 from rescind.core.params import Params
 from rescind.core.ranges import must_lie
+from rescind.core.signatures import Sent, Summed, Sums
 from rescind.core.state import Private, ServerState
-from rescind.core.update import Sum, Update
 from rescind.core.world import World
 from rescind.errors import ConfigError, DataError
 from rescind.methods.additive import _exchange as exchange
@@ -27,7 +26,6 @@ from rescind.methods.additive._exchange import (
     LEAVE,
     OWNERS,
     Lent,
-    Sums,
     flagged,
     owners_in,
 )
@@ -193,7 +191,7 @@ class Gram(Solving, Additive):
         return ids[order[: min(most, AT_ONCE - 1)]].sort().values
 
     def server_step(
-        self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
+        self, state: ServerState, sums: Sums, world: World, clock: Clock
     ) -> ServerState:
         after = self.server_absorb(state, sums, world)
         latest = torch.full_like(after.own["rounds"], world.block)
@@ -337,16 +335,12 @@ class Gram(Solving, Additive):
         """Return ones: parts have their own integer weights. [C]"""
         return torch.ones(len(cohort), device=cohort.ids.device)
 
-    def client_train(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Update, Private]:
+    def client_train(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Sent:
         """Return current minus counted items of each device: as pairs, or as items if alone."""
         parts, private = exchange.client_parts(public, private, cohort, self.bound)
         return exchange.client_rows(parts, cohort, self.sum_key, self.min_count > 0), private
 
-    def client_sum(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Sum, Private]:
+    def client_sum(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Summed:
         parts, after = exchange.client_parts(public, private, cohort, self.bound)
         if exchange.alone(cohort.role):
             return exchange.client_items(parts, cohort).fold(cohort.weight), after

@@ -21,6 +21,7 @@ from rescind.core.ranges import must_lie
 from rescind.core.records import Erase, Withdraw
 from rescind.core.request import Request
 from rescind.core.run_state import RoundResult
+from rescind.core.signatures import Sent, Sums
 from rescind.core.state import Private, ServerState
 from rescind.core.tasks import nodes
 from rescind.core.update import Sum, Update
@@ -100,7 +101,7 @@ class GraphGram(Method):
         return super().server_sample(state, left, clock)
 
     def server_step(
-        self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
+        self, state: ServerState, sums: Sums, world: World, clock: Clock
     ) -> ServerState:
         after = self.server_absorb(state, sums, world)
         return after.next(after.public)
@@ -136,9 +137,7 @@ class GraphGram(Method):
         """Begin a block from zero: devices have deleted the nodes of the last one."""
         return replace(self.server_init(world, clock), round=state.round)
 
-    def client_train(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Update, Private]:
+    def client_train(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Sent:
         """Return each client's part, whole: it replaces what was counted before."""
         return Update(len(cohort), {SUM: self.client_parts(cohort)}), private
 

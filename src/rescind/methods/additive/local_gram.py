@@ -13,11 +13,11 @@ from rescind.core.cohort import Cohort
 from rescind.core.method import Method
 from rescind.core.params import Params
 from rescind.core.ranges import must_lie
+from rescind.core.signatures import Sent, Sums
 from rescind.core.state import Private, ServerState
-from rescind.core.update import Update
 from rescind.core.world import World
 from rescind.errors import ConfigError
-from rescind.methods.additive._exchange import BLOCK, Sums, client_items, client_parts, from_parts
+from rescind.methods.additive._exchange import BLOCK, client_items, client_parts, from_parts
 from rescind.methods.additive._local_ridge import Near, SparseGram
 from rescind.methods.additive._pairs import Parts
 from rescind.methods.additive.gram import Gram
@@ -113,9 +113,7 @@ class LocalGram(Gram):
         gram, near = SparseGram.of(own).longer(items), Near.of(own).longer(items)
         return {**own, **gram.packed(), **near.packed()}
 
-    def client_train(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Update, Private]:
+    def client_train(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Sent:
         parts, private = client_parts(public, private, cohort, self.bound)
         return client_items(parts, cohort), private
 

@@ -15,8 +15,9 @@ from rescind.core.cohort import Cohort
 from rescind.core.method import Method
 from rescind.core.params import Params
 from rescind.core.ranges import must_lie
+from rescind.core.signatures import Sent, Summed, Sums
 from rescind.core.state import Private, ServerState
-from rescind.core.update import Sum, Update
+from rescind.core.update import Sum
 from rescind.core.world import World
 from rescind.methods._lent_graph.graph import graph_of
 from rescind.models.item_item import (
@@ -50,14 +51,10 @@ class PairCounting(Method, ABC):
         items = world.sizes.items
         return sum(counted[1:], counted[0]).view(items, items) if counted else None
 
-    def client_train(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Update, Private]:
+    def client_train(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Sent:
         return client_pairs(cohort), private
 
-    def client_sum(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Sum, Private]:
+    def client_sum(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Summed:
         return client_pairs_sum(cohort), private
 
     def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:
@@ -92,7 +89,7 @@ class EASE(PairCounting):
         return ids[:0] if self.source == "shared" else ids
 
     def server_step(
-        self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
+        self, state: ServerState, sums: Sums, world: World, clock: Clock
     ) -> ServerState:
         items = world.sizes.items
         if self.source == "shared":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,8 +9,8 @@ import torch
 from torch import Tensor
 
 from rescind.core.clock import Clock
+from rescind.core.signatures import Sums
 from rescind.core.state import ServerState
-from rescind.core.update import Sum
 from rescind.core.world import World
 from rescind.methods.baselines.ease import PairCounting
 from rescind.models.item_item import Neighbours
@@ -31,7 +30,7 @@ class ItemKNN(PairCounting):
     model: Neighbours = Neighbours()
 
     def server_step(
-        self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
+        self, state: ServerState, sums: Sums, world: World, clock: Clock
     ) -> ServerState:
         counts = self.server_counts(sums, world)
         return state.next(state.public if counts is None else nearest(counts, self.model.many))

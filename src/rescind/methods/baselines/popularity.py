@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,11 +13,12 @@ from rescind.core.cohort import Cohort
 from rescind.core.method import Method
 from rescind.core.model import Model
 from rescind.core.params import Params
+from rescind.core.signatures import Sent, Sums
 from rescind.core.state import Private, ServerState
-from rescind.core.update import Rows, Sum, Update, total_of
+from rescind.core.update import Rows, Update, total_of
 from rescind.core.world import World
 from rescind.errors import ConfigError
-from rescind.models.counts import Counts
+from rescind.models.bag import Counts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,16 +37,14 @@ class Popularity(Method):
         if not isinstance(self.model, Counts):
             raise ConfigError("Popularity takes no model. Remove it from this row.")
 
-    def client_train(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Update, Private]:
+    def client_train(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Sent:
         train = cohort.train
         ones = torch.ones(len(train), 1, device=cohort.ids.device)
         rows = Rows(train.owner, train.item, ones, cohort.items)
         return Update(len(cohort), {"item": rows}), private
 
     def server_step(
-        self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
+        self, state: ServerState, sums: Sums, world: World, clock: Clock
     ) -> ServerState:
         """Store the fraction of clients that own each item: the mean, not a step along it."""
         total = total_of(sums)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,6 +13,7 @@ from rescind.core.fast.softmax import summed
 from rescind.core.gradient import RankingMethod, weights
 from rescind.core.jagged import take
 from rescind.core.model import Model
+from rescind.core.signatures import Sums
 from rescind.core.state import ServerState
 from rescind.core.update import Sum
 from rescind.core.world import World
@@ -55,7 +55,7 @@ class Softmax(RankingMethod):
             )
 
     def server_step(
-        self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
+        self, state: ServerState, sums: Sums, world: World, clock: Clock
     ) -> ServerState:
         shared = None if self.local_includes_shared else self.server_loans(state, world, clock)
         if shared is not None:

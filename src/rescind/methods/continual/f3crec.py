@@ -7,7 +7,6 @@ KD and SPP), Eq. (7)-(13) on the server. The first block is plain averaging.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -19,8 +18,8 @@ from rescind.core.cohort import Cohort
 from rescind.core.loss_terms import LossTerms
 from rescind.core.params import Params
 from rescind.core.ranges import must_lie
+from rescind.core.signatures import Sums
 from rescind.core.state import Private, ServerState
-from rescind.core.update import Sum
 from rescind.core.world import World
 from rescind.methods.continual.finetune import FineTune
 from rescind.methods.continual.kd import best, blank, listed
@@ -64,7 +63,7 @@ class F3CRec(FineTune):
         return replace(super().server_turn(state, world, clock), memory=memory)
 
     def server_step(
-        self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
+        self, state: ServerState, sums: Sums, world: World, clock: Clock
     ) -> ServerState:
         """Take the plain mean, Eq. (7), then for old items the temporal mean, Eq. (8)-(13)."""
         new = super().server_step(state, sums, world, clock)

@@ -23,8 +23,9 @@ from rescind.core.model import Model, RankingModel
 from rescind.core.optim import Step
 from rescind.core.params import Params
 from rescind.core.plan import Batch, Plan, Work
+from rescind.core.signatures import Sent, Summed
 from rescind.core.state import Private
-from rescind.core.update import Rows, Sum, Update
+from rescind.core.update import Rows, Update
 from rescind.models.mf import MF
 
 THIS_ROUND = "round/"
@@ -120,17 +121,13 @@ class FineTune(RankingMethod):
         """End a round: return values to store on devices (with `notes = True`)."""
         return {}
 
-    def client_train(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Update, Private]:
+    def client_train(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Sent:
         private = self.client_begin(public, private, cohort, clock)
         update, after = super().client_train(public, private, cohort, clock)
         scores = local_scores(self.model, public, update, after) if self.notes else None
         return update, self._end(after, scores, cohort, clock)
 
-    def client_sum(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Sum, Private]:
+    def client_sum(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Summed:
         if getattr(self.model, "kernel", "") != "linear" or not fused.fits(self, FineTune, public):
             return super().client_sum(public, private, cohort, clock)
         private = self.client_begin(public, private, cohort, clock)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,8 +12,8 @@ from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort
 from rescind.core.params import Params
 from rescind.core.plan import Batch
+from rescind.core.signatures import Sums
 from rescind.core.state import ServerState
-from rescind.core.update import Sum
 from rescind.core.world import World
 from rescind.methods._client_removal import FORGET, clipped, only_online
 from rescind.methods.graphs.fedavg import GraphFedAvg
@@ -44,7 +43,7 @@ class Climbing(GraphFedAvg, ABC):
         return only_online(super().server_sample(state, world, clock), state.own)
 
     def server_step(
-        self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
+        self, state: ServerState, sums: Sums, world: World, clock: Clock
     ) -> ServerState:
         if FORGET not in sums:
             return super().server_step(state, sums, world, clock)

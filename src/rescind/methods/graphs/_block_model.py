@@ -1,7 +1,6 @@
 """A private stand-in for a client's subgraph: noisy counts by class, and a graph sampled from them.
 
-The alternative to FedGCV's virtual client (`_vgae.py`). The client sends noisy sums while it is
-enrolled; the server samples a graph from a stochastic block model. No node in it is a real node.
+The alternative to FedGCV's virtual client (`_vgae.py`). No node in it is a real node.
 """
 
 from __future__ import annotations
@@ -99,10 +98,7 @@ class BlockModel:
         )
 
     def sample(self, release: Release, max_nodes: int, clock: Clock) -> BlockGraph:
-        """Sample a graph: labels by class counts, edges by class pairs, features by class means.
-
-        max_nodes: limits the size that noisy counts can give
-        """
+        """Sample a graph: labels by class counts, edges by class pairs, features by class means."""
         count = release.classes.round().clamp(min=0).long()
         label = jagged.owners_of(count)
         if len(label) > max_nodes:  # remove the same fraction of each class

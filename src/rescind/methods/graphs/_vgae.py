@@ -1,7 +1,6 @@
 """A synthetic stand-in for a client's subgraph: the virtual client of FedGCV, Eq. (3.7)-(3.12).
 
-Uses dense matrices, for clients of a few hundred nodes. It reveals the leaving client's edges
-(`audits/virtual_client.py` measures how many), so it is off by default.
+It reveals the leaving client's edges (`audits/virtual_client.py`), so it is off by default.
 """
 
 from __future__ import annotations

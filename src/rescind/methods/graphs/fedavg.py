@@ -16,6 +16,7 @@ from rescind.core.model import Model
 from rescind.core.params import Params, nbytes
 from rescind.core.plan import Batch, Work
 from rescind.core.ranges import must_lie
+from rescind.core.signatures import Summed
 from rescind.core.state import REFERENCE, Private
 from rescind.core.tasks import nodes
 from rescind.core.tasks.nodes import NodeModel
@@ -82,9 +83,7 @@ class GraphFedAvg(GradientMethod):
             keep = drawn.to(weight.dtype) / (1 - self.dropout)
         return nodes.entropy(cast(NodeModel, self.model), own, batch, cohort, keep)
 
-    def client_sum(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Sum, Private]:
+    def client_sum(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Summed:
         """Sum the updates. For one plain step this is the gradient of the weighted sum of losses,
         so one copy of the weights is enough for all clients."""
         plan = self.client_plan(public, private, cohort, clock.step(0))

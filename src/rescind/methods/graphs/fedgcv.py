@@ -22,6 +22,7 @@ from rescind.core.plan import Batch, Plan
 from rescind.core.ranges import must_lie
 from rescind.core.records import Records, Withdraw
 from rescind.core.request import Request
+from rescind.core.signatures import Sums
 from rescind.core.state import Private, ServerState
 from rescind.core.tasks import nodes
 from rescind.core.update import Sum
@@ -163,7 +164,7 @@ class FedGCV(GraphFedAvg):
         return loss
 
     def server_step(
-        self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
+        self, state: ServerState, sums: Sums, world: World, clock: Clock
     ) -> ServerState:
         """Average; while a client is being forgotten, take one corrected step inside the ball."""
         if FORGET not in sums:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -17,6 +16,7 @@ from rescind.core.params import Params, add, dot
 from rescind.core.plan import Batch
 from rescind.core.records import Withdraw
 from rescind.core.request import Request
+from rescind.core.signatures import Sums
 from rescind.core.state import ServerState
 from rescind.core.update import Rows, Sum
 from rescind.core.world import World
@@ -71,7 +71,7 @@ class FedOSD(GraphFedAvg):
         return jagged.segment_mean(-torch.log1p(-p / 2), batch.owner, batch.clients)
 
     def server_step(
-        self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
+        self, state: ServerState, sums: Sums, world: World, clock: Clock
     ) -> ServerState:
         """Take the leaving client's step without its part in the span of the others' gradients."""
         if FORGET not in sums:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -17,8 +16,9 @@ from rescind.core.params import Params
 from rescind.core.plan import Batch
 from rescind.core.records import Withdraw
 from rescind.core.request import Request
+from rescind.core.signatures import Sent, Summed, Sums
 from rescind.core.state import Private, ServerState
-from rescind.core.update import Rows, Sum, Update
+from rescind.core.update import Rows, Update
 from rescind.core.world import World
 from rescind.methods.graphs.fedavg import GraphFedSGD
 
@@ -55,9 +55,7 @@ class SpareModels(GraphFedSGD):
             total = total + torch.where(cohort.ids == k, 0.0, loss)
         return total
 
-    def client_train(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Update, Private]:
+    def client_train(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Sent:
         """Train as usual, with no update (weight decay included) to the client's own spare."""
         update, private = super().client_train(public, private, cohort, clock)
         if not (count := _spare_count(public)):
@@ -71,9 +69,7 @@ class SpareModels(GraphFedSGD):
         entries[COUNT] = other.to(next(iter(public.values())).dtype)
         return Update(update.clients, entries), private
 
-    def client_sum(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Sum, Private]:
+    def client_sum(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Summed:
         """Use one copy of the models for all clients; undo the decay of each client's own spare."""
         summed, private = super().client_sum(public, private, cohort, clock)
         if COUNT in summed.totals or not (count := _spare_count(public)):
@@ -98,7 +94,7 @@ class SpareModels(GraphFedSGD):
         return replace(state, public={**state.public, **spares})
 
     def server_step(
-        self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
+        self, state: ServerState, sums: Sums, world: World, clock: Clock
     ) -> ServerState:
         """Step the model by the mean of all clients, spare k by the mean of all except k."""
         mean = self.server_mean(sums)

@@ -14,10 +14,10 @@ from rescind.core.method import Method
 from rescind.core.optim import Step
 from rescind.core.params import Params
 from rescind.core.plan import Batch, Work
+from rescind.core.signatures import Sent
 from rescind.core.state import Private
 from rescind.core.tasks import nodes
 from rescind.core.tasks.nodes import NodeModel
-from rescind.core.update import Update
 from rescind.methods.graphs.fedavg import GraphFedAvg
 
 MINE = "mine/"
@@ -38,9 +38,7 @@ class LocalModels(GraphFedAvg):
         steps = super().client_steps(public)
         return tuple(replace(s, rates={MINE + n: r for n, r in s.rates.items()}) for s in steps)
 
-    def client_train(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Update, Private]:
+    def client_train(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Sent:
         begun = private.with_(**{MINE + n: v for n, v in _mine(public, private, cohort).items()})
         return super().client_train(public, begun, cohort, clock)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,8 +12,8 @@ from rescind.core.clock import Clock
 from rescind.core.federation import Federation
 from rescind.core.params import Params, add
 from rescind.core.request import Request
+from rescind.core.signatures import Sums
 from rescind.core.state import ServerState
-from rescind.core.update import Sum
 from rescind.core.world import World
 from rescind.methods import _client_removal as removal
 from rescind.methods._client_removal import KEEP
@@ -51,7 +50,7 @@ class NoisyGD(GraphFedAvg):
         return removal.only_online(super().server_sample(state, world, clock), state.own)
 
     def server_step(
-        self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
+        self, state: ServerState, sums: Sums, world: World, clock: Clock
     ) -> ServerState:
         if KEEP not in sums:
             return super().server_step(state, sums, world, clock)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -17,9 +16,10 @@ from rescind.core.method import Method
 from rescind.core.params import Params, add
 from rescind.core.plan import Plan, Work
 from rescind.core.request import Request
+from rescind.core.signatures import Sent, Summed, Sums
 from rescind.core.state import Private, ServerState
 from rescind.core.tasks import nodes
-from rescind.core.update import Sum, Update
+from rescind.core.update import Update
 from rescind.core.world import World
 from rescind.methods import _client_removal as removal
 from rescind.methods._client_removal import FORGET, KEEP
@@ -106,9 +106,7 @@ class EWCSGA(SGARandom):
             cohort.train.count.float() if cohort.role == FISHER else super().client_weight(cohort)
         )
 
-    def client_train(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Update, Private]:
+    def client_train(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Sent:
         """Train; in the Fisher role, return the mean squared gradient of single nodes: F."""
         if cohort.role != FISHER:
             return super().client_train(public, private, cohort, clock)
@@ -126,15 +124,13 @@ class EWCSGA(SGARandom):
         mean = {n: v / count.view(-1, *[1] * (v.dim() - 1)) for n, v in total.items()}
         return Update(len(cohort), mean), private
 
-    def client_sum(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Sum, Private]:
+    def client_sum(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Summed:
         if cohort.role != FISHER:
             return super().client_sum(public, private, cohort, clock)
         return Method.client_sum(self, public, private, cohort, clock)
 
     def server_step(
-        self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
+        self, state: ServerState, sums: Sums, world: World, clock: Clock
     ) -> ServerState:
         """Take the ascent step, then apply the implicit penalty."""
         if FISHER in sums:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, cast
 
@@ -17,10 +16,11 @@ from rescind.core.method import Method
 from rescind.core.params import Params
 from rescind.core.plan import Batch, Plan
 from rescind.core.request import Request
+from rescind.core.signatures import Sent, Sums
 from rescind.core.state import Private, ServerState
 from rescind.core.tasks import nodes
 from rescind.core.tasks.nodes import NodeModel
-from rescind.core.update import Sum, Update
+from rescind.core.update import Update
 from rescind.core.world import World
 from rescind.errors import ConfigError
 from rescind.methods import _client_removal as removal
@@ -67,9 +67,7 @@ class ULKD(GraphFedAvg):
         sent = {SENT.format(n): v.new_zeros(clients, *v.shape) for n, v in state.public.items()}
         return replace(state, own=sent)
 
-    def client_train(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Update, Private]:
+    def client_train(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Sent:
         """Train as usual and send each client's weight, which single updates do not contain."""
         update, private = super().client_train(public, private, cohort, clock)
         counts = cohort.weight.to(next(iter(public.values())).dtype).view(-1, 1)
@@ -78,7 +76,7 @@ class ULKD(GraphFedAvg):
     client_sum = Method.client_sum
 
     def server_step(
-        self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
+        self, state: ServerState, sums: Sums, world: World, clock: Clock
     ) -> ServerState:
         """Average, and add each client's part to its stored sum."""
         plain = {

@@ -1,8 +1,4 @@
-"""Replay of the server's steps from the first round, without some loans.
-
-No device has to be online: the mean of the devices' updates is stored per round. The difference of
-two replays, with and without the records, is added to the model.
-"""
+"""Replay of the server's steps from the first round, without some loans; no device is asked."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ not available: name it "-R" in tables.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import ClassVar
@@ -24,9 +23,9 @@ from rescind.core.params import Params
 from rescind.core.plan import Batch, Work
 from rescind.core.ranges import must_lie
 from rescind.core.records import Records
+from rescind.core.signatures import Summed, Sums
 from rescind.core.state import Private, ServerState
 from rescind.core.tasks.ranking import draw_negatives
-from rescind.core.update import Sum
 from rescind.core.world import World
 from rescind.errors import ConfigError
 from rescind.methods._lent_graph.graph import SharedGraph, Side, graph_of
@@ -124,7 +123,7 @@ class CDCGNNFedR(FedShare):
             raise ConfigError("CDCGNNFedR.user_pull needs LightGCN. Set user_pull = 0.")
 
     def server_step(
-        self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
+        self, state: ServerState, sums: Sums, world: World, clock: Clock
     ) -> ServerState:
         """Take FedShare's step; drop edges predicted from an outdated graph."""
         state = replace(state, own=grown_rows(state.own, world, 0.04, clock))
@@ -245,9 +244,7 @@ class CDCGNNFedR(FedShare):
         far = 1 - functional.cosine_similarity(user, cohort.mail.values["view"])
         return loss + self.user_pull * torch.where(cohort.mail.values["has"], far, 0.0)
 
-    def client_sum(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Sum, Private]:
+    def client_sum(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Summed:
         if self.user_pull and cohort.mail is not None and bool(cohort.mail.values["has"].any()):
             return super().client_sum(public, private, cohort, clock)
         plain = FedShare(**{f.name: getattr(self, f.name) for f in fields(FedShare)})
@@ -259,10 +256,7 @@ _KNOWN = weakref.WeakKeyDictionary()
 
 
 def impair(graph: SharedGraph, removed: float, clock: Clock) -> tuple[SharedGraph, Tensor, Tensor]:
-    """Remove random edges; return the rest, and the removed edges as users and items.
-
-    Each user keeps the edge with the smallest hash.
-    """
+    """Remove random edges; return the rest, and the removed edges as users and items."""
     who = graph.sharers[graph.user]
     order = jagged.shuffle(clock.bits("kept edge", who, graph.item), graph.user)
     gone = clock.uniform("impaired edges", who, graph.item) < removed

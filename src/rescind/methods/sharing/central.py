@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -15,8 +14,9 @@ from rescind.core.cohort import Cohort
 from rescind.core.method import Method
 from rescind.core.model import Model, TakenRows
 from rescind.core.params import Params
+from rescind.core.signatures import Sent, Sums
 from rescind.core.state import REFERENCE, Private, ServerState
-from rescind.core.update import Sum, Update
+from rescind.core.update import Update
 from rescind.core.world import World
 from rescind.methods._lent_graph.graph import graph_of
 from rescind.methods._lent_graph.steps import GraphSteps, prefixed, server_rows, under
@@ -75,7 +75,7 @@ class Central(Method):
         return replace(state, public=public, own={"item": item, "user": user})
 
     def server_step(
-        self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
+        self, state: ServerState, sums: Sums, world: World, clock: Clock
     ) -> ServerState:
         item = state.own["item"]
         user = server_rows(state.own, world, item.shape[1], self._spread, clock)
@@ -94,9 +94,7 @@ class Central(Method):
         new = after.public["item"][len(state.own["item"]) :]
         return replace(after, own={**after.own, "item": torch.cat([state.own["item"], new])})
 
-    def client_train(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Update, Private]:
+    def client_train(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Sent:
         return Update(len(cohort), {}), private
 
     def client_scores(self, public: Params, private: Private, cohort: Cohort) -> Tensor:

@@ -7,7 +7,6 @@ retraining. `FedShare` itself retrains.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal, Self
 
@@ -17,8 +16,8 @@ from rescind.core.clock import Clock
 from rescind.core.gradient import RankingMethod
 from rescind.core.method import Method
 from rescind.core.model import Model
+from rescind.core.signatures import Sums
 from rescind.core.state import ServerState
-from rescind.core.update import Sum
 from rescind.core.versions import Versions
 from rescind.core.world import World
 from rescind.errors import ConfigError
@@ -117,7 +116,7 @@ class FedShare(RankingMethod):
         return replace(state, own={"user": server_rows({}, world, dim, 0.04, clock)})
 
     def server_step(
-        self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
+        self, state: ServerState, sums: Sums, world: World, clock: Clock
     ) -> ServerState:
         state = replace(state, own=grown_rows(state.own, world, 0.04, clock))
         after = super().server_step(state, sums, world, clock)

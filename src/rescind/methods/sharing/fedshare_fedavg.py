@@ -5,7 +5,6 @@ The simplest baseline of Qu et al. (arXiv 2603.11610), as read in baselines.md s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -14,6 +13,7 @@ import torch
 from rescind.core.clock import Clock
 from rescind.core.gradient import RankingMethod
 from rescind.core.model import Model
+from rescind.core.signatures import Sums
 from rescind.core.state import ServerState
 from rescind.core.update import Sum
 from rescind.core.world import World
@@ -61,7 +61,7 @@ class FedShareFedAvg(RankingMethod):
         return replace(state, own={"user": server_rows({}, world, dim, 0.04, clock)})
 
     def server_step(
-        self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
+        self, state: ServerState, sums: Sums, world: World, clock: Clock
     ) -> ServerState:
         if not len(world.shared):
             return super().server_step(state, sums, world, clock)

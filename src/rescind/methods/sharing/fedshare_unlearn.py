@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -15,8 +14,8 @@ from rescind.core.clock import Clock
 from rescind.core.method import Method, Unlearner
 from rescind.core.ranges import must_lie
 from rescind.core.request import Request
+from rescind.core.signatures import Sums
 from rescind.core.state import Memory, ServerState
-from rescind.core.update import Sum
 from rescind.core.world import World
 from rescind.errors import ConfigError
 from rescind.methods._lent_graph.graph import draw, graph_of
@@ -146,7 +145,7 @@ class _Forgetting(FedShare):
         return super().server_sample(state, world, clock)
 
     def server_step(
-        self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
+        self, state: ServerState, sums: Sums, world: World, clock: Clock
     ) -> ServerState:
         """Take FedShare's step; in unlearning the client weight falls to 0 along a cosine."""
         found = state.memory.named(FORGOTTEN)

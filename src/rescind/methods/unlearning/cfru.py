@@ -16,6 +16,7 @@ from rescind.core.params import Params
 from rescind.core.plan import Plan
 from rescind.core.ranges import must_lie
 from rescind.core.request import Request
+from rescind.core.signatures import Sent
 from rescind.core.state import Memory, Private, ServerState
 from rescind.core.update import Rows, Update
 from rescind.errors import ConfigError
@@ -83,9 +84,7 @@ class CFRU(FedAccum):
             return first
         return first.with_(**empty(len(ids), self.memory_size, ids.device))
 
-    def client_train(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Update, Private]:
+    def client_train(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Sent:
         if self.negatives_from == "memory":
             scores = self.client_scores(public, private, cohort) / self.temperature
             fresh = self.memory_fresh * self.memory_size

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
@@ -20,8 +19,8 @@ from rescind.core.params import Params
 from rescind.core.plan import Batch, Work
 from rescind.core.ranges import must_lie
 from rescind.core.request import Request
+from rescind.core.signatures import Sums
 from rescind.core.state import REFERENCE, Private, ServerState
-from rescind.core.update import Sum
 from rescind.core.world import World
 from rescind.errors import ConfigError
 from rescind.methods import _client_removal as removal
@@ -117,7 +116,7 @@ class _CorrectedSteps(RankingMethod):
         return torch.unique(torch.cat([ids, state.own[LEAVER].to(ids.device)]))
 
     def server_step(
-        self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
+        self, state: ServerState, sums: Sums, world: World, clock: Clock
     ) -> ServerState:
         """Average; while a client is being forgotten, take one corrected step inside the ball."""
         if FORGET not in sums:

@@ -1,7 +1,6 @@
 """FedAccum: add up the stored updates of the remaining clients (control of Liu et al., IWQoS 2021).
 
-Also the base of all unlearners with a log on the server: it stores single updates by round; to
-forget, the rounds are replayed from the initial values without the clients concerned.
+Also the base of all unlearners with a log of single updates on the server.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from rescind.core.federation import Federation
 from rescind.core.method import Method
 from rescind.core.params import Params
 from rescind.core.request import Request
+from rescind.core.signatures import Sums
 from rescind.core.state import Memory, ServerState, Snapshot
 from rescind.core.update import Rows, Sum, Update
 from rescind.core.world import World
@@ -67,7 +67,7 @@ class FedAccum(FedShare):
         return self.server_replay_clients(ids[world.available[ids]], clock)
 
     def server_step(
-        self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
+        self, state: ServerState, sums: Sums, world: World, clock: Clock
     ) -> ServerState:
         """Run FedShare's step, in a replay with the replayed mean; log the updates."""
         stored_round = _history_of(state.memory, clock.round)
@@ -102,11 +102,7 @@ class FedAccum(FedShare):
         return found if [s.round for s in found] == list(range(rounds)) else None
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Replay the rounds from the initial values without the clients concerned.
-
-        Retrains if the log is incomplete: records were added or shared later, or an earlier request
-        removed it.
-        """
+        """Replay the rounds without the clients concerned; retrain if the log is incomplete."""
         method = self.learning_as(fed.method)
         logged = method.server_history(fed.now.state.memory, fed.now.state.round)
         if logged is None or not one_story(fed):

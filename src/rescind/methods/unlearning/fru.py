@@ -18,6 +18,7 @@ from rescind.core.params import Params
 from rescind.core.plan import Plan
 from rescind.core.ranges import must_lie
 from rescind.core.request import Request
+from rescind.core.signatures import Sent, Sums
 from rescind.core.state import Memory, Private, ServerState
 from rescind.core.update import Rows, Sum, Update
 from rescind.core.world import World
@@ -86,7 +87,7 @@ class FRU(FedShare):
         return ids[available[ids]]
 
     def server_step(
-        self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
+        self, state: ServerState, sums: Sums, world: World, clock: Clock
     ) -> ServerState:
         """Run FedShare's step; in a replay, with the fresh mean scaled to the stored length."""
         ids = torch.cat([total.who for role, total in sums.items() if role != "host"] or [_NO_IDS])
@@ -138,9 +139,7 @@ class FRU(FedShare):
         named = {"positive": positive[valid], "negative": negative}
         return Plan.of(owner[valid], len(cohort), self.batch_size, None, named)
 
-    def client_train(
-        self, public: Params, private: Private, cohort: Cohort, clock: Clock
-    ) -> tuple[Update, Private]:
+    def client_train(self, public: Params, private: Private, cohort: Cohort, clock: Clock) -> Sent:
         """Train; in a replay (the round is in the log), with fewer epochs, and send the log too."""
         logged = {name: private.log.at(clock.round, name) for name in self.model.tables}
         stored = {name: rows for name, rows in logged.items() if rows is not None}
@@ -163,10 +162,7 @@ class FRU(FedShare):
         return {n: longest_rows(rows, len(cohort), self.kept_share) for n, rows in tables.items()}
 
     def forget(self, fed: Federation, request: Request) -> Federation:
-        """Replay the rounds from the initial values with the remaining clients.
-
-        Retrains if records were added or shared between rounds.
-        """
+        """Replay the rounds with the remaining clients; retrain if events came between rounds."""
         method = self.learning_as(fed.method)
         past, known = fed.past, fed.now.state.memory.named(TOOK_PART)
         if not known or past is None or past.base or any(at for at, _ in past.story):

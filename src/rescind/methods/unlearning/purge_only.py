@@ -26,10 +26,7 @@ class PurgeOnly(Unlearner):
 
 
 def cleared(fed: Federation, request: Request) -> Federation:
-    """Apply a request; keep the model, remove everything else derived from the records.
-
-    Rows of the users concerned get their initial values; moments and snapshots are dropped.
-    """
+    """Apply a request; keep the model, reset or remove all else derived from the records."""
     after = fed.apply(request.event)
     state, clients = after.now.state, after.world.sizes.clients
     first = after.method.server_init(after.world, after.clock).own

@@ -18,8 +18,9 @@ from rescind.core.params import Params
 from rescind.core.plan import Batch, Work
 from rescind.core.records import Withdraw
 from rescind.core.request import Request
+from rescind.core.signatures import Sums
 from rescind.core.state import Private, ServerState
-from rescind.core.update import Rows, Sum, Update
+from rescind.core.update import Rows, Update
 from rescind.core.world import World
 from rescind.errors import ConfigError
 from rescind.methods import _client_removal as removal
@@ -72,7 +73,7 @@ class TakenBack(FedAvg):
         return replace(super().server_init(world, clock), own=own)
 
     def server_step(
-        self, state: ServerState, sums: Mapping[str, Sum], world: World, clock: Clock
+        self, state: ServerState, sums: Sums, world: World, clock: Clock
     ) -> ServerState:
         after = super().server_step(state, sums, world, clock)
         known = state.own[WEIGHTS]

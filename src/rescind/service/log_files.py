@@ -1,17 +1,20 @@
-"""The roster over HTTP: its files for everybody, and a person's own line for that person."""
+"""The log's files over HTTP, as C2SP tlog-tiles names them, and those of the roster."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
-from typing import Annotated, BinaryIO
+from typing import Annotated, BinaryIO, Protocol
 
-from fastapi import Path
+from fastapi import APIRouter, HTTPException, Path
 from starlette.responses import Response, StreamingResponse
 
+from rescind.errors import DataError
 from rescind.proof import rebuilt
 from rescind.proof.roster import LINES, STATED, SUM
+from rescind.proof.tlog import TILE, tile_path
 from rescind.service import bodies
 from rescind.service.answers import reply
 from rescind.service.context import Service
@@ -24,6 +27,57 @@ NAMES = (STATED, SUM, LINES, rebuilt.FILE)
 MEDIA = "application/octet-stream"
 CHUNK = 1 << 16
 FRESH = {"Cache-Control": "no-cache"}
+FOR_EVER = "public, max-age=31536000, immutable"
+"""A tile never changes: the log only grows."""
+_TILE = re.compile(r"tile/(\d|[1-5]\d|6[0-3]|entries)/((?:x\d{3}/)*\d{3})(?:\.p/([1-9]\d{0,2}))?")
+
+
+class LogReader(Protocol):
+    """What the routes read: a ledger's log, or a `LogFolder`."""
+
+    def read_checkpoint(self) -> str:
+        """Return the newest signed checkpoint, with its cosignatures."""
+
+    def tile(self, level: int, index: int, width: int) -> bytes:
+        """Return a tile of hashes, or raise `DataError`."""
+
+    def entry_bundle(self, index: int, width: int) -> bytes:
+        """Return the entries under a tile of level 0, or raise `DataError`."""
+
+
+def log_routes(log: LogReader) -> APIRouter:
+    """Return the routes below `/log`."""
+    routes = APIRouter(prefix="/log", tags=["log"])
+
+    @routes.get("/checkpoint", response_class=Response)
+    def checkpoint() -> Response:
+        """Return the newest signed checkpoint."""
+        return Response(log.read_checkpoint(), media_type="text/plain", headers=FRESH)
+
+    @routes.get("/tile/{path:path}", response_class=Response)
+    def tile(path: str) -> Response:
+        """Return a tile of hashes (`LEVEL/NNN`) or a bundle of entries (`entries/NNN`)."""
+        try:
+            level, index, width = read_tile_path(f"tile/{path}")
+            if level is None:
+                data = log.entry_bundle(index, width)
+            else:
+                data = log.tile(level, index, width)
+        except DataError as error:
+            raise HTTPException(404, str(error)) from None
+        headers = {"Cache-Control": FOR_EVER}
+        return Response(data, media_type="application/octet-stream", headers=headers)
+
+    return routes
+
+
+def read_tile_path(path: str) -> tuple[int | None, int, int]:
+    """Return level (None: entries), index and width of a tile, or raise `DataError`."""
+    if found := _TILE.fullmatch(path):
+        index, width = int(found[2].replace("/", "").replace("x", "")), int(found[3] or TILE)
+        if path == tile_path(found[1], index, width):
+            return None if found[1] == "entries" else int(found[1]), index, width
+    raise DataError(f"'{path[:80]}' is no tile: expected tile/LEVEL/NNN or tile/entries/NNN.")
 
 
 @router.at("GET /log/roster/{name}", media=MEDIA)
