@@ -4,8 +4,8 @@
 
 One person leaves, then the attacker has 199 accounts change, then other people leave one by one
 until the count of the service (`ledger.release_counts`) says that a release is due. The attacker
-downloads the file before and after and knows nothing (`difference.by_file`, `difference.by_probes`: the best
-of them). AUC of the items of the one who left, mean and standard deviation over seeds.
+downloads the file before and after and knows nothing (`difference.by_file`, `difference.by_probes`:
+the best of them). AUC of the items of the one who left, mean and standard deviation over seeds.
 """
 
 from __future__ import annotations

@@ -93,7 +93,8 @@ def import_file(
     A .txt file has lines `user item` in the order of each user's history (the leave-last-out files
     of the sequential literature). That order is kept: the time of an item is its place, from 1.
     """
-    from rescind.data.import_facts import FACTS, Reading, dataset_of
+    from rescind.data.import_dataset import Reading, dataset_of
+    from rescind.data.import_facts import FACTS
     from rescind.data.import_tables import check_there, open_table
 
     for file in (path, *([] if items is None else [items])):
