@@ -196,7 +196,7 @@ def _taken_in(night: Night) -> list[str]:
 def learn(night: Night) -> Facts:
     """Learn in the place of the model that stands, which answers until the new one is complete."""
     from rescind.experiments.learning_run import run_cell
-    from rescind.experiments.own_data import recipe_for
+    from rescind.experiments.advice import recipe_for
 
     how = night.config.learn
     (cell,) = recipe_for(night.name, how.method, how.settings).choose(None)
@@ -236,7 +236,11 @@ def listed_items(config: Config, given: tuple[str, ...] | str) -> set[str]:
 
 
 def cosign(night: Night) -> Facts:
-    """Ask each witness to sign the log's checkpoint, then put the signatures into the papers."""
+    """Ask each witness to sign the log's checkpoint, then put the signatures into the papers.
+
+    One that is away is asked the next night. One that refuses may know of another history.
+    """
+    from rescind.proof.reaching import Away
     from rescind.proof.witness_http import ask
     from rescind.receipts.log import open_log
     from rescind.requests.papers import prove_again
@@ -245,7 +249,7 @@ def cosign(night: Night) -> Facts:
     for witness in night.config.log.witnesses:
         try:
             ask(witness.url, witness_key(night.config, witness), open_log())
-        except RescindError as error:
+        except Away as error:
             away.append(f"{witness.url}: {error}")
     if not night.config.log.witnesses or away:
         return {"away": away} if away else {}
