@@ -115,7 +115,7 @@ def day(shops: list[Shop], night: int, rows: np.ndarray, asked: list[dict[str, A
             path.write_text(json.dumps(request))
 
 
-def drawn(draw: np.random.Generator, rows: int) -> tuple[np.ndarray, list[list[dict[str, Any]]]]:  # noqa: TID251 - a trial of its own
+def drawn(draw: Any, rows: int) -> tuple[np.ndarray, list[list[dict[str, Any]]]]:
     """Return all rows (user, item, time), and what people ask each night."""
     people, items = rows // 60, max(50, rows // 90)
     table = np.stack([
@@ -123,7 +123,7 @@ def drawn(draw: np.random.Generator, rows: int) -> tuple[np.ndarray, list[list[d
         (items * draw.random(rows) ** 2).astype(np.int64),
         1_760_000_000 + np.arange(rows),
     ], axis=1)  # fmt: skip
-    leaving = draw.permutation(people)[: 4 * NIGHTS].reshape(NIGHTS, 4)
+    leaving = draw.permutation(people)[: 3 * NIGHTS].reshape(NIGHTS, 3)
     asked: list[list[dict[str, Any]]] = [[] for _ in range(NIGHTS)]
     for night in range(1, NIGHTS):
         left, emptied, again, _ = leaving[night]
@@ -145,7 +145,7 @@ def main() -> None:
     if given.seen:
         print(json.dumps(seen(Path(given.seen))))
         return
-    draw = np.random.default_rng(given.seed)  # noqa: TID251 - a trial of its own
+    draw = np.random.default_rng(given.seed)  # noqa: TID251  # noqa: TID251 - a trial of its own
     table, asked = drawn(draw, given.rows)
     kills, wrong = 0, list[str]()
     with tempfile.TemporaryDirectory() as text:

@@ -257,5 +257,6 @@ def homes(tmp_path_factory) -> tuple[Path, Iterator[int]]:
 def home_of_the_test(homes, monkeypatch) -> Path:
     """Return the home of a test: its keys, data and ledger are never the user's own."""
     folder, number = homes
-    monkeypatch.setenv("RESCIND_HOME", str(mine := folder / str(next(number))))
+    (mine := folder / str(next(number))).mkdir()
+    monkeypatch.setenv("RESCIND_HOME", str(mine))
     return mine

@@ -64,7 +64,7 @@ def commands_of(page: Path) -> list[str]:
 
 def sent(command: str, folder: Path) -> Path:
     """Give a request; return the folder into which the person unpacks the answer."""
-    (done,) = json.loads(good(f"{command} --json"))
+    (done,) = json.JSONDecoder().raw_decode(good(f"{command} --json"))[0]
     return unpacked(done["id"], folder / done["id"])
 
 

@@ -224,7 +224,7 @@ def test_a_server_killed_after_every_exchange_gives_the_same_result(
         restarts += 1
         assert restarts < 60
         done = killed.serve(left=3)  # the first exchanges identify the silos, and who asks
-    assert restarts > 5
+    assert restarts > 3
     assert_same(whole, killed)
     assert set(killed.trained.values()) == {1}, "a silo was asked twice for a round"
     assert killed.trained == whole.trained

@@ -16,6 +16,7 @@ from rescind.privacy import keys
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "deep" / "home").mkdir(parents=True)
     monkeypatch.setenv("RESCIND_HOME", str(tmp_path / "deep" / "home"))
     return tmp_path / "deep" / "home" / "keys"
 

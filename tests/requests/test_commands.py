@@ -104,9 +104,11 @@ def test_a_folder_of_requests_is_taken_in_and_what_is_wrong_stays(shop: Shop) ->
     done = rescind("request", "add", "--folder", "inbox")
     assert done.exit_code == 20
     assert [path.name for path in Path("inbox").iterdir()] == ["c.json"]
-    assert sorted(one["case"] for one in listed()) == ["a", "b"]
+    told = sorted((one["case"], one["outcome"]) for one in listed())
+    assert told == [("a", "open"), ("b", "open"), ("c", "REFUSED")], "somebody may have sent it"
     Path("inbox/c.json").unlink()
     assert rescind("request", "add", "--folder", "inbox").exit_code == 0
+    assert [one["outcome"] for one in listed()] == ["open", "open"]
     assert rescind("request", "add", "--folder", "nowhere").exit_code != 0
 
 
@@ -221,7 +223,8 @@ def test_what_only_looks_makes_no_ledger() -> None:
     assert not ledger_file().exists()
 
 
-def test_a_wrong_run_makes_no_home(tmp_path: Path) -> None:
+def test_a_wrong_run_makes_no_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RESCIND_HOME", str(tmp_path / "home"))
     assert isinstance(rescind("forget", tmp_path / "none", "--user", "7").exception, RescindError)
     assert not home().exists()
 

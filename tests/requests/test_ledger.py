@@ -107,12 +107,15 @@ def test_with_another_home_the_data_is_not_there(
     shop.learn("fresh")  # control
 
 
-def test_whoever_only_experiments_makes_no_home(tmp_path: Path) -> None:
+def test_whoever_only_experiments_makes_no_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from dataclasses import replace
 
     from rescind.experiments.cell import DataSettings
     from rescind.experiments.learning_run import run_cell
 
+    monkeypatch.setenv("RESCIND_HOME", str(tmp_path / "home"))
     data = DataSettings(name="synthetic", users=20, items=20, interactions=200)
     run_cell(replace(CELL, data=data), tmp_path / "run")
     assert not home().exists()
@@ -128,7 +131,7 @@ def in_another_process(code: str) -> subprocess.Popen[str]:
 
 
 HOLDS = """
-from rescind.home import Copy, Ledger, second_copy
+from rescind.home import Ledger
 with Ledger.open() as ledger, ledger.writing():
     print("holds", flush=True)
     input()
@@ -155,7 +158,7 @@ def test_two_processes_on_one_home_wait_for_each_other(
 
 ANSWERS = """
 import sys
-from rescind.home import Copy, Ledger, second_copy
+from rescind.home import Ledger
 from rescind.requests.answer import answer
 with Ledger.open() as ledger:
     print("ready", flush=True)

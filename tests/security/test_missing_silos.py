@@ -16,6 +16,7 @@ from flower.grids import FIRST, InMemory, silos_of
 from flower.silo_shop import SiloShop, asks, outcomes
 from rescind.core.claims import CONFIRMED
 from rescind.core.federation import Federation
+from rescind.core.home import LEDGER
 from rescind.core.records import Erase, Records, Withdraw
 from rescind.errors import ConfigError
 from rescind.flower.run_request import RunRequest
@@ -23,6 +24,7 @@ from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.serve import serve
 from rescind.flower.server.storage import load_remote, save_remote
 from rescind.flower.silo.data_source import RecipeData
+from rescind.flower.silo.departures import read_list
 from rescind.flower.silo.names import ITEM, USER, key_of
 from rescind.flower.silo.node import Node
 from rescind.flower.silo.storage import Store
@@ -134,13 +136,12 @@ def test_a_new_run_does_not_bring_erased_people_back(
 ) -> None:
     fed, executor, _ = start(tmp_path)
     executor.settle(fed.retrained(event))
-    listed = (tmp_path / f"silo-{GONE}" / "withheld.json").read_text()
-    assert json.loads(listed)["erased"], "a list under a key, in the silo's own folder"
+    assert read_list(tmp_path / f"silo-{GONE}").erased, "a list under a key, in the silo's folder"
     again = replace(executor, run="another run")
     second = Federation.start(again.gather(SEED), METHOD, SEED, again).run(1)
     assert rows_of(tmp_path, ERASED) == 0
     assert bool(second.world.members[GONE]) is isinstance(event, Erase)
-    for path in tmp_path.rglob("withheld.json"):
+    for path in tmp_path.rglob(LEDGER):
         path.unlink()
     forgotten = replace(executor, run="a third run")
     third = Federation.start(forgotten.gather(SEED), METHOD, SEED, forgotten)

@@ -59,7 +59,7 @@ def program(names: Collection[str] = COMMANDS) -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    made.callback()(options)
+    made.callback()(_options)
     for name in names:
         module = import_module(f"rescind.cli.{'backup' if name == 'restore' else name}")
         below = getattr(module, "app", None)
@@ -96,7 +96,7 @@ def _home(folder: str | None) -> None:
         os.environ[HOME] = folder
 
 
-def options(
+def _options(
     version: Annotated[
         bool, Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
@@ -105,7 +105,7 @@ def options(
         Option(metavar="DIR", callback=_home, help="The home: ledger, keys, data (RESCIND_HOME)."),
     ] = None,
 ) -> None:
-    """Define options of every command."""
+    """Define options of every command. A module of this package is called `options`."""
 
 
 def _ask() -> None:

@@ -194,7 +194,7 @@ class Ledger:
             inside = json.loads(decrypt(sealed, self.key))
         records = {u: None if i is None else tuple(i) for u, i in inside["records"].items()}
         outcome, code, reason, answered, receipt = rest
-        reason = decrypt(reason, self.key).decode() if reason else ""
+        reason = decrypt(reason, self.key).decode().rstrip() if reason else ""
         return Request(
             name, dataset, kind, records, _time(received), _time(due), case, source, audit,
             inside["options"], bytes.fromhex(inside["key"]), outcome, code, reason,

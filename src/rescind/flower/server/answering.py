@@ -135,7 +135,7 @@ class Answering:
 
     def check_known(self) -> None:
         """Refuse wrong ids before hours of training."""
-        for request in self.todo:
+        for request in (one for one in self.todo if one.id in self.given):
             try:
                 look_up(self.executor, request)
             except Refused as refused:
@@ -206,7 +206,9 @@ class Answering:
             self.ledger.end(request, REFUSED, code=refused.code, reason=str(refused))
         except RescindError as error:
             lasting = isinstance(error, ConsentError) and error.client is not None
-            lasting = lasting and not isinstance(error, NeededError)
+            if isinstance(error, NeededError):
+                lasting = False
+                self.saved.drop_journal(request.id)  # its silo is asked anew
             outcome, code = (REFUSED, error.code) if lasting else (WAITING, "")
             log.warning("request %s: %s", request.id, outcome)
             self.ledger.end(request, outcome, code=code, reason=str(error))

@@ -118,8 +118,8 @@ def _of_others(
     """Return what others say of a person whose silo is away: a number, if all have one table."""
     for facts in said.values():
         client = int(facts["number"])
-        here = client % silos in why
-        if here and fed is not None and client < len(fed.world.members):
+        away = client != UNKNOWN and client % silos in why
+        if away and fed is not None and client < len(fed.world.members):
             if UNKNOWN in facts["numbers"] or not bool(fed.world.members[client]):
                 break
             named = asked_facts(request)["items"]
