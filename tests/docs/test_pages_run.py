@@ -92,22 +92,28 @@ def test_a_request_is_answered_as_printed(tmp_path, patch):
     write_rows(tmp_path / "shop.csv", ROWS)
     write_rows(tmp_path / "asked.csv", [("c8", items_of(8)[0]), ("c9", items_of(9)[0])])
     typed = [b for b in blocks(page) if b.language == "bash"]
-    patch.setattr("page_blocks.blocks", lambda _: typed)
-    played = play([page], tmp_path, patch)
+    with patch.context() as only:
+        only.setattr("page_blocks.blocks", lambda _: typed)
+        played = play([page], tmp_path, patch)
     assert "  ERASED  " in played.of("rescind forget --user c7")
     assert "  REPEATED  " in played.of("rescind request answer")
     assert "DSR 117" in played.of("rescind request list --open")
 
-    wants = re.findall(r"^\| (.+?) \| `(rescind .+?)`", (ROOT / page).read_text("utf-8"), re.M)
-    of = {"c7": "c1", "p2": items_of(1)[0], "p5": items_of(1)[1]}
+    wants = re.findall(r"^\| .+? \| `rescind (.+?)`", (ROOT / page).read_text("utf-8"), re.M)
     outcomes = []
-    for _, command in wants:
-        words = [of.get(word, word) for word in shlex.split(command)]
-        code, said = rescind(*words[1:])
-        outcomes.append((words[1:], code, said))
-    print(outcomes)
-    assert 0
+    for number, command in enumerate(wants):
+        first, second = items_of(number)[:2]
+        mine = {"c7": f"c{number}", "p2": first, "p5": second} if "forget" in command else {}
+        _, said = rescind(*(mine.get(word, word) for word in shlex.split(command)))
+        outcomes.append(re.findall("  ([A-Z]+)  ", said) or said.strip())
+    assert outcomes[:4] == [["ERASED"], ["ERASED"], ["ERASED"], ["REFUSED"]], "nobody lent"
+    assert "'c7' is in again" in outcomes[4]
+    assert outcomes[5:] == [["ERASED", "ERASED"]]
+    (tmp_path / "in" / "requests").mkdir(parents=True)
     (night,) = (b.text for b in blocks(page) if b.language == "toml")
+    (tmp_path / "shop.toml").write_text(night, "utf-8")
+    code, said = rescind("night", "shop.toml", "--check")
+    assert code == 0, said
 
 
 @pytest.mark.slow
