@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from rescind.home import Ledger, Request
     from rescind.requests.words import Words
 
-app = typer.Typer(no_args_is_help=True, help="Answer what people ask: forget, with a receipt.")
+app = typer.Typer(no_args_is_help=True, help="Answer what users ask: forget, with a receipt.")
 Data = Annotated[str | None, Option("--data", help="The imported data. Default: the only one.")]
 User = Annotated[
-    list[str] | None, Option("--user", metavar="ID", help="A person, by your id. Repeatable.")
+    list[str] | None, Option("--user", metavar="ID", help="A user, by your id. Repeatable.")
 ]
 Item = Annotated[
     list[str] | None, Option("--item", metavar="ID", help="Only this item. Repeatable.")
@@ -36,7 +36,7 @@ File = Annotated[
 Case = Annotated[str, Option("--case", metavar="TEXT", help="Your number, for the receipt's page.")]
 Audit = Annotated[str, Option("--audit", help="standard, full or none.")]
 Together = Annotated[
-    bool, Option("--together", help="One receipt for all people of a CSV, with a part for each.")
+    bool, Option("--together", help="One receipt for all users of a CSV, with a part for each.")
 ]
 Received = Annotated[str | None, Option(metavar="DATE", help="The day it came. Default: today.")]
 Id = Annotated[str, Argument(metavar="ID", help="As rescind request list names it.")]
@@ -233,12 +233,12 @@ def show(
 def extend(
     name: Id,
     days: Annotated[int, Option(min=1, help="So many days more.")],
-    reason: Annotated[str, Option(help="Why, for the person who asked.")],
+    reason: Annotated[str, Option(help="Why, for the user who asked.")],
     url: Url = None,
     state: State = None,
     database: Database = None,
 ) -> None:
-    """Give a request more time, at most three months in all. Tell the person yourself.
+    """Give a request more time, at most three months in all. Tell the user yourself.
 
     With --url, --state or --database: a request to a service.
 
@@ -264,10 +264,14 @@ def extend(
 
 @app.command("withdraw")
 def withdraw(name: Id) -> None:
+<<<<<<< HEAD
     """Remove a request that is not answered: the person took it back, or it was a mistake.
 
     Example: rescind request withdraw ID
     """
+=======
+    """Remove a request that is not answered: the user wants it no more, or it was a mistake."""
+>>>>>>> i-service
     ledger = _there()
     request = ledger.request(name)
     if not request.open or ledger.steps(request):
