@@ -264,14 +264,10 @@ def extend(
 
 @app.command("withdraw")
 def withdraw(name: Id) -> None:
-<<<<<<< HEAD
-    """Remove a request that is not answered: the person took it back, or it was a mistake.
+    """Remove a request that is not answered: the user wants it no more, or it was a mistake.
 
     Example: rescind request withdraw ID
     """
-=======
-    """Remove a request that is not answered: the user wants it no more, or it was a mistake."""
->>>>>>> i-service
     ledger = _there()
     request = ledger.request(name)
     if not request.open or ledger.steps(request):

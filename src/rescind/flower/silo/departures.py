@@ -125,36 +125,6 @@ def depart(folder: Path, asked: Asked, stored: Iterable[str]) -> None:
     add_to_list(folder, listed.with_withdrawn(user) if asked.kind == "leave" else listed)
 
 
-<<<<<<< HEAD
-=======
-def readmit(folder: Path, user: str) -> None:
-    """Let somebody in again who left a silo. What is stored of them until now stays away.
-
-    They take part again in the next run that is trained from the beginning.
-    """
-    from rescind.flower.silo.data_source import RecipeData
-    from rescind.flower.silo.storage import Store
-
-    if "recipe" not in Store(folder).notes:
-        raise ConfigError(f"{folder} is not the folder of a silo (rescind flower join).")
-    if in_use(folder):
-        raise ConfigError(f"the silo of {folder} has joined: end it (Ctrl-C), then repeat this.")
-    data, key, listed = RecipeData.noted_in(Store(folder)), key_of(USER, user), read_list(folder)
-    name = data.imported
-    stored = Rows(name, Asked("leave", user)).items
-    if not (listed.has_asked(key) or stored or user in data.names().labels.users):
-        raise Refused("unknown-person", f"the silo of {folder} has no user '{user}'.")
-    if not listed.has_withdrawn(key):
-        raise Refused("has-not-left", f"'{user}' has not left the silo of {folder}.")
-    depart(folder, Asked("erase", user), stored)
-    with Ledger.open(folder) as ledger:
-        ledger.readmit(DATASET, listed.digest_of(key))
-    if data.own:
-        with Ledger.open() as ledger:
-            ledger.readmit(name, Blocklist().digest_of(user))
-
-
->>>>>>> i-service
 def still_held(holdings: Holdings, numbering: Numbering, asked: Asked) -> int:
     """Return how many records of a request a saved state still has."""
     mine = holdings.records.client == numbering.user(asked.user)
