@@ -51,7 +51,6 @@ from rescind.cli.help_text import (
     flow,
     keep_argument_help,
 )
-from rescind.cli.other_words import Commands, Verify
 from rescind.cli.stopping import INTERRUPTED, code_of, heeding_sigterm
 from rescind.core.home import HOME
 from rescind.errors import RescindError, how_to_install
@@ -60,7 +59,6 @@ EVERY_LINE = "RESCIND_TRACEBACK"
 """Set to show all lines of a traceback, where those of a user's own file are enough."""
 keep_argument_help()
 app = typer.Typer(
-    cls=Commands,
     name="rescind",
     help="Federated learning on data that people lend and can take back.",
     epilog="Start with: rescind demo. Help of a command, with examples: rescind run --help",
@@ -80,7 +78,7 @@ app.command("value", rich_help_panel=LEARN)(value.command)
 app.command("forget", rich_help_panel=FORGET)(forget.command)
 app.command("audit", rich_help_panel=FORGET)(audit.command)
 app.command("leak", rich_help_panel=FORGET)(leak.command)
-app.command("verify", cls=Verify, rich_help_panel=FORGET)(verify.command)
+app.command("verify", rich_help_panel=FORGET)(verify.command)
 app.command("release", rich_help_panel=FORGET)(release.command)
 app.add_typer(log.app, name="log", rich_help_panel=FORGET)
 app.add_typer(roster.app, name="roster", rich_help_panel=FORGET)

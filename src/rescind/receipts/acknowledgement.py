@@ -34,7 +34,6 @@ EXPECTED = (
     "Expected is the whole answer of the service to your request (JSON with `acknowledgement`), or "
     "the file that its page saves (acknowledgement ↓)."
 )
-ITS_OWN = "its acknowledgement (the answer of the service to your request)"
 FEW = 6
 """Items that are tried in every order: at most 720 orders."""
 MOST_NAMES = 20
@@ -176,16 +175,16 @@ def _place(told: Acknowledgement, receipt: Receipt) -> Check:
     """Compare the entry of the log, by its number, and the kind."""
     if ENTRY not in receipt.claims:
         says = "it names no log entry, so it is no receipt of a service, and has no acknowledgement"
-        return Check(False, says, look_for="the request (request.json), for --event")
+        return Check(False, says)
     if receipt.claims[ENTRY] != str(told.leaf):
         says = (
             f"it is about another change: it names index {receipt.claims[ENTRY]} of the log, and "
             f"the acknowledgement index {told.leaf}"
         )
-        return Check(False, says, look_for=ITS_OWN)
+        return Check(False, says)
     if receipt.asked.kind != ASKED[told.kind]:
         says = f"it is about {receipt.asked.kind}, and the acknowledgement about '{told.kind}'"
-        return Check(False, says, look_for=ITS_OWN)
+        return Check(False, says)
     place = f"entry {told.leaf + 1:,} of the log (index {told.leaf:,})"
     return Check(True, f"it answers the '{told.kind}' that the acknowledgement has in {place}")
 
@@ -201,7 +200,7 @@ def _opened(told: Acknowledgement, items: Sequence[str], said: bytes | None) -> 
             "the acknowledgement was changed: its opening does not open its entry with the "
             "records, the kind, the time and the number that it states"
         )
-        return Check(False, says, look_for=ITS_OWN)
+        return Check(False, says)
     if not items:
         says = (
             "which records it is about was not checked: this acknowledgement names none. Give each "
@@ -211,7 +210,7 @@ def _opened(told: Acknowledgement, items: Sequence[str], said: bytes | None) -> 
     says = "the acknowledgement is not about exactly the given records (--item), or it was changed"
     if len(items) > FEW:
         says += ". If they are the right ones, give them in the order of the service's catalogue"
-    return Check(False, says, look_for=ITS_OWN)
+    return Check(False, says)
 
 
 def _compared(told: Acknowledgement, given: Sequence[str]) -> list[Check]:
@@ -225,7 +224,7 @@ def _compared(told: Acknowledgement, given: Sequence[str]) -> list[Check]:
     says = (
         f"the acknowledgement is not about exactly the given records (--item): {'; '.join(parts)}"
     )
-    return [Check(False, says, look_for=ITS_OWN)]
+    return [Check(False, says)]
 
 
 def _then(told: Acknowledgement, log: Key | None) -> list[Check]:
@@ -236,10 +235,10 @@ def _then(told: Acknowledgement, log: Key | None) -> list[Check]:
         point, _ = vouched(told.checkpoint, log)
     except DataError as error:
         says = f"the checkpoint in the acknowledgement does not hold: {error}".rstrip(".")
-        return [Check(False, says, look_for=ITS_OWN)]
+        return [Check(False, says)]
     if point.size <= told.leaf:
         says = f"the log had {point.size:,} entries with the answer, so none of index {told.leaf:,}"
-        return [Check(False, says, look_for=ITS_OWN)]
+        return [Check(False, says)]
     says = f"the log {point.origin} signed that it had {point.size:,} entries with the answer"
     return [Check(True, says)]
 
@@ -262,7 +261,7 @@ def _stated(said: bytes | None, key: bytes | None, receipt: Receipt) -> Check:
         "the signed receipt is not about what the acknowledgement is about, or the key belongs to "
         "another receipt"
     )
-    return Check(False, says, look_for=ITS_OWN)
+    return Check(False, says)
 
 
 def _named(items: Sequence[str]) -> str:
