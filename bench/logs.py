@@ -231,7 +231,7 @@ def digest_of(sums: Any) -> str:
     import torch
 
     from rescind.core import params
-    from rescind.estimators.settings import ids_as_bytes
+    from rescind.core.saved import ids_as_bytes
 
     i, j, total = (np.asarray(sums[name]).astype(np.int64) for name in ("i", "j", "total"))
     items = np.unique(i)

@@ -3,9 +3,9 @@
     python bench/made_up_accounts.py [--write]     --write: its table in docs/results/difference.md
 
 One person leaves, then the attacker has 199 accounts change, then other people leave one by one
-until the count of the service (`ledger.tally`) says that a release is due. The attacker downloads
-the file before and after and knows nothing (`difference.by_file`, `difference.by_probes`: the best
-of them). AUC of the items of the one who left, mean and standard deviation over seeds.
+until the count of the service (`ledger.release_counts`) says that a release is due. The attacker
+downloads the file before and after and knows nothing (`difference.by_file`, `difference.by_probes`:
+the best of them). AUC of the items of the one who left, mean and standard deviation over seeds.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 from difference import LENGTH, PAGE, Look, auc, by_file, by_probes, drawn, matched
-from rescind.ledger.tally import Tally
 
 from rescind.core.clock import Clock
 from rescind.data import load
 from rescind.ledger.noising import SOLVING
 from rescind.ledger.options import Options
+from rescind.ledger.release_counts import Tally
 from rescind.methods.additive._live_release import Form, Weights, release_of
 from rescind.methods.additive._live_sum import NOBODY, Items, LiveSum
 from rescind.methods.additive._noised_release import Noise, noised_release

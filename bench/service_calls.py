@@ -52,7 +52,7 @@ def serve(port: int, state: Path, sync: float) -> None:
     from rescind.ledger.options import Options
     from rescind.service import connections
     from rescind.service.app import create_app
-    from rescind.service.settings import Settings
+    from rescind.service.policy import Settings
 
     before = time.process_time()
     ledger = Ledger.open(state, options=replace(Options(), people=NEVER, hours=NEVER // 1000))

@@ -309,7 +309,7 @@ def run(
 def prepare(folder: Path, recipes: list[Path]) -> None:
     """Pack the sequences of every dataset of the recipes that predicts the next item."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
-    from rescind.experiments.learning_run import prepare as prepared
+    from rescind.experiments.prepared_data import prepare as prepared
     from rescind.experiments.recipe import read
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -101,6 +101,9 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"rescind.{name}")
     if name in _HOME:
         return getattr(importlib.import_module(_HOME[name]), name)
+    if name in ("Arrive", "Host", "Records"):
+        told = "it names users by index, not by original id"
+        raise AttributeError(f"rescind.{name} is rescind.core.{name} now: {told}.")
     raise AttributeError(f"module 'rescind' has no attribute '{name}'")
 
 

@@ -8,9 +8,8 @@ import shutil
 import sys
 
 import pytest
-from rescind.cli.forget_given import unlearner
-from rescind.experiments.forget_run import answer
 
+from requesting import ask_of
 from rescind.audits.battery import FULL, STANDARD, Report
 from rescind.audits.durability import CHECKS
 from rescind.audits.finding import VERDICTS, Finding, question
@@ -21,6 +20,7 @@ from rescind.core.records import Erase
 from rescind.errors import ConfigError
 from rescind.experiments.learning_run import run_cell
 from rescind.experiments.recipe import Cell, DataSettings, RunSettings, SharingSettings
+from rescind.experiments.unlearners import chosen_unlearner as unlearner
 from rescind.methods.sharing.fedshare import FedShare
 from rescind.models.lightgcn import LightGCN
 from rescind.storage.federations import load_federation
@@ -54,7 +54,7 @@ def audit(monkeypatch, capfd):
 
 def test_an_audit_says_what_it_found_and_changes_nothing(run, audit):
     model = (run / "model" / "server.safetensors").read_bytes()
-    code, out, err = audit(run, "--erase", "draw:0.4", "--workers", 1)
+    code, out, err = audit(run, "--draw", "0.4", "--workers", 1)
     assert code in (0, 1), err
     assert "Controls: no-op: " in out
     assert "Q1 population" in out
@@ -81,7 +81,7 @@ def test_an_audit_counts_what_it_does_and_tells_how_much_is_left(run, audit, mon
 
     monkeypatch.setattr(doing.Step, "__init__", noted)
     monkeypatch.setattr(progress, "EVERY", 0.001)
-    _, _, err = audit(run, "--erase", "draw:0.4", "--workers", 1)
+    _, _, err = audit(run, "--draw", "0.4", "--workers", 1)
     counted = {(one.what, one.done, one.total) for one in steps}
     answers = (len(STANDARD) + 1) * (5 + 5)  # one attack by lot; five roles, five retrains
     asking = "asking all models, and resampling their answers"
@@ -106,10 +106,8 @@ def test_every_check_asks_a_question_in_words():
 
 
 def test_the_same_audit_again_finds_its_retrains_and_the_no_op_is_no_pass(run, audit):
-    audit(run, "--erase", "draw:0.4", "--workers", 1)
-    code, out, err = audit(
-        run, "--erase", "draw:0.4", "--method", "nothing", "--workers", 1, "--json"
-    )
+    audit(run, "--draw", "0.4", "--workers", 1)
+    code, out, err = audit(run, "--draw", "0.4", "--method", "nothing", "--workers", 1, "--json")
     assert code == (1 if json.loads(out)["verdict"] in ("FAIL", "VOID") else 0)
     assert err.split("\n")[0].strip() == "5 of 5 models to compare with"
     facts = json.loads(out)
@@ -117,35 +115,27 @@ def test_the_same_audit_again_finds_its_retrains_and_the_no_op_is_no_pass(run, a
     assert facts["verdict"] != "PASS"
 
 
+DRAW, OWN = ("--draw", "0.3"), ("--draw", "0.3", "--method", "FedShareUnlearn", "--set")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "give exactly one of --erase FILE, --unshare FILE and --withdraw USER, or of a graph"),
-        (("--erase", "draw:0.3", "--withdraw", "7"), "2 were given"),
-        (("--erase", "draw:0.3", "--method", "FedShareUnlern"), "did you mean 'FedShareUnlearn'?"),
-        (("--erase", "draw:0.3", "--method", "FedShare"), "there is no unlearner 'FedShare'"),
-        (("--erase", "draw:0.3", "--set", "rounds=2"), "none was named. Name one"),
-        (("--erase", "draw:0.3", "--method", "Retrain", "--set", "rounds"), "wants key=value"),
-        (("--erase", "draw:0.3", "--method", "Retrain", "--set", "rounds=2"), "it has none at all"),
-        (("--erase", "draw:0.3", "--method", "Gram", "--set", "ridge=2"), "it has none at all"),
-        (
-            ("--erase", "draw:0.3", "--method", "FedShareUnlearn", "--set", "keep_sums=true"),
-            "no setting of forgetting 'keep_sums' (it learns as the run did); Allowed: contrast",
-        ),
-        (
-            ("--erase", "draw:0.3", "--method", "FedShareUnlearn", "--set", "damping=measured"),
-            "this federation has none. Train it with keep_sums = true",
-        ),
-        (
-            ("--erase", "draw:0.3", "--method", "FedShareUnlearn", "--set", "dampin=0.1"),
-            "did you mean 'damping'?",
-        ),
-        (
-            ("--erase", "draw:0.3", "--method", "FedShareUnlearn", "--set", "damping=often"),
-            "damping",
-        ),
-        (("--withdraw", "nobody"), "nobody"),
-        (("--erase", "missing.csv"), "there is no file missing.csv"),
+        ((), "--user"),
+        ((*DRAW, "--method", "FedShareUnlern"), "did you mean 'FedShareUnlearn'?"),
+        ((*DRAW, "--method", "FedShare"), "there is no unlearner 'FedShare'"),
+        ((*DRAW, "--set", "rounds=2"), "none was named"),
+        ((*DRAW, "--method", "Retrain", "--set", "rounds"), "key=value"),
+        ((*DRAW, "--method", "Retrain", "--set", "rounds=2"), "none at all"),
+        ((*DRAW, "--method", "Gram", "--set", "ridge=2"), "none at all"),
+        ((*OWN, "keep_sums=true"), "keep_sums"),
+        ((*OWN, "damping=measured"), "keep_sums = true"),
+        ((*OWN, "dampin=0.1"), "did you mean 'damping'?"),
+        ((*OWN, "damping=often"), "damping"),
+        (("--user", "nobody"), "nobody"),
+        (("--user", "7", "--item", "nothing"), "nothing"),
+        (("--nodes", "7"), "graph"),
+        (("--file", "missing.csv"), "missing.csv"),
     ],
 )
 def test_a_request_that_cannot_be_read_ends_with_code_2(run, audit, words, said):
@@ -159,11 +149,11 @@ def test_settings_reach_the_unlearner_as_numbers_and_as_words():
     found = unlearner("fedshareunlearn", ["rounds=3", "damping=measured", "own_layer = false"])
     assert (found.rounds, found.damping, found.own_layer) == (3, "measured", False)
     assert unlearner("FedShareUnlearn", ["damping=0.02"]).damping == 0.02
-    assert unlearner(None) is None
+    assert unlearner(None, ()) is None
 
 
 def test_a_folder_without_a_run_is_named(tmp_path, audit):
-    code, _, err = audit(tmp_path, "--erase", "draw:0.3")
+    code, _, err = audit(tmp_path, "--draw", "0.3")
     assert code == 2
     assert "holds no finished run" in err
 
@@ -174,8 +164,8 @@ def test_a_folder_without_a_run_is_named(tmp_path, audit):
 def test_a_script_can_tell_a_failed_audit_by_its_exit_code(run, audit, monkeypatch, verdict, code):
     report = Report(verdict, (Finding("Q1 population", verdict, 0.6),), {"subject": verdict})
     monkeypatch.setattr("rescind.forgetting.examine.examine", lambda *_, **__: report)
-    assert audit(run, "--erase", "draw:0.4")[0] == code
-    found, out, _ = audit(run, "--erase", "draw:0.4", "--json")
+    assert audit(run, "--draw", "0.4")[0] == code
+    found, out, _ = audit(run, "--draw", "0.4", "--json")
     assert (found, json.loads(out)["verdict"]) == (code, verdict)
 
 
@@ -184,7 +174,9 @@ def test_an_audit_of_an_unshare_compares_with_models_to_which_the_records_were_n
 ):
     report = Report("PASS", (Finding("Q1 population", "PASS", 0.5),), {"subject": "PASS"})
     monkeypatch.setattr("rescind.forgetting.examine.examine", lambda *_, **__: report)
-    said = {kind: audit(run, f"--{kind}", "draw:0.4")[1] for kind in ("unshare", "erase")}
+    fed = load_federation(run / "model")
+    who = fed.labels.user_id(int(fed.world.shared.client[0]))
+    said = {kind: audit(run, "--user", who, "--kind", kind)[1] for kind in ("unshare", "erase")}
     assert "from models to which the records were never lent" in said["unshare"]
     assert "never had" not in said["unshare"], "devices have them"
     assert "from models that never had the records" in said["erase"], "control"
@@ -196,17 +188,17 @@ def test_what_is_only_reported_is_not_judged_for_people_and_shown_for_programs(
     findings = (Finding("Q1 population", "PASS", 0.5), Finding("Q6 lists", "SHOWN", 0.4))
     report = Report("PASS", findings, {"subject": "PASS"})
     monkeypatch.setattr("rescind.forgetting.examine.examine", lambda *_, **__: report)
-    _, out, _ = audit(run, "--erase", "draw:0.4")
+    _, out, _ = audit(run, "--draw", "0.4")
     (line,) = [one for one in out.splitlines() if one.startswith("Q6 lists")]
     assert " not judged " in line
     assert "SHOWN" not in line
     assert "not judged (SHOWN in JSON): " in out
-    facts = json.loads(audit(run, "--erase", "draw:0.4", "--json")[1])
+    facts = json.loads(audit(run, "--draw", "0.4", "--json")[1])
     assert [f["verdict"] for f in facts["findings"]] == ["PASS", "SHOWN"]
 
 
 def test_only_unlearners_are_named_where_one_is_asked_for(run, audit):
-    _, _, err = audit(run, "--erase", "draw:0.3", "--method", "foo")
+    _, _, err = audit(run, "--draw", "0.3", "--method", "foo")
     listed = err.split("Allowed: ")[1].split(".")[0].split(", ")
     assert {"Retrain", "FedShareUnlearn", "FRU", "PurgeOnly"} <= set(listed)
     assert not {"FedShare", "FedAvg", "Popularity", "F3CRec"} & set(listed)
@@ -217,31 +209,22 @@ def test_whoever_left_is_told_so_and_no_near_name(run, audit, tmp_path):
     shutil.copytree(run, copy)
     fed = load_federation(copy / "model")
     who = fed.labels.user_id(int(fed.world.shared.client[0]))
-    gone = answer(copy, "withdraw", who, audits="none").folder
-    code, _, err = audit(gone, "--withdraw", who)
-    assert code == 2
-    assert f"user '{who}' has left this run" in err
-    assert "did you mean" not in err
-    # A name that nobody asked under: it may be that of one who left, so no other is offered.
-    code, _, err = audit(gone, "--withdraw", who + "x")
-    assert code == 2
-    assert "1 place is empty: of users who left this run since, or had everything erased." in err
-    assert "did you mean" not in err
-    request = tmp_path / "request.csv"
-    request.write_text(f"user\n{who}\n")
-    code, _, err = audit(gone, "--erase", request)
-    assert code == 2
-    assert "line 2" in err
-    assert "has left this run" in err
+    ask_of(copy, "leave", who)
+    (tmp_path / "request.csv").write_text(f"user\n{who}\n")
+    for words in (("--user", who), ("--user", f"{who}x"), ("--file", tmp_path / "request.csv")):
+        code, _, err = audit(copy, *words)
+        assert code == 2
+        assert ("has left" in err) == (words[1] != f"{who}x")
+        assert "did you mean" not in err, "it may be the name of one who left"
 
 
-@pytest.mark.parametrize(("words", "few"), [(("--withdraw", "7"), True), (("draw:0.4",), False)])
+@pytest.mark.parametrize(("words", "few"), [(("--user", "7"), True), (("--draw", "0.4"), False)])
 def test_an_audit_of_one_user_says_first_that_it_cannot_pass(run, audit, monkeypatch, words, few):
     def stop(*given, **named):
         raise ConfigError("here the work would begin")
 
     monkeypatch.setattr("rescind.forgetting.examine.forgotten", stop)
-    _, _, err = audit(run, *(words if few else ("--erase", *words)))
+    _, _, err = audit(run, *words)
     assert "here the work would begin" in err
     assert ("cannot get a PASS" in err) is few
 
@@ -265,6 +248,3 @@ def test_an_audit_takes_a_few_records_of_one_user_as_forget_does(run, audit, mon
         [int(record.client[0])],
         [int(record.item[0])],
     )
-    code, _, err = audit(run, "--user", "7")
-    assert code == 2
-    assert "--user and --item name a few records of one user" in err

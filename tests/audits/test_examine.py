@@ -12,8 +12,7 @@ from rescind.audits.battery import NO_OP, PURGE, RETRAIN, SHIFT, STANDARD
 from rescind.audits.bystanders import exposed, quality, tenths
 from rescind.audits.case import Case, evidence, lists
 from rescind.audits.controls import purged, shifted
-from rescind.audits.difference import by_lists
-from rescind.audits.distance import jaccard, tables
+from rescind.audits.difference import by_lists, jaccard, tables
 from rescind.audits.hold_out import HoldOut
 from rescind.audits.membership import roc, tail
 from rescind.audits.state_attacks import (
@@ -32,7 +31,7 @@ from rescind.core.records import Erase, Unshare, Withdraw
 from rescind.core.state import Memory
 from rescind.data import load
 from rescind.data.sequences import next_item
-from rescind.errors import ConfigError, DataError
+from rescind.errors import ConfigError
 from rescind.forgetting.examine import examine, retrain, retrains, seeds_of
 from rescind.methods.additive.seq_gram import SeqGram
 from rescind.methods.baselines.fedavg import FedAvg
@@ -111,8 +110,6 @@ class Own(Retrain):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ("Retrain", r"got the text 'Retrain'.*rs\.methods\.Retrain\(\)"),
-        (Retrain, r"got the class 'Retrain'.*rs\.methods\.Retrain\(\)"),
         (Own, r"got the class 'Own'.*: Own\(\)$"),
         (7, r"got a int.*rs\.methods\.Retrain\(\)"),
     ],
@@ -370,13 +367,6 @@ def test_a_roc_curve_rises_from_nothing_to_everything(story, case):
     assert curve["tpr"] == sorted(curve["tpr"])
     assert curve["tpr"][-1] == pytest.approx(1.0)
     assert curve["fpr"][0] == 0.0
-
-
-def test_a_request_about_nothing_trained_is_refused(story):
-    before, _, refs = story
-    held = before.now.vault.holdings
-    with pytest.raises(DataError, match="names no record that the model was trained on"):
-        examine(before, refs[0], Erase(held.records[held.split == 1][:3]), refs)
 
 
 def test_evidence_of_the_no_op_is_higher_than_that_of_a_retrain(story, case):

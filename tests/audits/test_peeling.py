@@ -22,7 +22,6 @@ from rescind.data.sequences import next_item
 from rescind.data.simulated_lending import draw_groups, draw_share
 from rescind.experiments.peeling import LEAVERS, UNDEFENDED, grid, peeled_lines, peeled_run
 from rescind.experiments.peeling_attack import SLACK, gram_from_weights, peel, peel_ordered
-from rescind.experiments.update_leaks import Case
 from rescind.methods.additive._ordered import Nearness, add_sequences
 from rescind.methods.additive._pairs import weight_of
 from rescind.methods.additive._release import factors, neighbours
@@ -30,8 +29,6 @@ from rescind.methods.additive._solve import weights_of
 from rescind.methods.additive._solving import UNIT
 from rescind.methods.additive.gram import Gram
 from rescind.methods.additive.seq_gram import SeqGram
-from rescind.methods.baselines.fedavg import FedAvg
-from rescind.models.mf import MF
 from rescind.storage.federations import save_federation
 from rescind.storage.run_folder import write_facts
 
@@ -121,17 +118,6 @@ def test_cut_forms_tell_less():
     assert max(counts["near"], counts["low"]) < counts["dense"]
 
 
-def test_neighbours_and_factors_are_what_they_say():
-    weights = published(some_people(), 120)
-    near = neighbours(weights, 4)
-    assert int((near != 0).sum(0).max()) == 4
-    column = weights[:, 7].abs().sort(descending=True).values
-    assert_close(near[:, 7].abs().sort(descending=True).values[:4], column[:4])
-    assert_close(factors(weights, 120), weights, atol=1e-5, rtol=1e-4)
-    few = factors(weights, 6).double()
-    assert not few.diagonal().any()
-
-
 def small() -> Dataset:
     clock, rows = Clock(5), []
     for user in range(30):
@@ -204,13 +190,6 @@ def markdown(lines: list) -> str:
     return "\n".join(out)
 
 
-def test_a_table_has_a_column_for_each_setting(lines):
-    table = markdown(list(lines.values())).splitlines()
-    assert len({line.count("|") for line in table}) == 1
-    assert UNDEFENDED in table[0]
-    assert "servers = 2" in table[0]
-
-
 def saved(folder: Path, method: Method) -> Path:
     fed = Federation.start(small(), method, seed=0)
     groups = draw_groups(fed.world.sizes.clients, fed.clock)
@@ -234,19 +213,6 @@ def test_a_run_is_attacked_as_it_is_set(tmp_path, monkeypatch):
     assert {line["dial"] for line in peeled_run(fed)} == {UNDEFENDED}
     missing = CliRunner().invoke(app, ["leak", str(tmp_path / "nowhere")])
     assert f"there is no folder {tmp_path / 'nowhere'}" in str(missing.exception)
-
-
-def test_without_options_updates_and_sums_are_attacked(tmp_path, monkeypatch):
-    monkeypatch.setattr("rescind.experiments.prepared_data.prepare", lambda settings: small())
-    one = [Case("FedAvg, MF", FedAvg(model=MF(dim=4)))]
-    monkeypatch.setattr("rescind.experiments.update_leaks.cases", lambda *_: one)
-    call = ["leak", "--users", "5", "--rounds", "1", "--out", str(tmp_path)]
-    done = CliRunner().invoke(app, call)
-    assert done.exit_code == 0, done.output
-    assert "FedAvg, MF" in done.output
-    assert "the sum that the server keeps" in done.output
-    assert (tmp_path / "peeling.json").is_file()
-    assert (tmp_path / "leak.json").is_file()
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ NONE = Finding("audit", "UNAUDITED", note="No audit was requested.")
 @pytest.fixture(params=[PASSED, FAILED, NONE], ids=lambda one: one.verdict)
 def receipt(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A receipt as the requester gets it, as a file."""
-    monkeypatch.setenv("RESCIND_KEYS", str(tmp_path / "keys"))
+    monkeypatch.setenv("RESCIND_HOME", str(tmp_path))
     done = Done(
         {"name": "FedShare", "a_setting_with_a_long_name": "x" * 90}, "Retrain", "L3", "", "", "",
         f"sha256:{'0' * 64}", 150, 38400, {"others": 798}, 6.2, f"sha256:{'1' * 64}",

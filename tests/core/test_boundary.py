@@ -371,32 +371,6 @@ def test_devices_announce_two_bits_each(name):
     assert keeps < trains
 
 
-@pytest.mark.parametrize("name", RANKERS)
-def test_the_server_can_replay_a_run_from_what_crossed(name, monkeypatch):
-    fed, after, wire = wired(name)
-    world, state = server_side(fed)
-    method, expected = fed.method, after.now.state
-    crossed = wire.crossed[:3]
-    assert [kind for kind, _, _ in crossed] == ["train"] * 3
-    del fed, after, wire
-
-    def closed(self, attribute):
-        raise BoundaryError(f"server code reached for client data: {attribute}")
-
-    for kind in (Holdings, Vault, Private):
-        monkeypatch.setattr(kind, "__getattribute__", closed)
-    for round_, (_, asked, sums) in enumerate(crossed, 1):
-        clock = CLOCK.at(round_)
-        ids = method.server_sample(state, world, clock)
-        assert torch.equal(ids, asked)
-        method.server_mail(state, world, ids, clock)
-        state = method.server_step(state, sums, world, clock)
-    assert state.round == expected.round == 3
-    for side in ("public", "own"):
-        for table, value in getattr(expected, side).items():
-            assert torch.equal(getattr(state, side)[table], value), table
-
-
 # -- worlds at the edge ---------------------------------------------------------------------------
 
 

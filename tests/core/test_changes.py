@@ -200,10 +200,3 @@ def follow_events(chance: Random) -> None:
     chance.shuffle(past)
     for old, wanted in past:
         assert_same(old, wanted)
-
-
-def test_a_request_names_what_devices_hold_of_one_client():
-    data = Holdings.of(Records.of([0, 1, 1], [3, 4, 5]), torch.zeros(3), 2, 6)
-    fed = Federation.start(data, FedAvg(model=MF(dim=1))).apply(Erase(Records.of([1], [4])))
-    request = fed.request(Withdraw(1))
-    assert (request.records.client.tolist(), request.records.item.tolist()) == ([1], [5])

@@ -17,9 +17,9 @@ from rescind.core.cohort import Cohort, Lot
 from rescind.core.federation import Federation
 from rescind.core.model import TakenRows, summed_rows
 from rescind.core.table import Table
-from rescind.core.tasks.metrics import InParts, Ranking, top_k
+from rescind.core.tasks.metrics import InParts, top_k
 from rescind.errors import BoundaryError, DataError
-from rescind.experiments.learning_run import measured_users
+from rescind.experiments.validation import measured_users
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.bag import Bag
 from rescind.models.lightgcn import LightGCN
@@ -114,19 +114,6 @@ def test_measures_in_parts_are_equal_to_the_last_digit(monkeypatch, model):
     assert asked == [12, 5, 5, 2]
 
 
-def test_a_metric_that_reads_scores_gets_all_of_them(monkeypatch):
-    class Best(Ranking):
-        only_lists = False
-
-        def totals(self, scores, cohort, masked):
-            assert scores.shape == (len(cohort), cohort.items)
-            return super().totals(scores, cohort, masked)
-
-    monkeypatch.setattr(executor, "CACHED_CELLS", 1)
-    fed = Federation.start(tiny_holdings(), FedAvg(model=LightGCN(dim=4)), seed=0)
-    assert fed.evaluate(metric=Best(k=(3,))) == fed.evaluate(k=3)
-
-
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64])
 def test_rows_are_added_up_in_the_same_order_without_a_copy(kind):
     lot, table = drawn_lot(), randoms(ITEMS, 32, seed=5).to(kind)
@@ -163,15 +150,6 @@ def test_a_single_list_does_not_load_the_compiler():
     )
     assert not loaded(code.format("1, 4000"), "numba")
     assert loaded(code.format("100, 4000"), "numba")
-
-
-def test_finding_a_class_imports_its_module_alone():
-    code = "from rescind.core.settings import {}"
-    one = code.format("find; find('rescind.methods', 'server_sample', 'fedavg')")
-    every = code.format("classes; classes('rescind.methods', 'server_sample')")
-    assert loaded(one, "rescind.methods.baselines.fedavg")
-    assert not loaded(one, "rescind.methods.additive.gram")
-    assert loaded(every, "rescind.methods.additive.gram")
 
 
 @pytest.mark.parametrize(

@@ -207,23 +207,12 @@ def test_early_stopping_returns_the_best_round_with_its_private_state(tiny_fed):
     assert [value["x"] for _, value in seen[-1].until.history] == says[:5]
 
 
-def test_measuring_happens_every_so_many_rounds(tiny_fed):
-    best, seen = stopped(tiny_fed, [9.0, 0.1, 9.0, 0.2, 9.0, 0.1], every=2, patience=50)
-    assert best.now.state.round == 4
-    assert [r for r, _ in seen[-1].until.history] == [2, 4, 6]
-
-
 def test_without_patience_nothing_stops_and_without_restore_the_last_is_kept(tiny_fed):
     best, seen = stopped(tiny_fed, [0.9, 0.1, 0.1, 0.1], every=1, patience=None)
     assert len(seen) == 4
     assert best.now.state.round == 1
     last, _ = stopped(tiny_fed, [0.9, 0.1, 0.1, 0.1], every=1, patience=None, restore=False)
     assert digests(last) == digests(tiny_fed.run(4))
-
-
-def test_a_run_shorter_than_a_measurement_returns_its_last_round(tiny_fed):
-    last, _ = stopped(tiny_fed, [0.9, 0.1], every=5, patience=1)
-    assert last.now.state.round == 2
 
 
 def test_a_measure_that_is_not_a_number_is_never_the_best(tiny_fed):
@@ -275,22 +264,6 @@ def test_a_restart_is_a_fresh_start_on_the_same_data(tiny_fed, tiny):
     gone = tiny_fed.run(3).apply(Erase(own)).restart().run(2)
     never = start(tiny.apply(Erase(own))).run(2)
     assert digests(gone) == digests(never)
-
-
-def test_retraining_is_the_default_story_of_forgetting(tiny_fed, tiny):
-    own = tiny.records[tiny.records.client == 1]
-    after = tiny_fed.method.unlearn(tiny_fed.run(3), Erase(own))
-    assert digests(after) == digests(start(tiny.apply(Erase(own))).run(3))
-
-
-def test_an_event_does_not_touch_the_model(tiny_fed, tiny):
-    here = tiny_fed.run(2)
-    for event in (Share(lendable(tiny)), Erase(tiny.records[tiny.records.client == 0]), Join(6)):
-        assert digests(here.apply(event))[0] == digests(here)[0]
-    assert [e[0] for e in here.apply(Share(lendable(tiny))).apply(Join(6)).events] == [
-        "Share",
-        "Join",
-    ]
 
 
 def test_one_who_leaves_takes_their_private_state_along(tiny_fed):
@@ -470,13 +443,6 @@ def test_quality_by_hand_when_the_model_is_written_by_hand():
     ]
 
 
-def test_one_by_one_measures_and_answers_the_same(tiny):
-    one, two = start(tiny).run(2), start(tiny, executor=OneByOne()).run(2)
-    assert one.evaluate(k=(3, 20)) == pytest.approx(two.evaluate(k=(3, 20)), abs=1e-6)
-    answers = (fed.query(tiny.records).tolist() for fed in (one, two))
-    assert next(answers) == pytest.approx(next(answers), abs=1e-5)
-
-
 def test_no_item_a_person_has_is_recommended(tiny_fed):
     fed = tiny_fed.run(2)
     later = fed.apply(next_block()).run(1)  # devices keep what was held out in earlier blocks
@@ -606,9 +572,3 @@ def test_what_devices_receive_and_send_is_counted(tiny_fed):
     table = 12 * 4 * 4  # items x dimensions x four bytes
     assert seen[0].down == 3 * table
     assert 0 < seen[0].up <= 3 * (table + 12 * 4)
-
-
-def test_a_gpu_that_is_not_there_is_a_config_error(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ConfigError, match="device='cpu'"):
-        InProcess(device="cuda")

@@ -353,14 +353,6 @@ def test_a_run_stops_before_the_round_that_would_pass_its_budget(recipe, tmp_pat
     assert (privacy["participations"], privacy["stopped"]) == (4, None)
 
 
-def test_a_budget_that_buys_no_round_leaves_the_first_values(recipe, tmp_path):
-    changes = ["guards.clip=1", "guards.gaussian=0.1", "guards.epsilon=1"]
-    (cell,) = read(recipe, changes).cells
-    result = run_cell(cell, tmp_path / "out")
-    assert result.facts["round"] == 0
-    assert "stopped after round 0" in result.facts["privacy"]["stopped"]
-
-
 def test_rounds_that_may_have_been_made_twice_are_counted_twice(recipe, tmp_path):
     changes = ["guards.clip=1", "guards.gaussian=2", "run.checkpoint_every=2"]
     (cell,) = read(recipe, changes).cells

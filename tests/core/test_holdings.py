@@ -10,7 +10,6 @@ import torch
 from rescind.core.cohort import Graph, Mail
 from rescind.core.holdings import Holdings
 from rescind.core.records import Arrive, Erase, Join, Records, Share, Unshare, Withdraw
-from rescind.core.world import Host
 from rescind.errors import ConfigError, ConsentError, DataError
 from worlds import held, pairs, tiny_holdings
 
@@ -106,15 +105,6 @@ def test_unsharing_takes_the_mark_away_and_nothing_else(few):
     assert back.apply(Unshare(ask((0, 3)))).digest() == few.digest()
 
 
-def test_erasing_removes_every_copy_lent_or_not(few):
-    gone = few.apply(Share(ask((0, 1)))).apply(Erase(ask((0, 1), (0, 2))))
-    assert (0, 1) not in pairs(gone.records)
-    assert len(gone.records) == len(few.records) - 3
-    assert held(gone, "own") == {(0, 3), (0, 5), (1, 1)}
-    assert not gone.lent.any()
-    assert len(gone.split) == len(gone.block) == len(gone.lent) == len(gone.records)
-
-
 @pytest.mark.parametrize(("event", "verb"), [(Share, "shared"), (Erase, "erased"),
                                              (Unshare, "unshared")])  # fmt: skip
 def test_a_request_for_what_is_not_held_says_what_is_and_changes_nothing(few, event, verb):
@@ -170,10 +160,6 @@ def test_a_newcomer_takes_the_next_number_and_no_other(few):
     for client in (5, -1):
         with pytest.raises(ConsentError, match="next free index is 4"):
             few.apply(Join(client))
-
-
-def test_a_hosted_client_changes_nothing_on_devices(few):
-    assert few.apply(Host(9, few)) is few
 
 
 def arrive(*rows, clients=4, items=8) -> Arrive:

@@ -55,12 +55,6 @@ def test_segment_sums_and_means_are_those_of_each_owners_rows(owner):
             assert float(mean[o, column]) == pytest.approx(average, abs=1e-12)
 
 
-def test_gradients_of_a_segment_mean_reach_only_the_owners_rows():
-    values = torch.ones(3, dtype=torch.float64, requires_grad=True)
-    jagged.segment_mean(values, ints([0, 1, 1]), 2)[1].backward()
-    assert values.grad.tolist() == [0.0, 0.5, 0.5]
-
-
 @given(owners, st.integers(0, 3))
 def test_shuffling_groups_rows_by_owner_and_loses_none(owner, seed):
     bits = Clock(seed).bits("order", torch.arange(len(owner)))
@@ -112,9 +106,3 @@ def test_a_shelf_holds_each_pair_once_and_finds_it(both_ways):
         assert where.tolist() == [at.get(pair, -1) for pair in everything]
 
     check()
-
-
-def test_a_shelf_answers_in_the_shape_it_is_asked_in(both_ways):
-    shelf = Shelf.of(ints([1, 0]), ints([2, 1]), 2, 3)
-    found = shelf.find(ints([[0, 1], [0, 1]]), ints([[1, 1], [2, 2]]))
-    assert found.tolist() == [[0, -1], [-1, 1]]

@@ -160,16 +160,6 @@ def test_scores_that_are_not_numbers_come_after_everything():
     assert result["coverage@2"] == 0.0
 
 
-def test_a_user_with_fewer_open_items_than_k_is_measured_on_what_is_there():
-    # Items 0 and 1 are open, 1 is held out and second: HR 1, recall 1, precision 1/5, MRR 1/2,
-    # NDCG = (1 / log2 3) / 1.
-    result = measured([[2.0, 1.0, 9.0, 9.0]], [[2, 3]], [[1]], k=(5,), items=4)
-    assert result["HR@5"] == result["Recall@5"] == 1.0
-    assert result["Precision@5"] == pytest.approx(0.2)
-    assert result["MRR@5"] == 0.5
-    assert result["NDCG@5"] == pytest.approx(1 / math.log2(3))
-
-
 def test_users_without_held_out_items_do_not_count():
     result = measured([[2.0, 1.0], [1.0, 2.0]], [[], []], [[0], []], k=(1,), items=2)
     assert result["HR@1"] == 1.0

@@ -173,16 +173,6 @@ def test_the_servers_optimisers_are_those_of_torch():
     assert float((moved_by("adam", DIRECTIONS)[0] - adam).abs().max()) < EXACT
 
 
-def test_client_adam_in_float32_is_that_of_torch_optim_to_float32():
-    # The first step of Adam is the rate times the sign, for any size of the gradient.
-    start = torch.zeros(CLIENTS, 1)
-    work = Work.begin([plan()], ["user"], (), {}, {"user": start}, cohort())
-    batch = next(work.batches(plan()))
-    optimiser = LocalOptimiser.begin(work, Private({"user": start}), False)
-    optimiser.step(Step({"user": 1.0}, "adam"), {"user": torch.full((CLIENTS, 1), 2.0)}, batch)
-    assert float(work.own["user"].detach()[0, 0]) == pytest.approx(-1.0, abs=5e-7)
-
-
 @pytest.mark.parametrize("kind", ["momentum", "adam"])
 def test_moments_grow_with_their_table(kind):
     short, long = randoms(3, 2, seed=4), randoms(5, 2, seed=5)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from rescind.core import own_code
 from rescind.core.executor import InProcess
 from rescind.core.federation import Federation
 from rescind.core.guards import Clip
@@ -238,15 +237,6 @@ def test_a_pair_is_asked_of_updates_behind_a_guard_and_of_sums():
         learn(Bare(), InProcess(fused=False))
     with pytest.raises(BoundaryError, match=r"BareSum\.client_sum returned Sum; .*\(Sum, Private"):
         learn(BareSum())
-
-
-def test_ranges_of_rows_are_not_read_for_methods_of_rescind(monkeypatch):
-    read = []
-    monkeypatch.setattr(own_code, "_check_range", lambda *given: read.append(given))
-    learn(Popularity())
-    assert not read
-    returned(lambda u, p: (u, p))
-    assert read
 
 
 # -- what a method may use ------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import os
 import pytest
 import torch
 
-from rescind.core import files, params
+from rescind.core import params
 from rescind.errors import DataError
 from worlds import randoms
 
@@ -138,23 +138,6 @@ def test_a_full_disk_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch, ca
     monkeypatch.undo()
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
     assert params.load(path)[0].keys() == ONE.keys()
-
-
-def test_nobody_ever_sees_half_a_file(tmp_path, monkeypatch):
-    # The name appears only after the bytes are synced.
-    seen = []
-    sync = os.fsync
-    path = tmp_path / "file"
-    monkeypatch.setattr(os, "fsync", lambda handle: (seen.append(path.exists()), sync(handle)))
-    params.save(path, ONE)
-    assert seen[0] is False
-    assert path.exists()
-
-
-def test_a_folder_that_cannot_be_made_is_a_data_error(tmp_path):
-    (tmp_path / "taken").write_text("a file, not a folder")
-    with pytest.raises(DataError):
-        files.write_atomically(tmp_path / "taken" / "file", b"x")
 
 
 def test_one_model_has_one_file(tmp_path):

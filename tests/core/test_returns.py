@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -22,6 +22,11 @@ from rescind.models.mf import MF
 from worlds import tiny_holdings
 
 NUMPY = np.zeros(3)
+INSIDE = {
+    "server_step": (ServerState({"item": NUMPY}), r"ServerState\(\{'item': a numpy array\}\)"),
+    "server_init": (ServerState(NUMPY), r"ServerState\(a numpy array\)"),
+    "client_init": (Private([1]), r"Private\(list\)"),
+}
 WRONG = {
     "None": (None, "None"),
     "dict": ({"item": NUMPY}, "{'item': a numpy array}"),
@@ -56,6 +61,13 @@ def test_another_kind_of_answer_is_told_by_class_and_function(name, wrong):
         whole_life(method)
     expected = f"expected {ANSWERS[name].words}. Change that function."
     assert str(refused.value).startswith(f"Sketch.{name} returned {told}; {expected}")
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_tables_inside_a_state_must_be_tensors(name):
+    given, told = INSIDE[name]
+    with pytest.raises(BoundaryError, match=rf"Sketch\.{name} returned {told}; expected a "):
+        whole_life(answering(name, given)(model=MF(dim=4)))
 
 
 ROWS = torch.zeros(5, 4)
@@ -232,35 +244,6 @@ def test_a_loss_that_mixes_clients_or_teaches_nothing_is_told(loss, told):
     with pytest.raises(BoundaryError) as refused:
         whole_life(method)
     assert f"Sketch.client_loss {told}" in str(refused.value)
-
-
-def test_tables_inside_a_state_must_be_tensors():
-    @dataclass(frozen=True, kw_only=True)
-    class Arrays(Popularity):
-        where: str = "server_step"
-
-        def server_step(self, state, sums, world, clock):
-            after = super().server_step(state, sums, world, clock)
-            if self.where != "server_step":
-                return after
-            return replace(after, public={"item": after.public["item"].numpy()})
-
-        def client_init(self, ids, clock):
-            first = super().client_init(ids, clock)
-            return first if self.where != "client_init" else Private([1])
-
-        def server_init(self, world, clock):
-            first = super().server_init(world, clock)
-            return first if self.where != "server_init" else ServerState(first.public["item"])
-
-    for where, told in (
-        ("server_step", r"ServerState\(\{'item': a numpy array\}\)"),
-        ("server_init", r"ServerState\(Tensor\)"),
-        ("client_init", r"Private\(list\)"),
-    ):
-        with pytest.raises(BoundaryError, match=rf"Arrays\.{where} returned {told}; expected a "):
-            whole_life(Arrays(where=where))
-    whole_life(Arrays(where=""))
 
 
 def test_a_function_of_a_class_beside_is_held_too_and_the_class_that_wrote_it_is_named():

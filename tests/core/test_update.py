@@ -104,14 +104,6 @@ def test_an_update_of_absurd_norm_is_refused_by_name():
     assert gate(update.only(kept), 4.9)[2] == {}
 
 
-def test_norms_of_one_number_per_client_or_per_row():
-    # A bias of the whole model is [C], a bias per item is [n].
-    bias = Update(2, {"bias": torch.tensor([3.0, -2.0])})
-    assert bias.norms().tolist() == [3.0, 2.0]
-    rows = Rows(ints([0, 0]), ints([1, 2]), torch.tensor([3.0, 4.0]), 5)
-    assert Update(2, {"bias": rows}).norms().tolist() == [5.0, 0.0]
-
-
 def test_bytes_up_are_the_touched_rows_with_their_numbers(update):
     # 5 rows of 2 float64 and a row number of 4 bytes each; 4 clients x 6 float64.
     assert update.nbytes == 5 * 2 * 8 + 5 * 4 + 4 * 6 * 8

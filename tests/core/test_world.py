@@ -15,7 +15,7 @@ from rescind.core.world import Announced, Host, Sizes, World
 from rescind.errors import ConsentError, RescindError
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
-from worlds import hoarder, lendable, pairs, tiny_holdings
+from worlds import lendable, pairs, tiny_holdings
 
 
 def reachable(value, seen: dict[int, object]) -> dict[int, object]:
@@ -69,14 +69,6 @@ def test_the_search_for_devices_finds_one_that_is_there(tiny_fed):
     hosted = tiny_fed.apply(Host(6, tiny_holdings(clients=8, seed=3)))
     found = reachable(hosted.world, {}).values()
     assert [f for f in found if isinstance(f, Holdings)] == [hosted.world.hosted[0][1]]
-
-
-def test_sharing_a_pair_again_adds_no_second_copy(tiny_fed):
-    mine = lendable(tiny_fed.now.vault.holdings, hoarder())
-    once = tiny_fed.apply(Share(mine))
-    again = once.apply(Share(mine))
-    assert len(again.world.shared) == len(once.world.shared) == len(mine)
-    assert again.world.digest() == once.world.digest()
 
 
 def test_the_worlds_digest_sees_each_thing_the_server_knows(tiny_fed):
@@ -133,11 +125,6 @@ def test_what_is_erased_is_gone_from_hosted_data_too(tiny_fed):
     gone = tiny_fed.apply(Share(mine)).apply(Host(6, copy)).apply(Erase(mine))
     assert not any(data.records.among(mine).any() for _, data in gone.world.hosted)
     assert not any(v.holdings.records.among(mine).any() for v in gone.now.hosted)
-
-
-def test_a_federation_of_later_holdings_knows_their_block(tiny):
-    later = tiny.apply(Arrive(Records.none(), torch.zeros(0), 6, 12))
-    assert Federation.start(later, FedAvg(model=MF(dim=1))).world.block == 1
 
 
 def test_a_federation_of_holdings_with_loans_knows_loans_and_members(tiny):

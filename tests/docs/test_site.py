@@ -147,7 +147,7 @@ def test_search_works_on_pages_opened_as_files(site):
 @pytest.mark.slow
 @pytest.mark.data
 def test_the_picture_of_the_first_page_is_what_the_run_says(tmp_path, monkeypatch):
-    monkeypatch.setenv("RESCIND_KEYS", str(tmp_path / "keys"))
+    monkeypatch.setenv("RESCIND_HOME", str(tmp_path))
     picture = script("front_picture")
     told = picture.played()
     drawn = (ROOT / picture.PICTURE).read_text("utf-8")

@@ -21,20 +21,13 @@ from rescind.methods._lent_graph.graph import SharedGraph, graph_of
 from rescind.methods.sharing.cdcgnnfed import CDCGNNFedR, MendedGraph, impair
 from rescind.methods.sharing.fedshare import FedShare
 from rescind.models.lightgcn import LightGCN
-from worlds import randoms, tiny_holdings
+from worlds import begin_in_groups, randoms
 
 SMALL = CDCGNNFedR(
     model=LightGCN(dim=4), clients_per_round=4, refine_pairs=32, contrast_items=8,
     mend_after=1, mend_every=2, mend=1.0, mend_steps=3, rate=0.02,
 )  # fmt: skip
 EDGES = ("mended/user", "mended/item")
-
-
-def begin(method: FedShare, executor: InProcess | None = None) -> Federation:
-    """Clients 0-2 lend everything, 3-5 half, the rest nothing."""
-    fed = Federation.start(tiny_holdings(clients=9, items=14), method, seed=2, executor=executor)
-    groups = torch.tensor([2, 2, 2, 1, 1, 1, 0, 0, 0])
-    return fed.apply(draw_share(fed.now.vault.holdings, groups, fed.clock, part=0.5))
 
 
 def mended(fed: Federation) -> set[tuple[int, int]]:
@@ -54,7 +47,7 @@ def digests(fed: Federation) -> tuple[str, str]:
 def test_a_without_mending_and_views_it_is_fedshare_bit_for_bit(executor):
     off = replace(SMALL, mend=0.0, user_pull=0.0)
     plain = FedShare(**{f.name: getattr(SMALL, f.name) for f in fields(FedShare)})
-    one, two = begin(off, executor).run(5), begin(plain, executor).run(5)
+    one, two = begin_in_groups(off, executor).run(5), begin_in_groups(plain, executor).run(5)
     assert digests(one) == digests(two)
     assert params.digest(one.now.state.own) == params.digest(two.now.state.own)
 
@@ -63,7 +56,7 @@ def test_each_addition_is_felt():
     off = replace(SMALL, mend=0.0, user_pull=0.0)
     runs = [SMALL, replace(SMALL, mend=0.0), replace(SMALL, user_pull=0.0), off,
             replace(SMALL, weighted_mend=True)]  # fmt: skip
-    assert len({digests(begin(method).run(4)) for method in runs}) == 5
+    assert len({digests(begin_in_groups(method).run(4)) for method in runs}) == 5
 
 
 def blocks() -> Federation:
@@ -91,7 +84,7 @@ def test_b_mended_edges_hit_hidden_edges_more_often_than_chance():
 
 
 def test_c_only_partial_sharers_get_edges_and_only_new_ones():
-    fed = begin(SMALL).run(1)
+    fed = begin_in_groups(SMALL).run(1)
     added = mended(fed)
     assert {user for user, _ in added} <= {3, 4, 5}
     assert added
@@ -103,7 +96,7 @@ def test_c_only_partial_sharers_get_edges_and_only_new_ones():
 
 
 def test_d_nothing_made_of_an_older_graph_remains():
-    fed = begin(replace(SMALL, mend_every=100)).run(2)
+    fed = begin_in_groups(replace(SMALL, mend_every=100)).run(2)
     taken = fed.lent(3)
     after = fed.apply(Unshare(taken))
     assert after.method.server_graph(after.now.state, after.world) is graph_of(after.world)
@@ -145,7 +138,7 @@ def test_impairing_removes_the_share_asked_for_and_leaves_everybody_an_edge():
 
 
 def test_views_go_to_sharers_only_and_pull_the_vector_of_the_device():
-    fed = begin(SMALL).run(2)
+    fed = begin_in_groups(SMALL).run(2)
     state, clock = fed.now.state, fed.clock.at(3)
     mail = SMALL.server_mail(state, fed.world, torch.arange(9), clock)
     assert mail is not None

@@ -10,7 +10,6 @@ import torch
 from torch.nn import functional
 from torch.testing import assert_close
 
-from rescind.core.executor import InProcess
 from rescind.core.federation import Federation
 from rescind.core.holdings import Holdings
 from rescind.core.records import Records, Share, Unshare
@@ -18,23 +17,10 @@ from rescind.methods._lent_graph.graph import graph_of
 from rescind.methods._lent_graph.steps import GraphSteps
 from rescind.methods.sharing.central import USER, Central
 from rescind.models.lightgcn import LightGCN
-from worlds import lendable, tiny_holdings
+from worlds import begin, scores
 
 SMALL = Central(model=LightGCN(dim=4), graph_steps=3, graph_pairs=16, graph_rate=0.05)
 MF = Central.bpr_mf(model=LightGCN(dim=4), graph_steps=3, graph_pairs=16, graph_rate=0.05)
-
-
-def begin(method: Central, *lenders: int) -> Federation:
-    fed = Federation.start(tiny_holdings(clients=9, items=14), method, seed=2)
-    if lenders:
-        fed = fed.apply(Share(lendable(fed.now.vault.holdings, *lenders)))
-    return fed
-
-
-def scores(fed: Federation, *ids: int) -> torch.Tensor:
-    who = torch.tensor(ids)
-    cohort = InProcess().cohort(fed.method, fed.now.vault, who)
-    return fed.method.client_scores(fed.now.state.public, fed.now.vault.read(who), cohort)
 
 
 def test_steps_go_down_the_mean_pair_loss():

@@ -8,25 +8,16 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from rescind.core.federation import Federation
-from rescind.core.records import Share
 from rescind.methods._lent_graph.graph import graph_of
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.methods.sharing.central import Central
 from rescind.methods.sharing.fedshare_fedavg import FedShareFedAvg
 from rescind.models.lightgcn import LightGCN
-from worlds import lendable, tiny_holdings
+from worlds import begin
 
 SMALL = FedShareFedAvg(
     model=LightGCN(dim=4), clients_per_round=4, graph_pairs=32, graph_steps=2, rate=0.5
 )
-
-
-def begin(method, *lenders: int) -> Federation:
-    fed = Federation.start(tiny_holdings(clients=9, items=14), method, seed=2)
-    if lenders:
-        fed = fed.apply(Share(lendable(fed.now.vault.holdings, *lenders)))
-    return fed
 
 
 def test_with_nothing_shared_it_is_plain_averaging_bit_for_bit():

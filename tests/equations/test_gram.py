@@ -35,14 +35,7 @@ from rescind.methods.additive._release import Published
 from rescind.methods.additive._solve import changed, inverse_of, weights_of
 from rescind.methods.additive._solving import Ridge, Temper, half
 from rescind.methods.additive.gram import Gram
-from worlds import lendable, next_block, randoms, tiny_holdings
-
-
-def begin(method: Gram, *lenders: int, executor: InProcess | None = None) -> Federation:
-    fed = Federation.start(tiny_holdings(clients=9, items=14), method, seed=2, executor=executor)
-    if lenders:
-        fed = fed.apply(Share(lendable(fed.now.vault.holdings, *lenders)))
-    return fed
+from worlds import begin, lendable, next_block, randoms, scores
 
 
 def some_lot(clients: int = 7, items: int = 14) -> Lot:
@@ -82,12 +75,6 @@ def kept_gram(fed: Federation) -> torch.Tensor:
     """G as the server keeps it, made whole. [I, I]"""
     lower = square(fed.now.state.own["gram/0000"], fed.world.sizes.items)
     return lower + lower.tril(-1).T
-
-
-def scores(fed: Federation) -> torch.Tensor:
-    ids = torch.arange(fed.world.sizes.clients)
-    cohort = InProcess().cohort(fed.method, fed.now.vault, ids)
-    return fed.method.client_scores(fed.now.state.public, fed.now.vault.read(ids), cohort)
 
 
 # -- whole numbers --------------------------------------------------------------------------------

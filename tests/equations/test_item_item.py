@@ -13,18 +13,11 @@ from rescind.core import params
 from rescind.core.executor import InProcess, OneByOne
 from rescind.core.federation import Federation
 from rescind.core.holdings import Holdings
-from rescind.core.records import Erase, Records, Share
+from rescind.core.records import Erase, Records
 from rescind.methods.baselines.ease import EASE, solve_weights
 from rescind.methods.baselines.item_knn import ItemKNN, nearest
 from rescind.models.item_item import Neighbours, client_pairs, client_pairs_sum
-from worlds import lendable, next_block, silent, tiny_holdings
-
-
-def begin(method, *lenders: int, executor: InProcess | None = None) -> Federation:
-    fed = Federation.start(tiny_holdings(clients=9, items=14), method, seed=2, executor=executor)
-    if lenders:
-        fed = fed.apply(Share(lendable(fed.now.vault.holdings, *lenders)))
-    return fed
+from worlds import begin, lendable, next_block, scores, silent
 
 
 def owned(fed: Federation) -> np.ndarray:
@@ -34,12 +27,6 @@ def owned(fed: Federation) -> np.ndarray:
     mine = holdings.records[holdings.split == 0]
     matrix[mine.client, mine.item] = 1
     return matrix
-
-
-def scores(fed: Federation) -> torch.Tensor:
-    ids = torch.arange(fed.world.sizes.clients)
-    cohort = InProcess().cohort(fed.method, fed.now.vault, ids)
-    return fed.method.client_scores(fed.now.state.public, fed.now.vault.read(ids), cohort)
 
 
 def test_pairs_are_counted_as_the_product_of_the_matrix_with_itself():

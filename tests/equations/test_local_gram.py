@@ -25,17 +25,10 @@ from rescind.methods.additive.auto_gram import AutoGram
 from rescind.methods.additive.gram import Gram
 from rescind.methods.additive.local_gram import LocalGram
 from rescind.models.item_item import LocalWeights
-from worlds import lendable, next_block, tiny_holdings
+from worlds import begin, lendable, next_block, scores, tiny_holdings
 
 FEW = LocalGram(model=LocalWeights(many=3), ridge=2.0, ridge_per_item=0.5, ridge_power=1.0)
 BENT = replace(FEW, own_power=0.1, shown_power=0.05, sharpen=1.1)
-
-
-def begin(method: Gram, *lenders: int, executor: InProcess | None = None) -> Federation:
-    fed = Federation.start(tiny_holdings(clients=9, items=14), method, seed=2, executor=executor)
-    if lenders:
-        fed = fed.apply(Share(lendable(fed.now.vault.holdings, *lenders)))
-    return fed
 
 
 def sparse_world(clients: int = 40, items: int = 120) -> Holdings:
@@ -56,12 +49,6 @@ def whole_gram(fed: Federation) -> np.ndarray:
         for place in range(int(own.first[i]), int(own.first[i + 1])):
             matrix[i, int(own.other[place])] = int(own.value[place])
     return matrix
-
-
-def scores(fed: Federation) -> torch.Tensor:
-    ids = torch.arange(fed.world.sizes.clients)
-    cohort = InProcess().cohort(fed.method, fed.now.vault, ids)
-    return fed.method.client_scores(fed.now.state.public, fed.now.vault.read(ids), cohort)
 
 
 def test_the_sparse_sum_is_the_dense_one():

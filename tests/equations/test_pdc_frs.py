@@ -15,24 +15,22 @@ from rescind.core.cohort import Mail
 from rescind.core.executor import InProcess, OneByOne
 from rescind.core.federation import Federation
 from rescind.core.records import Records, Unshare
-from rescind.data.simulated_lending import draw_share
 from rescind.methods.baselines.fedavg import FedAvg
-from rescind.methods.sharing._exponential_mechanism import law, perturbed
-from rescind.methods.sharing.pdc_frs import PDCFRSR, SENT, SIMILAR, perturbed_graph
+from rescind.methods.sharing.pdc_frs import (
+    PDCFRSR,
+    SENT,
+    SIMILAR,
+    law,
+    perturbed,
+    perturbed_graph,
+)
 from rescind.models.lightgcn import LightGCN
-from worlds import randoms, tiny_holdings
+from worlds import begin_in_groups, randoms
 
 SMALL = PDCFRSR(
     model=LightGCN(dim=4), clients_per_round=6, warm_up=1, auxiliary_steps=2, auxiliary_pairs=16,
     hints=4, hint_share=0.5,
 )  # fmt: skip
-
-
-def begin(method, executor: InProcess | None = None) -> Federation:
-    """Clients 0-2 lend everything, 3-5 half, the rest nothing."""
-    fed = Federation.start(tiny_holdings(clients=9, items=14), method, seed=2, executor=executor)
-    groups = torch.tensor([2, 2, 2, 1, 1, 1, 0, 0, 0])
-    return fed.apply(draw_share(fed.now.vault.holdings, groups, fed.clock, part=0.5))
 
 
 def digests(fed: Federation) -> tuple[str, str, str]:
@@ -78,7 +76,7 @@ def test_d_without_fusion_and_suggestions_it_is_averaging_bit_for_bit(executor):
     off = replace(SMALL, fusion=0.0, hints=0)
     same = {f.name: getattr(off, f.name) for f in fields(FedAvg)}
     plain = FedAvg(**{**same, "local_includes_shared": True})
-    one, two = begin(off, executor).run(4), begin(plain, executor).run(4)
+    one, two = begin_in_groups(off, executor).run(4), begin_in_groups(plain, executor).run(4)
     assert torch.equal(one.now.state.public["item"], two.now.state.public["item"])
     assert torch.equal(one.now.vault.private["user"], two.now.vault.private["user"])
     assert not len(one.now.state.own["sent/item"]), "what is not needed is not asked for"
@@ -89,17 +87,17 @@ def test_d_contributing_alone_leaves_training_as_it_is():
     same = {f.name: getattr(off, f.name) for f in fields(FedAvg)}
     plain = FedAvg(**{**same, "local_includes_shared": True})
     readable = InProcess(fused=False)
-    one, two = begin(off, readable).run(4), begin(plain, readable).run(4)
+    one, two = begin_in_groups(off, readable).run(4), begin_in_groups(plain, readable).run(4)
     assert torch.equal(one.now.state.public["item"], two.now.state.public["item"])
     assert len(one.now.state.own["sent/item"])
 
 
 def test_the_server_receives_exactly_the_perturbed_items_of_each_sharer():
     method = replace(SMALL, clients_per_round=None, epsilon=1.0)
-    fed = begin(method).run(2)
+    fed = begin_in_groups(method).run(2)
     state, shared = fed.now.state, fed.world.shared
     table = state.public[SIMILAR]
-    assert torch.equal(table, begin(method).run(1).now.state.public["item"])
+    assert torch.equal(table, begin_in_groups(method).run(1).now.state.public["item"])
     chance = fed.clock.uniform("perturbed item", shared.client, shared.item)
     answer = perturbed(table, shared.item, chance, 1.0)
     expected = set(zip(shared.client.tolist(), answer.tolist(), strict=True))
@@ -110,7 +108,7 @@ def test_the_server_receives_exactly_the_perturbed_items_of_each_sharer():
 
 
 def test_nothing_the_server_does_depends_on_which_items_were_lent():
-    fed = begin(SMALL).run(4)
+    fed = begin_in_groups(SMALL).run(4)
     state, world, clock = fed.now.state, fed.world, fed.clock.at(5)
     shared = world.shared
     elsewhere = replace(world, shared=Records.of(shared.client, 13 - shared.item, shared.time))
@@ -126,7 +124,7 @@ def test_nothing_the_server_does_depends_on_which_items_were_lent():
 
 def test_a_device_contributes_once_and_an_outdated_contribution_goes():
     method = replace(SMALL, clients_per_round=None)
-    fed = begin(method).run(2)
+    fed = begin_in_groups(method).run(2)
     sent = fed.now.state.own["sent/item"]
     mail = method.server_mail(fed.now.state, fed.world, torch.arange(9), fed.clock.at(3))
     assert not bool(mail.values["slot"].any())
@@ -144,7 +142,7 @@ def test_a_device_contributes_once_and_an_outdated_contribution_goes():
 def test_a_contribution_survives_chunks_single_clients_and_partial_rounds():
     runs = []
     for executor in (InProcess(), InProcess(chunk=2), OneByOne()):
-        fed = begin(SMALL, executor).run(5)
+        fed = begin_in_groups(SMALL, executor).run(5)
         own = fed.now.state.own
         runs.append((sorted(zip(own["sent/user"].tolist(), own["sent/item"].tolist(), strict=True)),
                      fed.now.state.public["item"]))  # fmt: skip
@@ -155,7 +153,7 @@ def test_a_contribution_survives_chunks_single_clients_and_partial_rounds():
 
 
 def test_suggestions_are_positives_of_less_weight_and_never_negatives():
-    fed = begin(SMALL)
+    fed = begin_in_groups(SMALL)
     ids = torch.tensor([3, 6])
     own = fed.now.vault.holdings.of_clients("own", torch.tensor([3])).item
     free = [i for i in range(14) if i not in own.tolist()]
@@ -180,7 +178,7 @@ def test_suggestions_are_positives_of_less_weight_and_never_negatives():
 
 
 def test_a_weight_of_one_counts_a_suggestion_like_any_item_and_zero_like_none():
-    fed = begin(SMALL).run(3)
+    fed = begin_in_groups(SMALL).run(3)
     state, clock = fed.now.state, fed.clock.at(4)
     ids = torch.arange(6)
     mail = SMALL.server_mail(state, fed.world, ids, clock)
@@ -199,7 +197,7 @@ def test_a_weight_of_one_counts_a_suggestion_like_any_item_and_zero_like_none():
 
 def test_fusion_mixes_the_tables_on_contributed_items_only():
     method = replace(SMALL, clients_per_round=None, fusion=0.25, hints=0)
-    fed = begin(method).run(1)
+    fed = begin_in_groups(method).run(1)
     fused, apart = fed.run(1), fed.run(1, method=replace(method, fusion=1e-9))
     state = fused.now.state
     rows = perturbed_graph(state.own, fed.world).lent_items
@@ -221,5 +219,5 @@ def test_fusion_mixes_the_tables_on_contributed_items_only():
 
 
 def test_the_same_seed_gives_the_same_run_after_the_warm_up_too():
-    assert digests(begin(SMALL).run(4)) == digests(begin(SMALL).run(4))
-    assert SENT not in begin(SMALL).run(4).now.state.public
+    assert digests(begin_in_groups(SMALL).run(4)) == digests(begin_in_groups(SMALL).run(4))
+    assert SENT not in begin_in_groups(SMALL).run(4).now.state.public

@@ -23,8 +23,7 @@ from rescind.methods.additive import _ordered as ordered
 from rescind.methods.additive._notes import Listed
 from rescind.methods.additive._ordered import Nearness
 from rescind.methods.additive._solving import Ridge, Temper
-from rescind.methods.additive._sparse_pairs import SparsePairs
-from rescind.methods.additive.local_seq_gram import LocalSeqGram
+from rescind.methods.additive.local_seq_gram import LocalSeqGram, SparsePairs
 from rescind.methods.additive.seq_gram import SeqGram
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.methods.baselines.popularity import Popularity

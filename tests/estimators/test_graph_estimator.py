@@ -16,7 +16,7 @@ import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from scipy.sparse import coo_matrix, csr_array
+from scipy.sparse import coo_matrix
 
 import rescind as rs
 from graphs import tiny_graph, tiny_subgraphs
@@ -107,7 +107,6 @@ TABLES = {
     "pandas": (pandas.DataFrame(FLAT), pandas.DataFrame(JOINED, columns=["from", "to"]), None),
     "arrow": (pyarrow.table(FLAT), pyarrow.table({"src": list("abde"), "dst": list("bcef")}), None),
     "sparse": ({k: FLAT[k] for k in NODES}, JOINED, coo_matrix(WORDS)),
-    "sparse array": ({k: FLAT[k] for k in NODES}, np.array(JOINED), csr_array(WORDS)),
     "dense": ({k: FLAT[k] for k in NODES}, np.array(JOINED)[:, ::-1], WORDS.astype(float)),
     "numbers for labels": (
         pandas.DataFrame({**FLAT, "label": [0.0, 0, 1, np.nan, 1, 2]}).astype({"label": float}),

@@ -15,8 +15,9 @@ from rescind.core.records import Share, Unshare
 from rescind.data.simulated_lending import ALL, GROUPS, NOTHING, PART, draw_groups, groups_of
 from rescind.errors import ConfigError, DataError
 from rescind.experiments import counterfactual
-from rescind.experiments.counterfactual import each_person, open_run, otherwise, retrained
+from rescind.experiments.counterfactual import each_person, otherwise, retrained
 from rescind.experiments.learning_run import run_cell
+from rescind.experiments.open_run import open_run
 from rescind.experiments.recipe import (
     Cell,
     DataSettings,

@@ -98,6 +98,14 @@ def test_a_run_that_is_to_stop_by_validation_is_refused(rescind):
     assert rescind(*again)[0] == 0, "a way that the message names"
 
 
+def test_a_request_to_such_a_run_leaves_no_nan(rescind):
+    assert rescind("run", "--data", "parts", "--method", "FedAvg", *SHORT, "--out", "run")[0] == 0
+    code, said = rescind("forget", "run", "--user", "u3")
+    assert code == 0, said
+    facts = strict(Path("run/run.json").read_text())
+    assert (facts["metrics"]["valid"], facts["round"]) == ({}, 5)
+
+
 def test_what_cannot_be_chosen_is_not_tuned(rescind, monkeypatch):
     words = ("--method", "FedAvg", "--rounds", "3", "--set", "method.model.dim=4")
     with monkeypatch.context() as patch:

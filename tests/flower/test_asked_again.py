@@ -16,9 +16,9 @@ from flwr.app import Message
 
 from flower.grids import FIRST, InMemory
 from flower.served import results
-from rescind.cli.flower_given import requests_named
+from flower.silo_shop import asks, outcomes
 from rescind.cli.flower_told import silos_told
-from rescind.errors import ConsentError, DataError
+from rescind.errors import ConsentError
 from rescind.flower.run_request import RunRequest
 from rescind.flower.server.journal import Journal
 from rescind.flower.server.serve import serve
@@ -52,7 +52,7 @@ checkpoint_every = 1
 )
 SILO = 0
 """The silo of the one who withdraws."""
-LEAVER = requests_named(None, None, ["6"])
+LEAVER = asks(leave=["6"])
 RETRAIN = {"requests": LEAVER, "unlearner": "Retrain"}
 
 
@@ -155,45 +155,31 @@ def test_a_request_is_answered_when_the_silo_that_refused_it_joins_with_the_flag
     late.run()
     trained = late.model
     for _ in range(2):  # the second time as before: nobody has allowed it
-        with pytest.raises(DataError, match=r"1 of its 12 clients.*--single-updates"):
-            late.run(requests=LEAVER, resume=resume)
+        late.run(requests=LEAVER, resume=resume)
+        assert outcomes(late.facts) == ["WAITING"]
+        assert "--single-updates" in late.facts["requests"][0]["reason"]
+        assert same(late.model, trained)
     grid = late.run(single_updates=True, requests=LEAVER, resume=resume)
     assert not same(late.model, trained)
     assert same(late.model, allowed.model)
     (forgot,) = late.facts["forgot"]
-    assert (forgot["event"], forgot["waiting"], forgot["traces"]) == ("Withdraw", [], {})
-    assert [path.name for path in (tmp_path / "late/out/receipts").glob("?.json")] == ["1.json"]
+    assert (forgot["event"], forgot["traces"]) == ("Withdraw", {})
+    assert outcomes(late.facts) == ["ERASED"]
     verbs = [reply.facts["verb"] for _, reply in grid.said]
     assert verbs.count("apply") == 0, "what the silo had done before was asked for again"
 
 
-def test_who_was_answered_before_a_request_that_is_stuck_gets_the_receipt_at_once(
-    tmp_path: Path,
-) -> None:
+def test_who_is_not_answered_yet_keeps_nobody_else_waiting(tmp_path: Path) -> None:
     """One silo that joined without the flag held back the receipts of another's users."""
     run = Deployment(tmp_path / "run", GRAM)
     run.run(single_updates=True)
-    asked = replace(run.asked, requests=requests_named(None, None, ["6", "7", "99"]))
-    receipts = tmp_path / "run/out/receipts"
-
-    def numbers() -> list[str]:
-        return sorted(path.name for path in receipts.glob("*.json") if "request" not in path.name)
-
-    for _ in range(2):  # the second time nothing new can be said
-        grid = run.grid(single_updates=True)
-        grid.nodes[FIRST + 1] = replace(grid.nodes[FIRST + 1], single_updates=False)
-        with pytest.raises(DataError, match="--single-updates") as stuck:
-            serve(grid, asked)
-        assert "again, with --resume. Answered before it: receipts/1.json." in str(stuck.value)
-        assert "Refused: " in str(stuck.value)
-        assert "'99'" in str(stuck.value)
-        assert numbers() == ["1.json"], "the control: none of the one that is stuck"
-    given = (receipts / "1.json").read_bytes()
-    serve(run.grid(single_updates=True), replace(asked, resume=True))
-    (refused,) = run.facts["refused_requests"]
-    assert "'99'" in refused["why"], "who was answered is not refused"
-    assert numbers() == ["1.json", "2.json"]
-    assert (receipts / "1.json").read_bytes() == given
+    asked = replace(run.asked, requests=asks(leave=["6", "7", "99"]))
+    grid = run.grid(single_updates=True)
+    grid.nodes[FIRST + 1] = replace(grid.nodes[FIRST + 1], single_updates=False)
+    serve(grid, asked)
+    assert outcomes(run.facts) == ["ERASED", "WAITING", "unknown-person"]
+    serve(run.grid(single_updates=True), replace(asked, resume=True, requests=()))
+    assert outcomes(run.facts) == ["ERASED"]
     both = Deployment(tmp_path / "both", GRAM)
     both.run(single_updates=True)
     both.run(single_updates=True, requests=asked.requests)
@@ -225,18 +211,15 @@ def test_a_request_is_not_answered_without_the_silo_of_the_one_who_withdraws(
     grid.silent = SILO if lost == "no answer" else None
     grid.absurd = lost != "no answer"
     serve(grid, asked)
-    (refused,) = run.facts["refused_requests"]
-    assert "silo 0 is needed for this request" in refused["why"]
+    assert outcomes(run.facts) == ["WAITING"]
     assert "forgot" not in run.facts
-    assert not list((tmp_path / "run/out").glob("receipts/*.json"))
+    assert not run.facts["requests"][0]["papers"]
     assert same(run.model, trained)
-    run.run(single_updates=True, resume=True)
-    assert run.facts["refused_earlier"] == [refused], "told until it is given again"
     grid = run.grid(single_updates=True)
     grid.silent = 1 - SILO  # the control: who has nothing to do with it may be away
     serve(grid, asked)
     assert not same(run.model, trained)
-    assert "refused_requests" not in run.facts
+    assert outcomes(run.facts) == ["ERASED"]
     whole = Deployment(tmp_path / "whole", GRAM)
     whole.run(single_updates=True)
     whole.run(single_updates=True, requests=LEAVER)

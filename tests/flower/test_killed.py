@@ -21,13 +21,12 @@ from flwr.app import Message
 from flower import served
 from flower.grids import FIRST, InMemory
 from flower.served import results
-from rescind.cli.flower_given import requests_named
+from flower.silo_shop import asks, outcomes
 from rescind.core.clock import Clock
 from rescind.core.executor import InProcess, Vault
 from rescind.core.method import Method
 from rescind.core.params import Params
 from rescind.core.records import Event
-from rescind.errors import ConsentError, DataError
 from rescind.experiments.learning_run import start
 from rescind.experiments.prepared_data import obtained
 from rescind.flower.recipe_cell import one_cell
@@ -182,12 +181,12 @@ def assert_same(whole: World, killed: World) -> None:
         assert torch.equal(found[name], value), name
     for facts in (one, other):
         for request in facts["forgot"]:
-            request.pop("seconds")
+            del request["seconds"], request["request"]
     assert other["forgot"] == one["forgot"]
-    assert all(one["waiting"] == [] and one["traces"] == {} for one in other["forgot"])
+    assert all(one["traces"] == {} for one in other["forgot"])
     assert other["metrics"] == one["metrics"]
     assert other["client_rounds"] == one["client_rounds"]
-    left = {"run.json", "model", "receipts", "forgetting"}
+    left = {"run.json", "model", "federation", "forgetting"}
     assert {p.name for p in Path(killed.asked.out).iterdir()} == left
     assert killed.events == whole.events  # each silo applied each event once
 
@@ -213,18 +212,19 @@ def test_a_server_killed_after_every_exchange_gives_the_same_result(
     """Each run gets one more reply. If replies were asked for again, it would never finish."""
     lender, leaver = lenders(recipe, tmp_path)
     request = {
-        "requests": requests_named([str(lender)], None, [str(leaver)]),
+        "requests": asks(unshare=[str(lender)], leave=[str(leaver)]),
         "unlearner": unlearner,
     }
     whole = World(tmp_path / "whole", recipe, silos, **request)
     assert whole.serve(resume=False)
     killed = World(tmp_path / "killed", recipe, silos, **request)
     restarts, done = 0, killed.serve(left=0, resume=False)
+    killed.asked = replace(killed.asked, requests=())  # they are in the ledger
     while not done:
         restarts += 1
         assert restarts < 60
-        done = killed.serve(left=2)  # the first exchange identifies the silos
-    assert restarts > 5
+        done = killed.serve(left=3)  # the first exchanges identify the silos, and who asks
+    assert restarts > 3
     assert_same(whole, killed)
     assert set(killed.trained.values()) == {1}, "a silo was asked twice for a round"
     assert killed.trained == whole.trained
@@ -236,8 +236,8 @@ def test_a_server_killed_before_replies_come_gives_the_same_result(
 ) -> None:
     """One silo or both have done their work, but the server did not get the replies."""
     _, leaver = lenders(RECIPE, tmp_path)
-    erased = f"{leaver}:{','.join(map(str, _some_items(leaver, tmp_path)))}"
-    request = {"requests": requests_named(None, [erased], None), "unlearner": unlearner}
+    items = [str(item) for item in _some_items(leaver, tmp_path)]
+    request = {"requests": asks(erase={str(leaver): items}), "unlearner": unlearner}
     whole = World(tmp_path / "whole", RECIPE, 2, **request)
     assert whole.serve(resume=False)
     started = World(tmp_path / "started", RECIPE, 2, **request)
@@ -268,7 +268,7 @@ def test_a_server_killed_while_it_forgets_with_masked_sums_gives_the_same_result
     """
     _, leaver = lenders(recipe, tmp_path)
     request = {
-        "requests": requests_named(None, None, [str(leaver)]),
+        "requests": asks(leave=[str(leaver)]),
         "unlearner": unlearner,
         "masked": masked,
     }
@@ -294,11 +294,11 @@ def assert_near(whole: World, killed: World, atol: float) -> None:
     for name, value in expected.items():
         assert_close(found[name], value, rtol=0.0, atol=atol)
     for mine, theirs in zip(one["forgot"], other["forgot"], strict=True):
-        for fact in ("event", "by", "rounds", "client_rounds", "waiting", "traces"):
+        for fact in ("event", "by", "rounds", "client_rounds", "traces"):
             assert theirs[fact] == mine[fact], fact
     assert other["silos"]["refused"] == one["silos"]["refused"] == {}
     assert killed.events.keys() == whole.events.keys()
-    left = {"run.json", "model", "receipts", "forgetting"}
+    left = {"run.json", "model", "federation", "forgetting"}
     assert {p.name for p in Path(killed.asked.out).iterdir()} == left
 
 
@@ -315,11 +315,9 @@ def _some_items(client: int, folder: Path) -> tuple[int, ...]:
 def test_clients_leave_graphs_and_streams_while_the_server_is_killed(
     recipe: str, client: int, tmp_path: Path
 ) -> None:
-    whole = World(tmp_path / "whole", recipe, 2, requests=requests_named(None, None, [str(client)]))
+    whole = World(tmp_path / "whole", recipe, 2, requests=asks(leave=[str(client)]))
     assert whole.serve(resume=False)
-    killed = World(
-        tmp_path / "killed", recipe, 2, requests=requests_named(None, None, [str(client)])
-    )
+    killed = World(tmp_path / "killed", recipe, 2, requests=asks(leave=[str(client)]))
     assert not killed.serve(left=3, reached=1, resume=False)
     assert killed.serve()
     assert_same(whole, killed)
@@ -332,12 +330,12 @@ def test_a_resumed_server_brings_no_forgotten_record_back_to_a_silo(tmp_path: Pa
         tmp_path / "world",
         RECIPE,
         2,
-        requests=requests_named(None, None, [str(leaver)]),
+        requests=asks(leave=[str(leaver)]),
         unlearner="Retrain",
     )
     assert not world.serve(left=0, resume=False)
     for _ in range(60):
-        if world.serve(left=2, reached=1):
+        if world.serve(left=3, reached=1):
             break
         store = Store(world.folder / f"silo-{leaver % 2}")
         if not store.notes["epoch"]:
@@ -351,16 +349,16 @@ def test_a_resumed_server_brings_no_forgotten_record_back_to_a_silo(tmp_path: Pa
 def test_an_invalid_journal_is_not_used(tmp_path: Path) -> None:
     """An incomplete file, and one with replies to other requests: the silos are asked again."""
     lender, _ = lenders(RECIPE, tmp_path)
-    request = {"requests": requests_named([str(lender)], None, None), "unlearner": "Retrain"}
+    request = {"requests": asks(unshare=[str(lender)]), "unlearner": "Retrain"}
     whole = World(tmp_path / "whole", RECIPE, 2, **request)
     assert whole.serve(resume=False)
     killed = World(tmp_path / "killed", RECIPE, 2, **request)
     assert not killed.serve(left=4, resume=False)
-    journal = sorted(killed.forgetting.glob("stand-*/heard/exchange-*.safetensors"))
+    journal = sorted(killed.forgetting.glob("stand-*/heard-*/exchange-*.safetensors"))
     assert len(journal) == 4
     for number, invalid in enumerate((journal[3].read_bytes()[:-7], journal[0].read_bytes())):
         resumed = killed.copy(f"resumed-{number}")
-        files = sorted(resumed.forgetting.glob("stand-*/heard/*"))
+        files = sorted(resumed.forgetting.glob("stand-*/heard-*/*"))
         files[3].write_bytes(invalid)
         assert resumed.serve()
         assert_same(whole, resumed)
@@ -369,8 +367,8 @@ def test_an_invalid_journal_is_not_used(tmp_path: Path) -> None:
 def test_other_requests_join_the_queue_of_a_killed_server(tmp_path: Path) -> None:
     lender, leaver = lenders(RECIPE, tmp_path)
     first, second = (
-        requests_named([str(lender)], None, None),
-        requests_named(None, None, [str(leaver)]),
+        asks(unshare=[str(lender)]),
+        asks(leave=[str(leaver)]),
     )
     world = World(tmp_path / "world", RECIPE, 2, requests=first, unlearner="Retrain")
     assert not world.serve(left=2, resume=False)
@@ -386,13 +384,15 @@ def test_after_a_request_an_older_state_of_the_server_is_refused(tmp_path: Path)
     world = World(tmp_path / "world", RECIPE, 2, unlearner="Retrain")
     assert world.serve(resume=False)
     older = shutil.copytree(world.forgetting, tmp_path / "older")
-    world.asked = replace(world.asked, requests=requests_named(None, None, [str(one)]))
+    world.asked = replace(world.asked, requests=asks(leave=[str(one)]))
     assert world.serve(resume=False)
     shutil.rmtree(world.forgetting)
     shutil.copytree(older, world.forgetting)  # restored from a backup, say
-    world.asked = replace(world.asked, requests=requests_named(None, None, [str(two)]))
-    with pytest.raises((ConsentError, DataError), match=r"epoch|it was removed"):
-        world.serve(resume=False)
+    world.asked = replace(world.asked, requests=asks(leave=[str(two)]))
+    assert world.serve(resume=False)
+    facts = world.results()[0]
+    assert outcomes(facts) == ["WAITING"]
+    assert not facts["requests"][0]["papers"], "silos refuse it, so nobody is told that it is done"
 
 
 def test_a_silo_replies_with_its_number_without_loading_data(tmp_path: Path) -> None:

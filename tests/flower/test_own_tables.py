@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -18,26 +19,22 @@ from typer.testing import CliRunner
 pytest.importorskip("flwr")
 
 from flwr.app import Message
-from rescind.forgetting.data_erasure import erase
 
 from flower.deployments import free_port
 from flower.grids import FIRST, InMemory
 from flower.served import GRAPH, SHOP, results
-from rescind.cli.data import app as data
+from flower.silo_shop import asks, outcomes
 from rescind.cli.flower import app
-from rescind.cli.flower_given import requests_named
-from rescind.cli.flower_told import refused_told, rows_told
+from rescind.cli.request import app as request_app
 from rescind.core.federation import Federation
 from rescind.core.labels import Labels, left
-from rescind.core.records import Erase, Records, Unshare, Withdraw
-from rescind.data.erasing import erase_imported
+from rescind.data.erasing import delete_rows
+from rescind.data.erasing import rows_of as rows_in
 from rescind.data.importing import append_file, import_file, load_imported
-from rescind.errors import ConfigError, ConsentError, DataError, RescindError
+from rescind.errors import ConfigError, DataError, RescindError
 from rescind.flower.recipe_cell import one_cell
-from rescind.flower.run_request import NamedRequest, RunRequest
+from rescind.flower.run_request import RunRequest
 from rescind.flower.server import executor
-from rescind.flower.server.naming import Numbers, UnknownError
-from rescind.flower.server.receipts import rows_left
 from rescind.flower.server.serve import serve
 from rescind.flower.silo.data_source import RecipeData
 from rescind.flower.silo.names import table_facts
@@ -47,7 +44,8 @@ from rescind.flower.silo.recommend import recommend_to
 from rescind.flower.silo.storage import Store
 from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.steps import HELD
-from rescind.receipts.receipt import digest, parse
+from rescind.home import Ledger
+from rescind.requests.words import Words
 
 pytestmark = pytest.mark.flower
 
@@ -77,16 +75,8 @@ class Machine:
     @contextmanager
     def here(self) -> Iterator[None]:
         """Work on this machine."""
-        places = {"RESCIND_CACHE": self.folder / "cache", "RESCIND_KEYS": self.folder / "keys"}
-        before = {name: os.environ.get(name) for name in places}
-        os.environ.update({name: str(place) for name, place in places.items()})
-        try:
+        with patch.dict(os.environ, {"RESCIND_HOME": str(self.folder / "home")}):
             yield
-        finally:
-            for name, value in before.items():
-                os.environ.pop(name)
-                if value is not None:
-                    os.environ[name] = value
 
     def imports(self, lines: Iterable[str]) -> Machine:
         self.folder.mkdir(exist_ok=True)
@@ -131,19 +121,28 @@ class Killing(InMemory):
 
 
 def run(
-    folder: Path, *machines: Machine, resume: bool = False, killed: int = -1, **named: Any
+    folder: Path,
+    *machines: Machine,
+    asked: tuple[Words, ...] = (),
+    killed: int = -1,
+    **settings: Any,
 ) -> dict[str, Any]:
     """Train over machines, or answer requests. killed: exchanges before the server is killed"""
     (folder / "shop.toml").write_text(SHOP)
-    words = {"unshare": None, "erase": None, "withdraw": None, **named}
-    asked = RunRequest(
+    wanted = RunRequest(
         str(folder / "shop.toml"), 2, str(folder / "out"), deadline=0.0, wait=0.0,
-        requests=requests_named(**words), resume=resume,
+        requests=asked, **settings,
     )  # fmt: skip
     grid = Killing({FIRST + one.number: one for one in machines})  # type: ignore[misc]
     grid.left = killed
-    serve(grid, asked)
-    return results(asked)[0]
+    serve(grid, wanted)
+    return results(wanted)[0]
+
+
+def items_of(name: str, user: str) -> list[str]:
+    """Return the items that an imported table stores of a user."""
+    mine = rows_in(load_imported(name), [user])
+    return [str(item) for item in mine.items[mine.item]]
 
 
 def machines(folder: Path, first: list[str], second: list[str]) -> list[Machine]:
@@ -176,53 +175,34 @@ def test_silos_with_different_tables_are_refused_before_the_first_round(
 
 
 def test_silos_with_the_same_table_learn_each_with_keys_of_its_own(tmp_path: Path) -> None:
+    """Each machine deletes the rows of who asks, so that all still have one table."""
     silos = machines(tmp_path, ALL, ALL)
     assert run(tmp_path, *silos)["client_rounds"] == 3 * 24
-    run(tmp_path, *silos, withdraw=["a2"])
-    assert len(silos[0].recommended("a1")) == 5
-    with pytest.raises(DataError, match="there is no user 'nobody'"):
+    facts = run(tmp_path, silos[0], asked=asks(leave=["a1"]))
+    assert outcomes(facts) == ["WAITING"], "the other machine has the rows, too"
+    assert outcomes(run(tmp_path, *silos, asked=asks(leave=["a2"]))) == ["ERASED"] * 2
+    assert len(silos[0].recommended("a3")) == 5
+    with pytest.raises(DataError):
         silos[0].recommended("nobody")
+    for one in silos:
+        with one.here():
+            assert {"a1", "a2"}.isdisjoint(load_imported("shop").users)
+    run(tmp_path, *silos)
     with silos[1].here():
-        erase_imported("shop", ["a2"])
+        delete_rows("shop", [("a3", item) for item in items_of("shop", "a3")])
     with pytest.raises(DataError, match="erase from it on each machine alike"):
         run(tmp_path, *silos)
-    with silos[0].here():
-        erase_imported("shop", ["a2"])
-    run(tmp_path, *silos)
 
 
-def test_a_run_over_different_tables_answers_nobody_by_the_number_of_another(
+def test_silos_that_number_a_person_otherwise_answer_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As an earlier version trained it, when nobody compared tables."""
-    silos = machines(tmp_path, rows(A, 24), rows(B, 30))
+    silos = machines(tmp_path, ALL, rows([*B, *A], 24))
     monkeypatch.setattr(executor, "check_tables", lambda _: None)
     run(tmp_path, *silos)
-    facts = run(tmp_path, *silos, withdraw=["b1", "a1"])
-    (refused,) = facts["refused_requests"]
-    assert "silo 1 says that user 'b1' is on silo 0" in refused["why"]
-    assert len(facts["forgot"]) == 1, "the control: a1 is on silo 0"
-    with pytest.raises(DataError, match="the model has 30 items and this silo's table 24"):
-        silos[0].recommended("a3")
-
-
-def test_a_number_counts_only_if_the_silo_that_has_the_person_agrees() -> None:
-    def told(**answers: dict[int, int]) -> Numbers:
-        return Numbers(2, dict(answers), {}, "")
-
-    ask = NamedRequest("withdraw", "eve")
-    assert told(eve={0: 3, 1: 3}).of(ask)[0] == 3
-    assert told(eve={0: 3}).of(ask)[0] == 3, "her silo is away, and another one knows her number"
-    assert told(eve={0: -1, 1: 3}).of(ask)[0] == 3
-    with pytest.raises(UnknownError, match="no silo knows user 'eve'"):
-        told(eve={0: -1, 1: -1}).of(ask)
-    for other in (-1, 5):
-        with pytest.raises(UnknownError, match="different tables"):
-            told(eve={0: 3, 1: other}).of(ask)
-    two = told(eve={0: 2, 1: 3})
-    with pytest.raises(UnknownError, match="silos 0, 1 each have a user 'eve'"):
-        two.of(ask)
-    assert [two.of(replace(ask, silo=silo))[0] for silo in (0, 1)] == [2, 3]
+    facts = run(tmp_path, *silos, asked=asks(leave=["b1"]))
+    assert outcomes(facts) == ["other-tables"]
+    assert "forgot" not in facts
 
 
 def test_what_is_compared_says_little_about_people() -> None:
@@ -284,227 +264,118 @@ def rows_of(machine: Machine, user: str) -> int:
 def test_a_request_goes_to_the_silo_that_has_the_person(tmp_path: Path) -> None:
     silos = own_machines(tmp_path, rows(A, 24), rows(B, 30))
     run(tmp_path, *silos)
-    facts = run(tmp_path, *silos, withdraw=["b1"], erase=["a2:item 7"])
-    assert [one["event"] for one in facts["forgot"]] == ["Erase", "Withdraw"]
+    facts = run(tmp_path, *silos, asked=asks(leave=["b1"], erase={"a2": ["item 7"]}))
+    assert outcomes(facts) == ["ERASED"] * 2
     assert rows_of(silos[1], "b1") == 0
     assert rows_of(silos[0], "a1") > 0, "nobody is taken for her"
     assert rows_of(silos[0], "a2") == rows_of(silos[0], "a1") - len(silos[0].store.moments(HELD))
-    facts = run(tmp_path, *silos, withdraw=["nobody", elsewhere(3)])
-    assert ["no silo knows user" in one["why"] for one in facts["refused_requests"]] == [True] * 2
+    facts = run(tmp_path, *silos, asked=asks(leave=["nobody", elsewhere(3)]))
+    assert outcomes(facts) == ["unknown-person"] * 2
     found = silos[1].recommended("b2")
     assert len(found) == 5
     assert {*found} <= {*CATALOGUE}
     mine = {line.split(",")[1] for line in rows(B, 30) if line.startswith("b2,")}
     assert not mine & {*found}, "items keep their names"
-    for user in ("a1", elsewhere(0), "nobody"):
-        with pytest.raises(RescindError, match=r"this silo has no user|not one of the"):
+    for user in ("a1", elsewhere(0), "nobody", "b1"):
+        with pytest.raises(RescindError):
             silos[1].recommended(user)
-    with pytest.raises(ConsentError, match=r"user 'b1' withdrew, so .* rescind data admit"):
-        silos[1].recommended("b1")
     run(tmp_path, *silos)
     assert rows_of(silos[1], "b1") == 0, "the silo remembers who left"
 
 
-def shown(machine: Machine, user: str) -> str:
-    """Return what `rescind data show` says about a user on a machine."""
-    with machine.here():
-        done = CliRunner().invoke(data, ["show", "shop", "--user", user])
-    assert done.exit_code == 0, done.output
-    return done.output
-
-
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return what silos said about rows in their imported tables."""
-    said = [one.getMessage() for one in caplog.records if "imported table" in one.getMessage()]
-    caplog.clear()
-    return said
-
-
-def not_covered(folder: Path, number: int) -> str:
-    return " ".join(
-        parse((folder / "out" / "receipts" / f"{number}.json").read_bytes()).not_covered
-    )
-
-
-def test_rows_that_stay_in_an_imported_table_are_told_and_left_out(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    silos = own_machines(tmp_path, rows(A, 24), rows(B, 30))
+def test_the_machine_of_who_asks_deletes_their_rows_and_lets_them_in_again(tmp_path: Path) -> None:
+    silos = own_machines(tmp_path, rows(A, 24), rows(["a1", *B], 30))
     run(tmp_path, *silos)
-    assert told(caplog) == []
-    assert "8 rows of user 'b1', 0 of them left out" in shown(silos[1], "b1"), "the control"
-    facts = run(tmp_path, *silos, withdraw=["b1"], erase=["a2:item 7"])
-    erased, withdrawn = facts["forgot"]
-    for number, one, silo, command in (
-        (1, erased, 0, "rescind data erase shop --user USER --item ITEM"),
-        (2, withdrawn, 1, "rescind data erase shop --user USER"),
-    ):
-        says = not_covered(tmp_path, number)
-        assert "The imported table 'shop' on the silos' machines: silos leave its rows out" in says
-        assert f"`{command}` on each machine that has them deletes them" in says
-        (line,) = rows_told(one)
-        assert f"On the machine of silo {silo}, or" in line
-        assert line.endswith(f": {command}")
-    assert "silos removed all others from their state, too" in not_covered(tmp_path, 2)
-    first, second = told(caplog)
-    assert "1 row of user 'a2'" in first
-    assert first.endswith("here: rescind data erase shop --user a2 --item 'item 7'")
-    assert "8 rows of user 'b1'" in second
-    assert second.endswith("here: rescind data erase shop --user b1")
-    assert "8 rows of user 'b1', 8 of them left out" in shown(silos[1], "b1")
-    assert "8 rows of user 'a2', 1 of them left out" in shown(silos[0], "a2")
-    assert "8 rows of user 'a1', 0 of them left out" in shown(silos[0], "a1"), "nobody else"
+    asked = asks(leave=["b1"], erase={"a2": ["item 7"]})
+    facts = run(tmp_path, *silos, asked=asked)
+    assert outcomes(facts) == ["ERASED"] * 2
+    with silos[0].here():
+        assert len(items_of("shop", "a2")) == 7
+        assert len(items_of("shop", "a1")) == 8, "nobody else"
+    (tmp_path / "later.csv").write_text("user,item\nb1,item 29\nb2,item 29\n")
     with silos[1].here():
-        (tmp_path / "later.csv").write_text("user,item\nb1,item 29\nb2,item 29\n")
-        append_file("shop", tmp_path / "later.csv")
-        assert len(load_imported("shop")) == len(rows(B, 30)) + 1 - 8, "an append drops them"
-    run(tmp_path, *silos)
-    assert told(caplog) == [], "once is enough"
-    assert rows_of(silos[1], "b1") == 0
-
-
-def test_rows_that_are_listed_can_be_deleted_and_their_user_can_return(tmp_path: Path) -> None:
-    silos = own_machines(tmp_path, rows(A, 24), rows(B, 30))
-    run(tmp_path, *silos, withdraw=["b1"])
-    with silos[1].here():
-        done = erase("shop", ["b1"], path=tmp_path / "rows.json")
-        assert done.rows == 8
         assert "b1" not in load_imported("shop").users
-        words = ["admit", "shop", "--user", "b1", "--silo", str(silos[1].store.folder)]
-        assert CliRunner().invoke(data, words).exit_code == 0
-        new = next(f"item {n}" for n in range(30) if f"b1,item {n}" not in rows(B, 30))
-        (tmp_path / "later.csv").write_text(f"user,item\nb1,{new}\n")
         append_file("shop", tmp_path / "later.csv")
+        assert "b1" not in load_imported("shop").users, "an append drops them"
+        words = ["readmit", "--user", "b1", "--silo", str(silos[1].store.folder)]
+        assert CliRunner().invoke(request_app, words).exit_code == 0
+        (tmp_path / "again.csv").write_text("user,item\nb1,item 29\n")
+        append_file("shop", tmp_path / "again.csv")
+        assert items_of("shop", "b1") == ["item 29"]
     run(tmp_path, *silos)
     assert rows_of(silos[1], "b1") > 0
 
 
-def test_a_table_that_all_machines_have_is_not_changed_on_one_of_them(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    silos = machines(tmp_path, ALL, ALL)
-    run(tmp_path, *silos, withdraw=["a2"])
-    (line,) = told(caplog)
-    command = "rescind data erase shop --user a2"
-    assert line.endswith(f"on each machine that has this table: {command}")
-    assert "0 of them left out" in shown(silos[1], "a2")
-    run(tmp_path, *silos)  # is refused if one machine's list has her and the other's has not
-    assert rows_of(silos[1], "a2") == 0
-
-
-def test_of_data_that_is_not_imported_nothing_is_told() -> None:
-    assert rows_left("shop", Withdraw(3), 2)["imported"]["silos"] == [1]
-    assert rows_left("shop", Erase(Records.of([2, 2], [0, 1])), 2)["imported"]["silos"] == [0]
-    for name, event in (
-        ("ml-100k", Withdraw(3)), ("synthetic", Withdraw(3)),
-        ("shop", Unshare(Records.of([2], [0]))),
-    ):  # fmt: skip
-        assert rows_left(name, event, 2) == {}
-    assert rows_told({"event": "Withdraw"}) == []
-
-
-def test_a_person_whose_silo_is_away_is_not_looked_for_elsewhere(tmp_path: Path) -> None:
+def test_a_person_whose_silo_is_away_waits_for_it(tmp_path: Path) -> None:
     silos = own_machines(tmp_path, rows(A, 24), rows(B, 30))
     run(tmp_path, *silos)
-    facts = run(tmp_path, silos[0], withdraw=["b1", "a1"])
-    (refused,) = facts["refused_requests"]
-    assert refused["why"].startswith("silo 1 did not answer and may know user 'b1'; no other silo")
-    assert "Give the request again when all have joined." in refused["why"]
-    assert facts["silos"]["not_in_model"] == [1]
-    run(tmp_path, *silos, resume=True)
-    run(tmp_path, *silos, withdraw=["b1"])
+    facts = run(tmp_path, silos[0], asked=asks(leave=["b1", "a1"]))
+    assert outcomes(facts) == ["WAITING"] * 2
+    assert len(facts["forgot"]) == 1, "what can be done is done"
+    assert rows_of(silos[1], "b1") > 0
+    assert outcomes(run(tmp_path, *silos, resume=True)) == ["ERASED"] * 2
     assert rows_of(silos[1], "b1") == 0
 
 
 @pytest.mark.parametrize(
     "missed", [pytest.param(1, marks=pytest.mark.slow), 2], ids=["missed one request", "missed two"]
 )
-def test_a_request_that_was_refused_because_its_silo_was_away_is_answered_when_it_is_back(
+def test_a_request_that_waited_for_its_silo_is_answered_when_it_is_back(
     missed: int, tmp_path: Path
 ) -> None:
     """A silo that had missed a training anew could not look anybody up, and was said to be away."""
     silos = own_machines(tmp_path, rows(A, 24), rows(B, 30))
     run(tmp_path, *silos)
     for user in A[1:missed]:
-        run(tmp_path, silos[0], withdraw=[user])
-    asked = {"withdraw": [A[0], "b1", "nobody"]}
-    facts = run(tmp_path, silos[0], **asked)
-    assert [one["why"][:21] for one in facts["refused_requests"]] == ["silo 1 did not answer"] * 2
-    saved, place = tmp_path / "saved", tmp_path / "out" / "receipts"
+        run(tmp_path, silos[0], asked=asks(leave=[user]))
+    asked = asks(leave=[A[0], "b1", "nobody"])
+    assert {*outcomes(run(tmp_path, silos[0], asked=asked))} == {"WAITING"}
+    home, saved = Path(os.environ["RESCIND_HOME"]), tmp_path / "saved"
     shutil.copytree(tmp_path, saved)
+    shutil.copytree(home, saved / "server")
     models = {}
-    for killed in (-1, 1, 2, 3, 4, 6):
-        for name in ("out", "machine-0", "machine-1"):
-            shutil.rmtree(tmp_path / name)
-            shutil.copytree(saved / name, tmp_path / name)
+    for killed in (-1, 1, 2, 4, 6):
+        for name, place in (("server", home), *((n, tmp_path / n) for n in STATE)):
+            shutil.rmtree(place)
+            shutil.copytree(saved / name, place)
         if killed >= 0:
             with pytest.raises(KeyboardInterrupt):
-                run(tmp_path, *silos, resume=True, killed=killed, **asked)
-        facts = run(tmp_path, *silos, resume=True, **asked)
-        (refused,) = facts["refused_requests"]
-        assert refused["why"].startswith("no silo knows user 'nobody'"), "the control"
-        assert facts["silos"]["waiting"] == []
+                run(tmp_path, *silos, resume=True, killed=killed)
+        run(tmp_path, *silos, resume=True)
+        with Ledger.open() as ledger:
+            found = [one.code or one.outcome for one in ledger.requests()]
+        assert found == ["ERASED"] * (missed + 1) + ["unknown-person"], killed
         assert rows_of(silos[1], "b1") == 0
-        earlier = [str(n) for n in range(1, missed + 1)]
-        due = [*earlier, *(f"{n}-complete" for n in earlier), str(missed + 1)]
-        assert {path.stem for path in place.glob("*[0-9e].json")} == {*due}
-        assert receipts_follow(place, due)
         models[killed] = results(RunRequest("", 2, str(tmp_path / "out")))[1]
     for model in models.values():
         assert all(torch.equal(model[name], value) for name, value in models[-1].items())
 
 
-def receipts_follow(folder: Path, names: list[str]) -> bool:
-    """Return whether receipts are one chain in this order."""
-    files = [(folder / f"{name}.json").read_bytes() for name in names]
-    return [parse(data).previous for data in files] == ["", *map(digest, files[:-1])]
+STATE = ("out", "machine-0", "machine-1")
 
 
-@pytest.mark.parametrize("also", [[], ["a1"]], ids=["alone", "with one that was answered"])
-def test_going_on_without_a_request_tells_what_was_refused_before(
-    also: list[str], tmp_path: Path
-) -> None:
-    silos = own_machines(tmp_path, rows(A, 24), rows(B, 30))
-    run(tmp_path, *silos)
-    facts = run(tmp_path, silos[0], withdraw=["b1", *also])
-    assert [line.partition(":")[0] for line in refused_told(facts)] == ["Withdraw was refused"]
-    for _ in range(2):
-        facts = run(tmp_path, *silos, resume=True)
-        assert "refused_requests" not in facts, "nothing was asked now"
-        told, again = refused_told(facts)
-        assert told.startswith("Withdraw was refused by an earlier command: silo 1 did not answer")
-        assert again == "to give it again: the command with the same request and --resume"
-    facts = run(tmp_path, *silos, resume=True, withdraw=["b1", "nobody"])
-    assert rows_of(silos[1], "b1") == 0
-    (told,) = refused_told(facts)
-    assert told.startswith("Withdraw was refused: no silo knows user 'nobody'")
-    facts = run(tmp_path, *silos, resume=True)
-    assert list(refused_told(facts)) == [], "the control: no other answer is to be had"
-
-
-def test_a_silo_that_cannot_look_somebody_up_is_not_said_to_be_away(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_silo_that_cannot_look_somebody_up_keeps_them_waiting(tmp_path: Path) -> None:
     silos = own_machines(tmp_path, rows(A, 24), rows(B, 30))
     run(tmp_path, *silos)
     shutil.rmtree(silos[1].store.folder / "numbering")
-    facts = run(tmp_path, *silos, withdraw=["b1", "a1"])
-    (refused,) = facts["refused_requests"]
-    assert "did not answer" not in refused["why"]
-    assert refused["why"].startswith("silo 1 could not look up ids (")
-    assert [one["event"] for one in facts["forgot"]] == ["Withdraw"], "the control: a1 is on silo 0"
-    assert "silo 1 did not say who is meant: node failed: " in caplog.text
+    facts = run(tmp_path, *silos, asked=asks(leave=["b1", "a1"]))
+    assert outcomes(facts) == ["WAITING", "ERASED"]
+    assert "node failed" in facts["requests"][0]["reason"]
+    assert len(facts["forgot"]) == 1, "the control: a1 is on silo 0"
 
 
 def test_two_people_with_one_id_are_told_apart_by_their_silo(tmp_path: Path) -> None:
     silos = own_machines(tmp_path, rows(A, 24), rows(["b1", "a1", *B[1:]], 30))
     run(tmp_path, *silos)
-    (refused,) = run(tmp_path, *silos, withdraw=["a1"])["refused_requests"]
-    assert "silos 0, 1 each have a user 'a1'" in refused["why"]
+    assert outcomes(run(tmp_path, *silos, asked=asks(leave=["a1"]))) == ["ambiguous"]
     assert rows_of(silos[0], "a1") * rows_of(silos[1], "a1") > 0
-    run(tmp_path, *silos, withdraw=["a1"], at=1)
+    assert outcomes(run(tmp_path, *silos, asked=asks(leave=["a1"]), at=1)) == ["ERASED"]
     assert rows_of(silos[0], "a1") > 0
     assert rows_of(silos[1], "a1") == 0
+    with silos[0].here():
+        assert len(items_of("shop", "a1")) == 8, "nor are rows of the other deleted"
+    run(tmp_path, *silos)
+    assert rows_of(silos[0], "a1") > 0
 
 
 def test_lists_of_items_that_differ_and_mixed_silos_are_refused(tmp_path: Path) -> None:
@@ -532,7 +403,7 @@ def test_people_who_come_later_and_rows_that_were_erased_change_no_other_number(
     silos = own_machines(tmp_path, rows(A, 24), rows(B, 30))
     with silos[0].here():
         before = silos[0].data.names().labels
-        erase_imported("shop", ["a2"])
+        delete_rows("shop", [("a2", item) for item in items_of("shop", "a2")])
         (tmp_path / "later.csv").write_text("user,item\n" + "\n".join(rows(["a99"], 24)) + "\n")
         append_file("shop", tmp_path / "later.csv")
         after = silos[0].data.names().labels

@@ -26,7 +26,7 @@ from rescind.cli import app
 from rescind.core.federation import Federation
 from rescind.core.records import Erase, Records, Withdraw
 from rescind.errors import ConfigError, ConsentError, DataError
-from rescind.flower.run_request import NamedRequest, RunRequest
+from rescind.flower.run_request import RunRequest
 from rescind.flower.server import rosters
 from rescind.flower.server.rosters import publish
 from rescind.flower.server.serve import serve
@@ -36,6 +36,7 @@ from rescind.flower.silo.node import Node
 from rescind.flower.silo.secure_sum import Masks
 from rescind.flower.silo.storage import Store
 from rescind.forgetting import roster as publishing
+from rescind.home import Ledger
 from rescind.methods.additive.gram import Gram
 from rescind.privacy import keys
 from rescind.proof import roster, signed_lines
@@ -44,6 +45,7 @@ from rescind.proof.roster import Public, digest, split, to_bytes
 from rescind.proof.signed_lines import Signed
 from rescind.proof.sum_hash import line_of
 from rescind.receipts.log import key_of, open_log
+from rescind.requests.words import Words
 from worlds import tiny_holdings
 
 pytestmark = pytest.mark.flower
@@ -306,10 +308,12 @@ def test_a_run_publishes_its_roster_after_training_and_after_forgetting(
     assert "made by devices of 2 silos" in as_a_stranger(folder).output
     shutil.copytree(folder, tmp_path / "held back")
     time.sleep(1.1)  # receipts and lines have times to the second
-    serve(grid, replace(asked, requests=(NamedRequest("withdraw", "7"),)))
+    serve(grid, replace(asked, requests=(Words("leave", {"7": None}),)))
     facts, _ = results(asked)
     assert (facts["roster"]["number"], facts["roster"]["lines"]) == (2, before - 1)
-    receipt = ["--after", str(tmp_path / "out" / facts["forgot"][0]["receipt"])]
+    with Ledger.open() as ledger:
+        (tmp_path / "receipt.json").write_bytes(ledger.receipt(facts["requests"][0]["receipt"])[0])
+    receipt = ["--after", str(tmp_path / "receipt.json")]
     told = as_a_stranger(folder, *receipt)
     assert told.exit_code == 0, told.output
     told = as_a_stranger(tmp_path / "held back", *receipt)  # control: the leaver is in it

@@ -35,10 +35,11 @@ from rescind.errors import ConfigError, DataError
 from rescind.flower import apps, deploy
 from rescind.flower.deploy import Link, Operator
 from rescind.flower.handed_over import hand_over, remove_untaken, taken
-from rescind.flower.run_request import ASKED, NamedRequest, RunRequest
+from rescind.flower.run_request import ASKED, RunRequest
 from rescind.flower.server_folder import DATABASE, Sealed, opened
 from rescind.flower.superlink import Gate, Guests
 from rescind.flower.wire import flwr_private
+from rescind.requests.words import Words
 
 pytestmark = pytest.mark.flower
 
@@ -53,7 +54,7 @@ def naming(folder: Path) -> set[str]:
 
 
 def asked_of(folder: Path) -> RunRequest:
-    requests = (NamedRequest("erase", EVE, (ITEM,)),)
+    requests = (Words("erase", {EVE: (ITEM,)}),)
     return RunRequest(str(folder / "recipe.toml"), 2, str(folder / "out"), requests=requests)
 
 
@@ -113,7 +114,7 @@ def test_a_run_whose_server_is_gone_leaves_no_settings(
 
     monkeypatch.setattr("rescind.flower.waiting.wait_for", gone)
     words = ["run", str(tmp_path / "recipe.toml"), "--silos", "2", "--insecure"]
-    words += ["--out", str(tmp_path / "out"), "--erase", f"{EVE}:{ITEM}"]
+    words += ["--out", str(tmp_path / "out"), "--user", EVE, "--item", ITEM]
     done = CliRunner().invoke(app, words)
     assert "the server is gone" in str(done.exception)
     assert naming(tmp_path) == set()

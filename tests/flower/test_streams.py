@@ -24,7 +24,7 @@ from rescind.errors import ConfigError
 from rescind.experiments.stream_run import measured
 from rescind.experiments.streams import Blocks, Stream, Streamed, run_stream
 from rescind.flower.recipe_cell import one_cell
-from rescind.flower.run_request import NamedRequest, RunRequest
+from rescind.flower.run_request import RunRequest
 from rescind.flower.server.executor import FlowerExecutor
 from rescind.flower.server.serve import serve
 from rescind.flower.server.transport import Transport
@@ -36,6 +36,7 @@ from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.steps import HELD
 from rescind.methods.continual.f3crec import F3CRec
 from rescind.models.mf import MF
+from rescind.requests.words import Words
 
 pytestmark = pytest.mark.flower
 
@@ -291,11 +292,12 @@ def test_a_silo_that_missed_the_end_of_a_block_removes_it_before_it_trains(
 
 
 def test_a_client_leaves_after_the_last_block(recipe: Path, tmp_path: Path) -> None:
-    asked = asked_of(recipe, tmp_path, requests=(NamedRequest("withdraw", "3"),))
+    asked = asked_of(recipe, tmp_path, requests=(Words("leave", {"3": None}),))
     serve(silos(asked, tmp_path), asked)
     facts, _ = results(asked)
     (forgot,) = facts["forgot"]
-    assert (forgot["event"], forgot["waiting"], forgot["traces"]) == ("Withdraw", [], {})
+    assert (forgot["event"], forgot["traces"]) == ("Withdraw", {})
+    assert [one["outcome"] for one in facts["requests"]] == ["ERASED"]
     source = RecipeData(asked.recipe)
     labels, clients, _ = source.names()
     client = labels.client("3", clients)
@@ -307,7 +309,7 @@ def test_a_client_leaves_after_the_last_block(recipe: Path, tmp_path: Path) -> N
         assert not bool((store.held(int(path.stem, 16)).records.client == client).any())
 
 
-@pytest.mark.parametrize("kind", ["withdraw", "erase"])
+@pytest.mark.parametrize("kind", ["leave", "erase"])
 def test_a_new_training_has_no_block_of_what_was_forgotten(
     kind: str, recipe: Path, tmp_path: Path
 ) -> None:
@@ -317,14 +319,14 @@ def test_a_new_training_has_no_block_of_what_was_forgotten(
     assert data.block is not None
     first = set(data.user[data.block == 0].tolist())
     late = [int(c) for c in data.user[data.block == data.block.max()] if int(c) not in first]
-    client = late[0] if kind == "withdraw" else int(data.user[data.block == data.block.max()][0])
+    client = late[0] if kind == "leave" else int(data.user[data.block == data.block.max()][0])
     store = Store(tmp_path / f"silo-{client % 2}")
     held = pairs_on_disk(store)
     items = [item for c, item in held if c == client]
     assert items, "the control: they have records in the last block"
     labels = source.names().labels
-    words = tuple(labels.item_id(item) for item in items) if kind == "erase" else ()
-    leaves = replace(asked, requests=(NamedRequest(kind, labels.user_id(client), words),))
+    named = tuple(labels.item_id(item) for item in items) if kind == "erase" else None
+    leaves = replace(asked, requests=(Words(kind, {labels.user_id(client): named}),))
     serve(silos(leaves, tmp_path), leaves)
     serve(silos(asked, tmp_path), asked)
     assert pairs_on_disk(store) == {pair for pair in held if pair[0] != client}

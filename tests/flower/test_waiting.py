@@ -140,6 +140,7 @@ def test_a_run_that_fails_leaves_the_result_of_the_one_before(
         "metrics": {"test": {"HR@20": 0.5}},
         "round": 1,
         "silos": {"messages": 2, "refused": {}, "waiting": []},
+        "requests": [],
     }
     result = json.dumps(facts)
     for name in ("run.json", "error.txt"):
@@ -161,11 +162,13 @@ def test_a_run_that_fails_leaves_the_result_of_the_one_before(
     done = asked("run.json")
     assert done.exit_code == 0, done.exception
     assert "HR@20 0.5000" in done.output
-    answer = {"event": "Withdraw", "by": "Gram", "rounds": 1, "traces": 0, "number": 1}
-    waits = {**answer, "receipt": "receipts/1.json", "waiting": [1]}
-    open_one = asked("run.json", json.dumps({**facts, "forgot": [waits], "measured_without": [1]}))
-    assert open_one.exit_code == 1, "a script must see that a request is not done"
-    assert "measured without silo 1" in open_one.output
+    waits = {"id": "1", "outcome": "WAITING", "reason": "", "papers": "", "answered": None}
+    cases = (("WAITING", False, 10), ("WAITING", True, 20), ("REFUSED", False, 20))
+    for outcome, late, code in cases:
+        told = {**waits, "outcome": outcome, "late": late}
+        open_one = asked("run.json", json.dumps({**facts, "requests": [told]}))
+        assert open_one.exit_code == code, "a script must see that a request is not done"
+        assert outcome in open_one.output
 
 
 def test_a_silo_says_once_that_its_server_is_there_that_it_is_lost_and_that_it_is_back(

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from rescind.cli.forget_papers import file_names, write_parts
 
 from rescind.audits.finding import Finding
 from rescind.core.labels import Labels
@@ -16,6 +15,7 @@ from rescind.errors import ConsentError, DataError
 from rescind.receipts import receipt
 from rescind.receipts.parts import PEOPLE, covers_names, proof_of, proof_text, proofs, read_proof
 from rescind.receipts.receipt import Done
+from rescind.requests.part_names import file_names
 
 PEOPLE_IN_BATCH = 170
 
@@ -120,20 +120,6 @@ def test_a_proof_is_the_same_after_json():
     ):  # fmt: skip
         with pytest.raises(DataError, match="not a part of a request"):
             read_proof(damaged)
-
-
-def test_each_person_of_a_batch_has_a_file_also_where_a_disk_ignores_capitals(tmp_path):
-    users = ("bo@example.org", "Bo@example.org", "a/b c", "../x", "BO@example.org", "n" * 300)
-    event = Erase(Records.of(torch.arange(len(users)), torch.arange(len(users))))
-    labels = Labels(users, tuple(f"item {n}" for n in range(len(users))))
-    write_parts(tmp_path, (event, labels), issued(event, labels))
-    names = [path.name for path in tmp_path.glob("*.json")]
-    assert len({name.casefold() for name in names}) == len(users)
-    assert "bo@example.org.json" in names
-    assert "Bo@example.org#2.json" in names
-    whose = {path: json.loads(path.read_text())["user"] for path in tmp_path.glob("*.json")}
-    assert sorted(whose.values()) == sorted(users)
-    assert not any(path.name.startswith(".") for path in whose), "hidden files are not found"
 
 
 def test_names_of_files_are_those_of_one_user_each():

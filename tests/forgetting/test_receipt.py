@@ -71,7 +71,7 @@ EVENT = Erase(Records.of([3, 3, 5], [1, 9, 9], [100, 200, 300]))
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("RESCIND_KEYS", str(tmp_path / "keys"))
+    monkeypatch.setenv("RESCIND_HOME", str(tmp_path))
     return tmp_path / "keys"
 
 
@@ -252,7 +252,7 @@ def test_unsigned_foreign_and_unpinned_receipts_are_said_so(tmp_path, monkeypatc
     me = mine()
     assert "not signed" in verify(canonical(replace(receipt, signature="")), me).problems[0]
     assert "not a trusted key" in verify(canonical(receipt), {}).problems[0]
-    monkeypatch.setenv("RESCIND_KEYS", str(tmp_path / "forger"))
+    monkeypatch.setenv("RESCIND_HOME", str(tmp_path / "forger"))
     lie = replace(receipt, verdict="PASS", asked=replace(receipt.asked, records="10-99"))
     forged = signed(lie)
     assert "unknown key" in verify(forged, me).problems[0]
@@ -322,7 +322,7 @@ def test_a_broken_forked_or_foreign_chain_is_found(tmp_path, monkeypatch):
     assert changed != third
     assert not verify(last, me, [first, second, changed]).valid
     # A later receipt of another signer on an earlier one of ours, and the reverse.
-    monkeypatch.setenv("RESCIND_KEYS", str(tmp_path / "other"))
+    monkeypatch.setenv("RESCIND_HOME", str(tmp_path / "other"))
     theirs = canonical(issue(EVENT, DONE, KEPT, [], previous=last).receipt)
     found = verify(theirs, mine(), [last])
     assert "receipt 1 before it is not valid: signed by an unknown key" in found.problems[0]

@@ -39,7 +39,7 @@ NONE = Finding("audit", "UNAUDITED", note="No audit was requested.")
 
 @pytest.fixture(autouse=True)
 def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RESCIND_KEYS", str(tmp_path / "keys"))
+    monkeypatch.setenv("RESCIND_HOME", str(tmp_path))
 
 
 def receipts(

@@ -20,8 +20,8 @@ from rescind.errors import DataError
 from rescind.privacy import keys
 from rescind.receipts.how_to_check import WITHOUT_THIS_PROGRAM
 from rescind.receipts.log import log_if_possible
-from rescind.receipts.page import NO_CHAIN, SIMULATED, page
-from rescind.receipts.receipt import Asked, Done, Receipt, canonical, digest, issue, write
+from rescind.receipts.page import SIMULATED, page
+from rescind.receipts.receipt import Asked, Done, Receipt, canonical, issue, write
 from rescind.receipts.verify import verify
 from rescind.receipts.words import ROWS
 from rescind.storage.events import event_text
@@ -37,7 +37,7 @@ FIRST = "none, this is the first"
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("RESCIND_KEYS", str(tmp_path / "keys"))
+    monkeypatch.setenv("RESCIND_HOME", str(tmp_path))
     return tmp_path / "keys"
 
 
@@ -63,13 +63,6 @@ def checked(receipt: Receipt, *given: bytes) -> tuple[bool, str]:
     return found.valid, "; ".join(check.says for check in found.checks)
 
 
-def test_the_page_of_stored_rows_says_that_it_is_on_no_chain() -> None:
-    rows = page(made(OF_ROWS))
-    assert NO_CHAIN in rows.replace("&#x27;", "'")
-    assert FIRST not in rows
-    assert FIRST in page(made()), "control: the first receipt of a run"
-
-
 def test_the_page_of_stored_rows_has_no_lines_about_training() -> None:
     rows, run = page(made(OF_ROWS)), page(made())
     lines = ("Rounds", "client round", "Had to be online", "its settings are below")
@@ -78,40 +71,6 @@ def test_the_page_of_stored_rows_has_no_lines_about_training() -> None:
         assert line in run, "control: of a run"
     for line in ("Forgot by", "rows deleted", "When", "Seconds"):
         assert line in rows, "what was done stays"
-
-
-def test_a_receipt_about_stored_rows_beside_a_chain_is_a_note_and_no_failure() -> None:
-    run, rows = made(), made(OF_ROWS)
-    second = made(previous=canonical(run))
-    for receipt, given in ((rows, [run]), (run, [rows]), (second, [run, rows]), (rows, [rows])):
-        valid, says = checked(receipt, *map(canonical, given))
-        assert valid, says
-        assert "is about stored rows, and such receipts are on no chain" in says
-    valid, says = checked(second, canonical(run), canonical(made()))
-    assert not valid, "control: the receipt of another run"
-    assert "1 of the given receipts is not on its chain" in says
-    assert "stored rows" not in says
-
-
-def test_a_false_receipt_about_stored_rows_still_fails() -> None:
-    run, rows = made(), made(OF_ROWS)
-    changed = canonical(rows).replace(b'"L1"', b'"L3"')
-    foreign = canonical(made(OF_ROWS, signer=Ed25519PrivateKey.generate()))
-    for false in (changed, foreign):
-        assert not checked(run, false)[0]
-        valid, says = checked(rows, false)
-        assert not valid
-        assert f"the given receipt {digest(false)} is not valid: " in says
-    followed = made(OF_ROWS, previous=canonical(made()))
-    assert not checked(run, canonical(followed))[0], "it names one before it: it is on a chain"
-
-
-def test_two_histories_are_found_beside_stored_rows_too() -> None:
-    run = made()
-    one, other = made(previous=canonical(run)), made(previous=canonical(run))
-    valid, says = checked(made(OF_ROWS), canonical(one), canonical(other))
-    assert not valid
-    assert "FORK" in says
 
 
 def test_the_page_of_a_run_in_one_process_says_once_that_devices_were_simulated() -> None:

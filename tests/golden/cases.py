@@ -19,6 +19,7 @@ from tests.golden.shop import CELL, REQUESTS, RUN, ByForget, ByQueue, of_model, 
 from tests.golden.silos import OverSilos
 
 from flower.served import SHOP
+from flower.silo_shop import asks
 from rescind.experiments.cell import Cell, DataSettings, RunSettings
 from rescind.experiments.learning_run import run_cell
 from rescind.methods.additive.gram import Gram
@@ -127,13 +128,12 @@ def silo_is_away() -> dict[str, Any]:
 
     def play(silos: Trained) -> dict[str, Any]:
         away = [silos.silo_of(WHO)]
-        steps = {
-            "first": {"away": away, "withdraw": [WHO]},
-            "again": {"away": away, "withdraw": [WHO]},
-            "somebody else": {"away": away, "withdraw": [OTHER]},
-            "all are there": {"resume": True},
+        replies = {
+            "first": bare(silos.served(*asks(leave=[WHO]), away=away)),
+            "again": bare(silos.served(*asks(leave=[WHO]), away=away)),
+            "somebody else": bare(silos.served(*asks(leave=[OTHER]), away=away)),
+            "all are there": bare(silos.served(resume=True)),
         }
-        replies = {name: bare(silos.served(**words)) for name, words in steps.items()}
         return {"replies": replies, "after": bare(silos.after(WHO))}
 
     return _in(Trained, play)

@@ -28,8 +28,7 @@ from rescind.ledger.place import FILE
 from rescind.proof.notes import LOG, Key
 from rescind.service.app import create_app
 from rescind.service.callers import COOKIE, new_secret
-from rescind.service.policy import SCOPES, Role
-from rescind.service.settings import Settings
+from rescind.service.policy import SCOPES, Role, Settings
 
 _DATABASES: dict[Path, str] = {}
 _UNTIL_THE_END = ExitStack()

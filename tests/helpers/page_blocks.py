@@ -66,7 +66,7 @@ def play(pages: Iterable[str], folder: Path, patch: pytest.MonkeyPatch) -> Playe
     patch.chdir(folder)
     patch.syspath_prepend(str(folder))
     patch.setenv("RESCIND_CACHE", str(folder / "cache"))
-    patch.setenv("RESCIND_KEYS", str(folder / "keys"))
+    patch.setenv("RESCIND_HOME", str(folder))
     played = Played()
     for page in pages:
         for number, block in enumerate(blocks(page), 1):

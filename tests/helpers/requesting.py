@@ -17,8 +17,11 @@ from rescind.experiments.cell import Cell, DataSettings, RunSettings, SharingSet
 from rescind.experiments.learning_run import run_cell
 from rescind.home import Ledger, Request
 from rescind.methods.additive.gram import Gram
+from rescind.receipts.of_run import answered_by
+from rescind.receipts.receipt import Receipt, parse
 from rescind.requests.adding import add_words
 from rescind.requests.answer import answer, readmit
+from rescind.requests.copies import run_copy
 from rescind.requests.papers import papers_of
 from rescind.requests.words import Words
 from rescind.storage.federations import load_federation
@@ -122,6 +125,44 @@ def unpacked(name: str, into: Path) -> Path:
     with zipfile.ZipFile(papers_of(name)) as packed:
         packed.extractall(into)
     return into
+
+
+def answered(dataset: str, words: Words, **more: Any) -> Request:
+    """Write a request down and answer it."""
+    with Ledger.open() as ledger:
+        (request,) = add_words(ledger, dataset, [words], **more)
+        return answer(ledger, request.id)
+
+
+def ask(dataset: str, kind: str, *users: str, items: Sequence[str] = (), **more: Any) -> Request:
+    """Ask for something of a dataset, and answer it."""
+    words = Words(kind, {user: tuple(items) or None for user in users})
+    return answered(dataset, words, **more)
+
+
+def known(run: Path) -> str:
+    """Return the name of the data of a run, which the ledger knows from now on."""
+    copy = run_copy(run)
+    with Ledger.open() as ledger:
+        if ledger.copy(copy.id) is None:
+            ledger.register(copy)
+    return copy.dataset
+
+
+def ask_of(run: Path, kind: str, *users: str, items: Sequence[str] = (), **more: Any) -> Request:
+    """Ask for something of a run, as `rescind forget RUN` does, and answer it."""
+    return ask(known(run), kind, *users, items=items, **more)
+
+
+def receipt_of(done: Request) -> Receipt:
+    """Return the receipt that answers a request."""
+    with Ledger.open() as ledger:
+        return parse(ledger.receipt(done.receipt)[0])
+
+
+def newest_receipt(run: Path | str) -> Receipt:
+    """Return the receipt of the last answer of a run."""
+    return parse(answered_by(Path(run))["receipt"].encode())
 
 
 @contextmanager

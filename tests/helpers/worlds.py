@@ -6,8 +6,12 @@ import torch
 from torch import Tensor
 
 from rescind.core.clock import Clock
+from rescind.core.executor import InProcess
+from rescind.core.federation import Federation
 from rescind.core.holdings import TEST, TRAIN, VALID, Holdings
-from rescind.core.records import Arrive, Records
+from rescind.core.method import Method
+from rescind.core.records import Arrive, Records, Share
+from rescind.data.simulated_lending import draw_share
 
 Pair = tuple[int, int]
 
@@ -61,6 +65,28 @@ def lendable(holdings: Holdings, *clients: int) -> Records:
     if clients:
         mine &= torch.isin(holdings.records.client, torch.tensor(clients))
     return holdings.records[mine]
+
+
+def begin(method: Method, *lenders: int, executor: InProcess | None = None) -> Federation:
+    """Nine clients with fourteen items, of whom some lend all that they train on."""
+    fed = Federation.start(tiny_holdings(clients=9, items=14), method, seed=2, executor=executor)
+    if lenders:
+        fed = fed.apply(Share(lendable(fed.now.vault.holdings, *lenders)))
+    return fed
+
+
+def begin_in_groups(method: Method, executor: InProcess | None = None) -> Federation:
+    """Nine clients: 0-2 lend everything, 3-5 half, the rest nothing."""
+    fed = begin(method, executor=executor)
+    groups = torch.tensor([2, 2, 2, 1, 1, 1, 0, 0, 0])
+    return fed.apply(draw_share(fed.now.vault.holdings, groups, fed.clock, part=0.5))
+
+
+def scores(fed: Federation, *ids: int) -> Tensor:
+    """The scores of some clients, or of all."""
+    who = torch.tensor(ids) if ids else torch.arange(fed.world.sizes.clients)
+    cohort = InProcess().cohort(fed.method, fed.now.vault, who)
+    return fed.method.client_scores(fed.now.state.public, fed.now.vault.read(who), cohort)
 
 
 def pairs(records: Records) -> set[Pair]:

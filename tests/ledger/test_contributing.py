@@ -135,17 +135,6 @@ def test_leaving_subtracts_both_parts_and_destroys_their_keys(tmp_path: Path) ->
     ledger.close()
 
 
-def test_everything_means_the_kept_part_too(tmp_path: Path) -> None:
-    ledger = opened(tmp_path)
-    person = joined(ledger)
-    with pytest.raises(ConsentError, match="nothing is lent"):
-        done(ledger, take_back(person, "erase"))
-    done(ledger, difference(person, [], [6, 7]))
-    assert done(ledger, take_back(person, "erase")).body["n"] == 2
-    assert ledger.live.loans == {}
-    ledger.close()
-
-
 def test_a_held_account_has_no_part_and_sends_none(tmp_path: Path) -> None:
     ledger = opened(tmp_path)
     person = joined(ledger, 1)

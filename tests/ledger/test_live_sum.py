@@ -120,15 +120,6 @@ def test_it_recommends_as_the_estimator_does() -> None:
         assert [line.item for line in weights.recommend(own, 5)] == theirs
 
 
-def test_a_digest_of_arrays_is_that_of_tensors() -> None:
-    sums = added_up(some_loans().values(), ITEMS)
-    arrays = {"gram/0000": sums.total.astype(np.int32), "owners": sums.owners}
-    tensors = {name: torch.from_numpy(value) for name, value in arrays.items()}
-    assert sum_digest(arrays) == sum_digest(tensors) == sums.digest()
-    arrays["owners"][3] += 1
-    assert sum_digest(arrays) != sum_digest(tensors | {"owners": torch.zeros(ITEMS)})
-
-
 def test_changes_in_any_order_give_the_sum_of_what_remains() -> None:
     loans = some_loans()
     live = LiveSum(ITEMS)

@@ -204,7 +204,7 @@ def test_who_changes_more_often_than_is_covered_is_left_out(tmp_path: Path) -> N
         ({"noise": 0.0}, "above 0"),
         ({"noise": 1.0, "noise_releases": 0}, "1 to 1,000"),
         ({"noise": 1.0, "noise_delta": 1.0}, "between 0 and 1"),
-        ({"noise": 1.0, "instant": True}, "instant form has none"),
+        ({"noise": 1.0, "instant": True}, "instant form has no noise"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(given: dict, words: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from databases import CUT, engine
-from ledgers import START, done, joined, lent, opened, repeating, take_back
+from ledgers import done, joined, lent, opened, take_back
 from rescind.ledger.backup import back_up
 from rescind.ledger.batch import Once
 from rescind.ledger.book import Ledger
@@ -30,20 +30,6 @@ def story(ledger: Ledger) -> list[bytes]:
     done(ledger, take_back(people[1], "leave"))
     done(ledger, Lend(people[2], (9, 12)), "the-same-key-on-both")
     return people
-
-
-def test_the_same_story_writes_the_same_log(tmp_path: Path, postgres: str) -> None:
-    roots, sums = set(), set()
-    for number, database in enumerate((None, postgres)):
-        ledger = opened(
-            tmp_path / str(number), database=database, clock=lambda: START, entropy=repeating()
-        )
-        people = story(ledger)
-        roots.add(ledger.tree.root())
-        sums.add(ledger.live.digest())
-        assert lent(ledger, people[2]) == [2, 3, 4, 9, 12]
-        ledger.close()
-    assert len(roots) == len(sums) == 1
 
 
 def test_what_durability_needs_is_asserted(tmp_path: Path, postgres: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from ledgers import CATALOGUE, START, digest_of, done, joined, lent, opened, take_back
+from ledgers import CATALOGUE, START, done, joined, lent, opened, take_back
 from rescind.errors import ConfigError
 from rescind.ledger.backup import back_up
 from rescind.ledger.catalogue import Catalogue
@@ -19,28 +19,12 @@ from rescind.ledger.lending import Lend
 from rescind.ledger.options import Options
 from rescind.ledger.ownership import mirror_missing, mirror_of
 from rescind.ledger.restore import plan
-from rescind.ledger.tables import named_slots
 
 
 def crash_copy(state: Path, target: Path) -> Path:
     """Copy a state as a kill would leave it: the write-ahead log is still beside it."""
     shutil.copytree(state, target)
     return target
-
-
-def test_the_sum_and_the_log_are_the_same_after_a_restart(tmp_path: Path) -> None:
-    ledger = opened(tmp_path)
-    people = [joined(ledger, n, n + 1) for n in range(5)]
-    done(ledger, take_back(people[0], "leave"))
-    done(ledger, take_back(people[1], "unshare", 1))
-    loans, root = dict(ledger.live.loans), ledger.tree.root()
-    ledger.close()
-    again = opened(tmp_path)
-    assert again.live.digest() == digest_of(loans)
-    assert again.tree.root() == root
-    assert again.report.people == 4
-    assert again.report.keys_destroyed == 0
-    again.close()
 
 
 def test_keys_without_a_box_are_destroyed_and_the_erasure_is_dated(tmp_path: Path) -> None:
@@ -331,16 +315,6 @@ def test_a_ledger_that_is_no_database_is_named(tmp_path: Path, harm: bytes) -> N
     (tmp_path / "ledger.db").write_bytes(harm)
     with pytest.raises((CannotStart, OlderLedger)):
         opened(tmp_path)
-
-
-def test_no_key_lacks_a_box_and_no_box_lacks_a_key(tmp_path: Path) -> None:
-    ledger = opened(tmp_path)
-    for n in range(6):
-        person = joined(ledger, n, n + 1, n + 2)
-        done(ledger, take_back(person, ("unshare", "erase", "leave")[n % 3]), f"key-{n:020d}")
-    with ledger.store.reading() as connection:
-        assert named_slots(connection) == ledger.keys.ids
-    ledger.close()
 
 
 def test_the_settings_that_durability_needs_are_asserted(

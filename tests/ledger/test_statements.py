@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from ledgers import CATALOGUE
 from rescind.ledger import tables
 from rescind.ledger.book import Ledger
-from rescind.ledger.statements import Driver, Prepared, insertion
+from rescind.ledger.statements import Driver, Prepared
 
 AT = datetime(2026, 11, 16, 12, 0, 0, 123456, tzinfo=UTC)
 EVENT = {"seq": 7, "at": AT, "person": b"p" * 16, "kind": "lend", "n": 2, "leaf": None}
@@ -70,8 +70,3 @@ def test_an_error_is_sqlalchemys_and_names_no_value(ledger: Ledger) -> None:
             driver.insert(tables.event, [EVENT])
         assert "pppp" not in str(caught.value)
         all_of_it.rollback()
-
-
-def test_a_column_with_a_default_must_be_given() -> None:
-    with pytest.raises(AssertionError, match="person needs"):
-        insertion(tables.person, ("id", "state"))

@@ -16,9 +16,9 @@ from rescind.privacy import keys
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    place = tmp_path / "deep" / "keys"
-    monkeypatch.setenv("RESCIND_KEYS", str(place))
-    return place
+    (tmp_path / "deep" / "home").mkdir(parents=True)
+    monkeypatch.setenv("RESCIND_HOME", str(tmp_path / "deep" / "home"))
+    return tmp_path / "deep" / "home" / "keys"
 
 
 def mode(path: Path) -> int:
@@ -26,16 +26,17 @@ def mode(path: Path) -> int:
 
 
 def test_the_folder_is_the_users_own_unless_named(tmp_path, monkeypatch):
-    monkeypatch.delenv("RESCIND_KEYS", raising=False)
+    monkeypatch.delenv("RESCIND_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
-    assert keys.folder() == tmp_path / ".config" / "rescind"
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
-    assert keys.folder() == tmp_path / "xdg" / "rescind"
-    monkeypatch.setenv("XDG_CONFIG_HOME", "not/absolute")
-    assert keys.folder() == tmp_path / ".config" / "rescind"
-    monkeypatch.setenv("RESCIND_KEYS", str(tmp_path / "other"))
-    assert keys.folder() == tmp_path / "other"
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    usual = tmp_path / ".local" / "share" / "rescind" / "keys"
+    assert keys.folder() == usual
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "xdg"))
+    assert keys.folder() == tmp_path / "xdg" / "rescind" / "keys"
+    monkeypatch.setenv("XDG_DATA_HOME", "not/absolute")
+    assert keys.folder() == usual
+    monkeypatch.setenv("RESCIND_HOME", str(tmp_path / "other"))
+    assert keys.folder() == tmp_path / "other" / "keys"
 
 
 def test_who_has_no_folder_of_keys_says_nothing_about_the_signer(home, monkeypatch):
@@ -92,7 +93,7 @@ def test_the_erasure_key_is_another_secret_and_stays(home):
 def test_two_people_have_two_keys(tmp_path, monkeypatch):
     seen = set()
     for name in ("a", "b"):
-        monkeypatch.setenv("RESCIND_KEYS", str(tmp_path / name))
+        monkeypatch.setenv("RESCIND_HOME", str(tmp_path / name))
         seen |= {keys.erasure_key().hex(), keys.public_text(keys.signing_key())}
     assert len(seen) == 4
 
@@ -131,8 +132,8 @@ def test_a_broken_key_is_said_and_never_replaced(home, text):
 def test_all_who_ask_at_once_get_one_key(tmp_path, monkeypatch):
     # Threads: their system calls race as those of processes do, and they all start within a tick.
     for trial in range(20):
-        home = tmp_path / str(trial)
-        monkeypatch.setenv("RESCIND_KEYS", str(home))
+        monkeypatch.setenv("RESCIND_HOME", str(tmp_path / str(trial)))
+        home = tmp_path / str(trial) / "keys"
         gate = Barrier(8)
 
         def ask(gate=gate) -> tuple[bytes, str]:

@@ -185,7 +185,7 @@ def test_two_servers_are_refused_where_they_cannot_work():
         Federation.start(data, Gram(servers=2), executor=OneByOne())
     with pytest.raises(ConfigError, match="guards"):
         Federation.start(data, Gram(servers=2), executor=InProcess(guards=(Clip(1.0),)))
-    with pytest.raises(ConfigError, match=r"Gram.servers must be 1 or 2; got 3"):
+    with pytest.raises(ConfigError, match=r"Gram.servers must be"):
         Gram(servers=3)
     with pytest.raises(ConfigError, match="whole numbers"):
         Federation.start(data, FedAvg(model=MF(dim=2)), executor=SharedSums()).run(1)

@@ -6,7 +6,7 @@ without. Each cell states the outcome, its code, and what counts of rows that co
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,8 @@ from requesting import CELL, LENDING, ROWS, Shop, elsewhere, items_of
 from rescind.errors import RescindError
 from rescind.home import Ledger, Refused, Request
 from rescind.home.request import OUTCOMES
+from rescind.requests.adding import add_words
+from rescind.requests.words import in_options
 
 WHO, STRANGER, HELD = "c3", "zz", items_of(3)
 NEW = ("p4", "p5", "p6")
@@ -240,6 +242,18 @@ def test_who_leaves_is_answered_alone(tmp_path: Path) -> None:
     with pytest.raises(Refused) as wrong:
         shop.add("leave", "c3", "c4")
     assert wrong.value.code == "together"
+
+
+@pytest.mark.parametrize("case", ["two\nlines", "x" * 251, " "])
+def test_a_case_that_no_receipt_can_state_is_refused_before_anything_is_done(
+    tmp_path: Path, case: str
+) -> None:
+    """Found while the receipt is drafted, it would count as a model that cannot forget."""
+    shop = Shop.opened(tmp_path / "shop")
+    words = replace(in_options("leave", [WHO]), case=case)
+    with pytest.raises(RescindError), Ledger.open() as ledger:
+        add_words(ledger, "shop", [words])
+    assert shop.learnt(WHO) == HELD
 
 
 def test_the_same_request_while_it_waits_is_the_same(tmp_path: Path) -> None:

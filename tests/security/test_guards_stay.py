@@ -17,8 +17,8 @@ from rescind.core.guards import Clip, Gaussian, Guard, Laplace
 from rescind.core.records import Withdraw
 from rescind.core.update import Sum, Update
 from rescind.errors import ConfigError
-from rescind.experiments.counterfactual import open_run
 from rescind.experiments.learning_run import run_cell
+from rescind.experiments.open_run import open_run
 from rescind.experiments.recipe import Cell, DataSettings, GuardSettings, RunSettings
 from rescind.methods.additive.gram import Gram
 from rescind.methods.baselines.fedavg import FedAvg

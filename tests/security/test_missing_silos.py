@@ -6,32 +6,33 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 
 pytest.importorskip("flwr")
 
 from flower.grids import FIRST, InMemory, silos_of
+from flower.silo_shop import SiloShop, asks, outcomes
+from rescind.core.claims import CONFIRMED
 from rescind.core.federation import Federation
-from rescind.core.records import Erase, Records, Share, Unshare, Withdraw
+from rescind.core.home import LEDGER
+from rescind.core.records import Erase, Records, Withdraw
 from rescind.errors import ConfigError
-from rescind.flower.run_request import NamedRequest, RunRequest
-from rescind.flower.server.asked_names import AskedNames
+from rescind.flower.run_request import RunRequest
 from rescind.flower.server.executor import FlowerExecutor
-from rescind.flower.server.receipts import facts_of, write_receipts
 from rescind.flower.server.serve import serve
 from rescind.flower.server.storage import load_remote, save_remote
 from rescind.flower.silo.data_source import RecipeData
+from rescind.flower.silo.departures import read_list
+from rescind.flower.silo.names import ITEM, USER, key_of
 from rescind.flower.silo.node import Node
 from rescind.flower.silo.storage import Store
 from rescind.flower.wire.messages import Letter
 from rescind.flower.wire.steps import HELD
-from rescind.forgetting.pipeline import unlearn_and_purge
 from rescind.methods.baselines.fedavg import FedAvg
-from rescind.methods.unlearning.retrain import Retrain
 from rescind.models.mf import MF
 from rescind.privacy import keys
-from rescind.privacy.sealing import fits
 from rescind.receipts import receipt
 from rescind.receipts.verify import verify
 from rescind.receipts.words import level_says
@@ -135,13 +136,12 @@ def test_a_new_run_does_not_bring_erased_people_back(
 ) -> None:
     fed, executor, _ = start(tmp_path)
     executor.settle(fed.retrained(event))
-    listed = (tmp_path / f"silo-{GONE}" / "withheld.json").read_text()
-    assert json.loads(listed)["erased"], "a list under a key, in the silo's own folder"
+    assert read_list(tmp_path / f"silo-{GONE}").erased, "a list under a key, in the silo's folder"
     again = replace(executor, run="another run")
     second = Federation.start(again.gather(SEED), METHOD, SEED, again).run(1)
     assert rows_of(tmp_path, ERASED) == 0
     assert bool(second.world.members[GONE]) is isinstance(event, Erase)
-    for path in tmp_path.rglob("withheld.json"):
+    for path in tmp_path.rglob(LEDGER):
         path.unlink()
     forgotten = replace(executor, run="a third run")
     third = Federation.start(forgotten.gather(SEED), METHOD, SEED, forgotten)
@@ -184,11 +184,11 @@ evaluate_every = 2
 
 
 def served(folder: Path, verb: str | None, **fields: Any) -> dict[str, Any]:
-    """Run a recipe and a withdrawal over three silos. verb: a silo dies there; None: none does"""
+    """Run a recipe and a request over three silos. verb: a silo dies there; None: none does"""
     (folder / "recipe.toml").write_text(RECIPE)
     asked = RunRequest(
         str(folder / "recipe.toml"), SILOS, str(folder / "out"), deadline=0.0, wait=0.0,
-        unlearner="Retrain", **{"requests": (NamedRequest("withdraw", str(GONE)),), **fields},
+        unlearner="Retrain", **{"requests": asks(leave=[str(GONE)]), **fields},
     )  # fmt: skip
     source = RecipeData(asked.recipe)
     grid = Dying(
@@ -199,64 +199,48 @@ def served(folder: Path, verb: str | None, **fields: Any) -> dict[str, Any]:
     return facts
 
 
-def read_receipt(folder: Path, name: str) -> receipt.Receipt:
-    data = (folder / "out" / name).read_bytes()
+def exact(one: dict[str, Any]) -> receipt.Receipt:
+    with ZipFile(one["papers"]) as packed:
+        data, key = packed.read("receipt.json"), packed.read("receipt.key")
     signer = keys.own_public_key()
     assert signer
     assert verify(data, {signer: "the server"}).valid
-    return receipt.parse(data)
+    return receipt.opened(receipt.parse(data), bytes.fromhex(key.decode()))
 
 
-@pytest.mark.slow
-def test_a_request_over_silos_yields_a_signed_receipt(tmp_path: Path) -> None:
-    facts = served(tmp_path, None)
-    (one,) = facts["forgot"]
-    assert (one["waiting"], one["receipt"]) == ([], "receipts/1.json")
-    signed = read_receipt(tmp_path, one["receipt"])
-    assert signed.done.level == "L3"
-    key = receipt.run_key_of(tmp_path / "out" / "receipts")
-    assert key is not None
-    assert fits(signed.done.model_after, facts["model"]["public"], key)
-    assert not fits(signed.done.model_after, "sha256:another", key), "the control"
-    assert signed.claims["silos that confirmed"] == "0, 1, 2"
-    assert "world_before" not in json.dumps(facts)
-    assert not list((tmp_path / "out" / "forgetting").glob("waiting.txt"))
-
-
-@pytest.mark.parametrize(("kind", "stays"), [(Unshare, True), (Erase, False)])
-def test_a_receipt_over_silos_says_whether_devices_keep_the_records(kind, stays, tmp_path) -> None:
-    fed = Federation.start(tiny_holdings(CLIENTS, ITEMS), METHOD, SEED).apply(Share(ERASED)).run(1)
-    request = fed.request(kind(ERASED))
-    done = unlearn_and_purge(fed, request, Retrain())
-    told = {
-        "number": 1, "done": facts_of(fed, request, done), "waiting": [], "silos": SILOS,
-        "by": "Retrain", "rounds": 1, "client_rounds": 1, "seconds": 0.1,
-    }  # fmt: skip
-    write_receipts(tmp_path / "out", done.fed, [told], [request.event], AskedNames())
-    signed = read_receipt(tmp_path, "receipts/1.json")
-    assert any("devices keep them" in one for one in signed.not_covered) is stays
-    assert ("were never lent" in level_says(signed)) is stays
-
-
-@pytest.mark.parametrize("verb", ["keep", pytest.param("apply", marks=pytest.mark.slow)])
-def test_a_receipt_names_the_silo_that_is_waited_for(verb: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("verb", ["keep", "purge", pytest.param("apply", marks=pytest.mark.slow)])
+def test_a_receipt_is_signed_when_the_last_silo_has_confirmed(verb: str, tmp_path: Path) -> None:
     facts = served(tmp_path, verb)
-    (one,) = facts["forgot"]
-    assert (one["waiting"], facts["silos"]["waiting"]) == ([GONE], [GONE])
-    first = read_receipt(tmp_path, one["receipt"])
-    assert first.done.level == "L0"
-    assert first.claims["silos waited for"] == str(GONE)
-    assert any(f"silo {GONE}, which was" in sentence for sentence in first.not_covered)
-    with pytest.raises(ConfigError, match=r"not confirmed yet by silo 1: .*--resume"):
+    assert outcomes(facts) == ["WAITING"]
+    assert f"silo {GONE}" in facts["requests"][0]["reason"]
+    assert not facts["requests"][0]["papers"]
+    with pytest.raises(ConfigError):
         served(tmp_path, None, requests=())
-    facts = served(tmp_path, None, resume=True)
-    (one,) = facts["forgot"]
-    assert (one["waiting"], one["receipt"]) == ([], "receipts/1-complete.json")
-    last = read_receipt(tmp_path, one["receipt"])
-    assert (last.done.level, last.claims["silos waited for"]) == ("L3", "none")
-    waited = receipt.digest((tmp_path / "out" / "receipts" / "1.json").read_bytes())
-    assert (last.previous, last.claims["completes"]) == (waited, waited)
+    facts = served(tmp_path, None, resume=True, requests=())
+    (one,) = facts["requests"]
+    signed = exact(one)
+    assert (one["outcome"], signed.done.level, signed.previous) == ("ERASED", "L3", "")
+    days = [part.split(" on ") for part in signed.claims[CONFIRMED].split(", ")]
+    assert [silo for silo, _ in days] == ["silo 0", "silo 1", "silo 2"]
+    assert "world_before" not in json.dumps(facts)
     store = Store(tmp_path / f"silo-{GONE}")
     for path in (store.folder / HELD).glob("*.safetensors"):
         assert not bool((store.held(int(path.stem, 16)).records.client == GONE).any())
-    assert not list((tmp_path / "out" / "forgetting").glob("waiting.txt"))
+
+
+@pytest.mark.parametrize(("kind", "stays"), [("unshare", True), ("erase", False)])
+def test_a_receipt_over_silos_says_whether_devices_keep_the_records(
+    kind: str, stays: bool, tmp_path: Path
+) -> None:
+    lending = RECIPE + "\n[sharing]\nratio = [1, 0, 0]\n"
+    served_with = SiloShop(tmp_path, SILOS)
+    served_with.write_recipe(lending)
+    served_with.serve()
+    user = str(GONE)
+    items = sorted(key for who, key in served_with.held() if who == key_of(USER, user))
+    named = next(str(n) for n in range(ITEMS) if key_of(ITEM, str(n)) in items)
+    words = asks(unshare=[user]) if stays else asks(erase={user: [named]})
+    (one,) = served_with.serve(*words)["requests"]
+    signed = exact(one)
+    assert any("devices keep them" in part for part in signed.not_covered) is stays
+    assert ("were never lent" in level_says(signed)) is stays

@@ -38,7 +38,6 @@ def scripts() -> Iterator[tuple[str, Block]]:
 (CHECK,) = (block.text for page, block in scripts() if page == "proof.md")
 (OPENSSL,) = (block.text for page, block in scripts() if page == "receipts.md")
 (LEAVE,) = (block.text for page, block in scripts() if page == "service.md")
-(NIGHTLY,) = (block.text for page, block in scripts() if page == "operate.md")
 SHELLS = pytest.mark.parametrize(
     "shell",
     [
@@ -115,7 +114,7 @@ KEYS = {
 def test_no_other_page_has_a_script() -> None:
     """Whoever writes one plays it here."""
     assert {page for page, _ in scripts()} == {
-        "operate.md", "proof.md", "receipts.md", "service.md",
+        "proof.md", "receipts.md", "service.md",
     }  # fmt: skip
 
 
@@ -209,21 +208,3 @@ def test_a_hostile_answer_runs_nothing_where_somebody_is_taken_out(folder: Path)
     assert (done.returncode, untouched(folder)) == (0, True), done
     (left,) = folder.glob("left-*.json")
     assert left.read_text() == answer.replace('"/r/', '"https://lend.example.org/r/')
-
-
-def test_a_night_runs_nothing_that_a_file_is_called(folder: Path) -> None:
-    words = re.sub(r"^# (for|  rescind)", r"\1", NIGHTLY, flags=re.M)
-    assert words.count("#") < NIGHTLY.count("#"), "also what is for those with a witness"
-    names = ("$(touch ran)", "`touch ran`", "-rf mine", "a; touch ran", "a\nb", "*")
-    for name in names:
-        run = folder / "runs" / f"mine-forgot-{name}"
-        (run / "model").mkdir(parents=True)
-        (run / "receipt.json").write_text(name)
-        answered = folder / "in" / "requests" / "answered" / name
-        answered.mkdir(parents=True)
-        (answered / f"{name.replace('/', '')}.tlog-proof").touch()
-    done = played(f'rescind() {{ printf "%s|" "$@"; }}\n{words}', "bash -e", folder)
-    assert (done.returncode, untouched(folder)) == (0, True), done
-    assert not [*(folder / "runs").iterdir()]
-    assert len([*(folder / "receipts").iterdir()]) == len(names)
-    assert done.stdout.count("log|prove|in/requests/answered/") == len(names), "each as one word"

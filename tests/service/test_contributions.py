@@ -79,24 +79,6 @@ def test_what_one_person_cannot_have_is_refused_in_words(house: House, why: str,
     assert person.post(PATH, difference([], ["item-1"])).status_code == 201  # the control
 
 
-def test_a_second_browser_does_not_undo_the_first(house: House) -> None:
-    person = house.person()
-    person.post(PATH, difference([], ["item-1"]))
-    other = person.post(PATH, difference(["item-1"], ["item-2"], device="6" * 32))
-    assert other.status_code == 409
-    assert "another browser" in other.json()["detail"]
-
-
-def test_a_repeated_key_counts_once(house: House) -> None:
-    person, key = house.person(), "c" * 20
-    first = person.post(PATH, difference([], ["item-1"]), key)
-    again = person.post(PATH, difference([], ["item-1"]), key)
-    assert again.headers["Idempotent-Replay"] == "true"
-    assert again.json() == first.json()
-    assert person.post(PATH, difference([], ["item-2"]), key).status_code == 422
-    assert person.post(PATH, difference([], ["item-2"]), None).status_code == 400
-
-
 def test_differences_are_limited_and_erasing_is_not(tmp_path) -> None:
     with opened(tmp_path / "state", limits=True) as house:
         person = house.person()

@@ -51,20 +51,6 @@ def test_an_operator_hears_states_without_people(house: House) -> None:
     house.runner.run(story())
 
 
-def test_a_stream_says_that_it_lives_and_ends_with_its_listener(house: House) -> None:
-    person = house.person()
-    house.service.events.beat = 0.01
-
-    async def story():
-        async with opened_stream(person, "/v1/events") as stream:
-            await stream.next()
-            assert await stream.next() == ": still here\n\n"
-            assert house.service.events.listeners == 1
-
-    house.runner.run(story())
-    assert house.service.events.listeners == 0
-
-
 def test_a_slow_listener_loses_the_oldest_events(house: House) -> None:
     from rescind.service.events import WAITING, Events
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import html
 import json
@@ -83,12 +82,6 @@ def test_files_are_kept_for_ever_under_their_digest_and_pages_are_not(house: Hou
     old = paths[0].replace(static().digest, "0" * 16)
     assert caller.get(old).status_code == 404
     assert caller.get(f"/static/{static().digest}/../plain.py").status_code == 404
-
-
-def test_compressed_files_are_the_files() -> None:
-    for name, file in static().files.items():
-        if file.packed:
-            assert gzip.decompress(file.packed) == file.data, name
 
 
 def test_what_the_service_says_about_itself_is_text(house: House, monkeypatch) -> None:

@@ -43,7 +43,7 @@ HEAVY = (
     "rescind.methods.baselines.fedavg",
     "rescind.methods.baselines.popularity",
     "rescind.cli.forget",
-    "rescind.experiments.forget_run",
+    "rescind.requests.answer",
 )
 
 

@@ -26,7 +26,7 @@ OURS = ("PYTHONPATH", "PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT", "RESCIND_DATA")
 def main(folder: Path) -> None:
     """Build, install and use the wheel in an empty folder."""
     env = {name: value for name, value in os.environ.items() if name not in OURS}
-    env |= {"RESCIND_KEYS": str(folder / "keys"), "RESCIND_CACHE": str(folder / "cache")}
+    env |= {"RESCIND_HOME": str(folder / "home"), "RESCIND_CACHE": str(folder / "cache")}
 
     def run(*words: str | Path) -> None:
         print("$", *words, flush=True)

@@ -563,8 +563,8 @@ for words in (
     ["run", "basics/flor"], ["run", "basics/floor", "--cell", "none"],
     ["run", "basics/floor", "--set", "rounds=3"], ["table", "none"], ["reproduce", "none"],
     ["reproduce", "unlearning/ml-1m"], ["recommend", "none", "--user", "1"],
-    ["forget", "none", "--withdraw", "1"], ["forget", "none"], ["value", "none"],
-    ["forget", "none", "--withdraw", "1", "--audits", "some"], ["audit", "none", "--withdraw", "1"],
+    ["forget", "none", "--user", "1"], ["forget", "none"], ["value", "none"],
+    ["forget", "none", "--user", "1", "--audit", "some"], ["audit", "none", "--user", "1"],
 ):
     said = CliRunner().invoke(app, words).exception
     assert isinstance(said, RescindError), (words, said)

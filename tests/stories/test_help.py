@@ -11,7 +11,8 @@ import pytest
 import typer
 
 from rescind import __version__
-from rescind.cli import _with_only, app, main
+from rescind.cli import COMMANDS as NAMES
+from rescind.cli import app, main, named, program
 from rescind.cli.help_text import DEPLOY, FORGET, LEARN, REPRODUCE, TRY, flow
 
 
@@ -59,7 +60,7 @@ def test_every_argument_and_option_has_help(words):
 
 @pytest.mark.parametrize("words", [words for words in COMMANDS if words.count(" ") == 1])
 def test_a_command_that_is_read_alone_is_the_one_among_all(words):
-    alone = dict(every(flow(typer.main.get_command(_with_only(words.split()[1:])))))
+    alone = dict(every(flow(typer.main.get_command(program(named(words.split()[1:]))))))
     told = {name: one.to_info_dict(click.Context(one)) for name, one in alone.items()}
     among = {name: one for name, one in COMMANDS.items() if f"{name} ".startswith(f"{words} ")}
     assert told == {name: one.to_info_dict(click.Context(one)) for name, one in among.items()}
@@ -67,7 +68,12 @@ def test_a_command_that_is_read_alone_is_the_one_among_all(words):
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["runn"]])
 def test_all_commands_are_read_where_none_is_named(words):
-    assert _with_only(words) is app
+    assert named(words) == [*NAMES]
+
+
+@pytest.mark.parametrize("words", [["--home", "x", "run"], ["--home=x", "run"], ["run", "data"]])
+def test_the_first_command_is_read_alone_also_after_the_home(words):
+    assert named(words) == ["run"]
 
 
 @pytest.mark.parametrize(
@@ -76,9 +82,9 @@ def test_all_commands_are_read_where_none_is_named(words):
         ("recommend runs/x --user 7 --user 8", "--user was given 2 times"),
         ("recommend runs/x --user 7 -k 3 -k 4", "-k was given 2 times"),
         ("recommend runs/x --user=7 --user=8", "--user was given 2 times"),
-        ("forget runs/x --case a --case b --withdraw 7", "--case was given 2 times"),
+        ("forget runs/x --case a --case b --user 7", "--case was given 2 times"),
         ("data show x --user 7 --user 8", "--user was given 2 times"),
-        ("forget runs/x --withdraw 7 --withdraw 8", ""),
+        ("forget runs/x --user 7 --user 8", ""),
         ("recommend runs/x --user 7 -k 3", ""),
     ],
 )

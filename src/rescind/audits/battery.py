@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rescind.audits import bystanders, difference, distance, membership, state_attacks
+from rescind.audits import bystanders, membership, state_attacks
 from rescind.audits import item_pairs as pairs
 from rescind.audits import user_membership as people
 from rescind.audits.case import Case, PerPerson, Tail
+from rescind.audits.difference import by_lists, by_scores, divergence, jaccard, tables
 from rescind.audits.finding import UNCHANGED, Finding, overall
 from rescind.audits.hold_out import HoldOut
 from rescind.audits.verdict import (
@@ -221,19 +222,19 @@ STANDARD: tuple[Check, ...] = (
     Check("people", people.known_people, ranking=True, note="From lists of 100 items."),
     Check(
         "Q4 lists",
-        difference.by_lists,
+        by_lists,
         kind="harm",
         ranking=True,
         note="Before against after, as users see it: lists of 20.",
     ),
     Check("Q8 exposed", bystanders.exposed, kind="harm", note="Records of the other users."),
     Quality("Q8 quality", bystanders.quality, kind="harm", ranking=True, note="NDCG@20, tenths."),
-    Check("Q4 scores", difference.by_scores, kind="shown", ranking=True, note="With scores."),
+    Check("Q4 scores", by_scores, kind="shown", ranking=True, note="With scores."),
     Check("stale", state_attacks.stale, kind="shown", ranking=True, note="Old values, new table."),
     Check("stale, carried", state_attacks.carried, kind="shown", ranking=True, note="Fitted."),
-    Check("Q6 tables", distance.tables, kind="shown", note="Relative distance of parameters."),
-    Check("Q6 lists", distance.jaccard, kind="shown", ranking=True, note="Lists of 20 (Jaccard)."),
-    Check("Q6 scores", distance.divergence, kind="shown", ranking=True, note="Distance (KL)."),
+    Check("Q6 tables", tables, kind="shown", note="Relative distance of parameters."),
+    Check("Q6 lists", jaccard, kind="shown", ranking=True, note="Lists of 20 (Jaccard)."),
+    Check("Q6 scores", divergence, kind="shown", ranking=True, note="Distance (KL)."),
 )
 """The checks of every audit. They take seconds and train nothing beyond the retrains."""
 

@@ -34,7 +34,7 @@ def quality(case: Case, fed: Federation) -> PerPerson:
 
 
 def tenths(case: Case, fed: Federation) -> dict[str, PerPerson]:
-    """Compute NDCG@20 by tenth of activity, and held-out recall by that of popularity."""
+    """Compute NDCG@20 by tenth of activity, and recall of held-out records by popularity."""
     value, counted = case.cached("quality", fed, partial(_quality, case, fed))
     ids = case.bystanders
     owned = jagged.counts(case.trained.client, case.before.world.sizes.clients)[ids]

@@ -4,43 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from copy import copy
+from collections.abc import Collection, Sequence
 from errno import EACCES, ENOSPC, EPERM, EROFS
-from typing import Annotated
+from functools import cache
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
 from typer import Option
 
-from rescind.cli import (
-    audit,
-    backup,
-    bench,
-    data,
-    demo,
-    doctor,
-    export,
-    flower,
-    forget,
-    keys,
-    leak,
-    life,
-    log,
-    night,
-    recommend,
-    release,
-    reproduce,
-    request,
-    roster,
-    run,
-    scan,
-    serve,
-    table,
-    tokens,
-    tune,
-    value,
-    verify,
-    witness,
-)
 from rescind.cli.given_once import once
 from rescind.cli.help_text import (
     DEPLOY,
@@ -58,44 +30,53 @@ from rescind.errors import RescindError, how_to_install
 EVERY_LINE = "RESCIND_TRACEBACK"
 """Set to show all lines of a traceback, where those of a user's own file are enough."""
 keep_argument_help()
-app = typer.Typer(
-    name="rescind",
-    help="Federated learning on data that people lend and can take back.",
-    epilog="Start with: rescind demo. Help of a command, with examples: rescind run --help",
-    no_args_is_help=True,
-    suggest_commands=False,  # click does
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("demo", rich_help_panel=TRY)(demo.command)
-app.command("doctor", rich_help_panel=TRY)(doctor.command)
-app.add_typer(data.app, name="data", rich_help_panel=LEARN)
-app.command("run", rich_help_panel=LEARN)(run.command)
-app.command("tune", rich_help_panel=LEARN)(tune.command)
-app.command("recommend", rich_help_panel=LEARN)(recommend.command)
-app.command("table", rich_help_panel=LEARN)(table.command)
-app.command("value", rich_help_panel=LEARN)(value.command)
-app.command("forget", rich_help_panel=FORGET)(forget.command)
-app.command("audit", rich_help_panel=FORGET)(audit.command)
-app.command("leak", rich_help_panel=FORGET)(leak.command)
-app.command("verify", rich_help_panel=FORGET)(verify.command)
-app.command("release", rich_help_panel=FORGET)(release.command)
-app.add_typer(log.app, name="log", rich_help_panel=FORGET)
-app.add_typer(roster.app, name="roster", rich_help_panel=FORGET)
-app.command("witness", rich_help_panel=FORGET)(witness.command)
-app.add_typer(flower.app, name="flower", rich_help_panel=DEPLOY)
-app.command("serve", rich_help_panel=DEPLOY)(serve.command)
-app.add_typer(request.app, name="request", rich_help_panel=FORGET)
-app.command("night", rich_help_panel=DEPLOY)(night.command)
-app.add_typer(tokens.app, name="tokens", rich_help_panel=DEPLOY)
-app.command("export", rich_help_panel=DEPLOY)(export.command)
-app.add_typer(keys.app, name="keys", rich_help_panel=DEPLOY)
-app.command("backup", rich_help_panel=DEPLOY)(backup.backup)
-app.command("restore", rich_help_panel=DEPLOY)(backup.restore)
-app.command("scan", rich_help_panel=DEPLOY)(scan.command)
-app.command("reproduce", rich_help_panel=REPRODUCE)(reproduce.command)
-app.add_typer(life.app, name="life", rich_help_panel=REPRODUCE)
-app.command("bench", rich_help_panel=REPRODUCE)(bench.command)
+COMMANDS = {
+    "demo": TRY, "doctor": TRY,
+    "data": LEARN, "run": LEARN, "tune": LEARN, "recommend": LEARN, "table": LEARN, "value": LEARN,
+    "forget": FORGET, "request": FORGET, "audit": FORGET, "leak": FORGET, "verify": FORGET,
+    "release": FORGET, "log": FORGET, "roster": FORGET, "witness": FORGET,
+    "night": DEPLOY, "flower": DEPLOY, "serve": DEPLOY, "tokens": DEPLOY, "export": DEPLOY,
+    "keys": DEPLOY, "backup": DEPLOY, "restore": DEPLOY, "scan": DEPLOY,
+    "reproduce": REPRODUCE, "life": REPRODUCE, "bench": REPRODUCE,
+}  # fmt: skip
+"""Each command and where help lists it. Its module has its name, and `app` or `command`."""
+
+
+def program(names: Collection[str] = COMMANDS) -> typer.Typer:
+    """Return the program with some of its commands: typer reads every signature, which takes time.
+
+    Only their modules are loaded.
+    """
+    made = typer.Typer(
+        name="rescind",
+        help="Federated learning on data that people lend and can take back.",
+        epilog="Start with: rescind demo. Help of a command, with examples: rescind run --help",
+        no_args_is_help=True,
+        suggest_commands=False,  # click does
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    made.callback()(_options)
+    for name in names:
+        module = import_module(f"rescind.cli.{'backup' if name == 'restore' else name}")
+        below = getattr(module, "app", None)
+        if below is not None:
+            made.add_typer(below, name=name, rich_help_panel=COMMANDS[name])
+            continue
+        act = getattr(module, "command", None) or getattr(module, name)
+        made.command(name, rich_help_panel=COMMANDS[name])(act)
+    return made
+
+
+@cache
+def _whole() -> typer.Typer:
+    return program()
+
+
+def __getattr__(name: str) -> Any:
+    if name == "app":
+        return _whole()
+    raise AttributeError(f"rescind.cli has no {name}")
 
 
 def _version(wanted: bool) -> None:
@@ -111,8 +92,7 @@ def _home(folder: str | None) -> None:
         os.environ[HOME] = folder
 
 
-@app.callback()
-def options(
+def _options(
     version: Annotated[
         bool, Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
@@ -121,30 +101,19 @@ def options(
         Option(metavar="DIR", callback=_home, help="The home: ledger, keys, data (RESCIND_HOME)."),
     ] = None,
 ) -> None:
-    """Define options of every command."""
+    """Define options of every command. A module of this package is called `options`."""
 
 
 def _ask() -> None:
     """Read the command line and carry it out."""
-    once(flow(typer.main.get_command(_with_only(_command()))))(prog_name="rescind")
+    once(flow(typer.main.get_command(program(named(sys.argv[1:])))))(prog_name="rescind")
 
 
-def _command() -> list[str]:
-    """Return the first word after `--home DIR`."""
-    words = sys.argv[1:]
-    if words[:1] == ["--home"]:
-        words = words[2:]
-    elif words and words[0].startswith("--home="):
-        words = words[1:]
-    return words[:1]
-
-
-def _with_only(words: list[str]) -> typer.Typer:
-    """The commands, or the one that is named: typer reads every signature, a fifth of a second."""
-    named = copy(app)
-    named.registered_commands = [one for one in app.registered_commands if one.name in words]
-    named.registered_groups = [one for one in app.registered_groups if one.name in words]
-    return named if named.registered_commands or named.registered_groups else app
+def named(words: Sequence[str]) -> list[str]:
+    """Return the command that comes first, after `--home DIR`; all if it is none."""
+    if words and words[0].partition("=")[0] == "--home":
+        words = words[1:] if "=" in words[0] else words[2:]
+    return [word for word in words[:1] if word in COMMANDS] or [*COMMANDS]
 
 
 def main() -> None:

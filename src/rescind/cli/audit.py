@@ -69,6 +69,7 @@ def command(
         holder = RunHolder(run_copy(run))
         before = holder.fed
         request = request_in(before, user, item, kind, file, draw, (nodes, edges, labels))
+        holder.check(request)
         event = holder.event(request)
         if len(request.records) <= FEW_PEOPLE and request.kind not in GRAPH:
             typer.echo("A few users cannot get a PASS. Audit many: --draw 0.3.", err=True)

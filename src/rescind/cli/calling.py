@@ -16,10 +16,7 @@ def check_id(given: str, listing: str) -> None:
     from rescind.errors import ConfigError
 
     if not re.fullmatch("[0-9a-f]{32}", given):
-        raise ConfigError(
-            f"'{given}' is not an id, which has 32 characters of 0 to 9 and a to f. {listing} "
-            f"lists them. Nothing was changed."
-        )
+        raise ConfigError(f"'{given}' is not an id. {listing} lists them. Nothing was changed.")
 
 
 def token_for(scope: str) -> str:
@@ -29,8 +26,8 @@ def token_for(scope: str) -> str:
     token = os.environ.get(TOKEN)
     if not token:
         raise ConfigError(
-            f"{TOKEN} is not set. This needs a token with the scope {scope}. Make one while the "
-            f"service is stopped: rescind tokens make {scope}. Or on the operator's page."
+            f"{TOKEN} is not set. Make a token while the service is stopped: rescind tokens make "
+            f"{scope}. Or on the operator's page."
         )
     return token
 

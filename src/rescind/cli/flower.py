@@ -159,7 +159,6 @@ def join(
     from rescind.flower.silo.resident import Resident
     from rescind.flower.silo.secure_sum import Masks
     from rescind.flower.silo.storage import Store
-    from rescind.flower.silo.upgrade import upgrade
 
     folder = store or Path(f"silo-{number}")
     if kit is not None:
@@ -174,7 +173,6 @@ def join(
     near = deploy.Link(port=port or 9094 + number)
     with locked(folder):  # two processes would write the same files
         deploy.check_free(near, "--port")
-        upgrade(Store(folder), data)
         data.note_in(Store(folder))  # `rescind flower recommend` reads original ids from it
         executor = InProcess(device=device, guards=data.guards)
         masks = Masks(Identity.of_kit(kit) if kit and (secure or lines) else None)

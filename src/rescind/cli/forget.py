@@ -19,6 +19,7 @@ from rescind.cli.request import (
     Received,
     Together,
     User,
+    dated,
     said,
     tell,
 )
@@ -79,20 +80,17 @@ def command(
     from rescind.requests.answer import answer
     from rescind.requests.copies import run_copy
 
+    copy = run_copy(run) if run is not None else None
+    if draw is not None:
+        words = [dated(one, received, case) for one in _drawn(run, draw)]
+    elif nodes or edges or labels:
+        words = [dated(_of_graph(nodes, edges, labels), received, case)]
+    else:
+        words = said(user, item, kind, file, received, case, together)
     with Ledger.open() as ledger:
-        if run is not None:
-            copy = run_copy(run)
-            if ledger.copy(copy.id) is None:
-                ledger.register(copy)
-            name = copy.dataset
-        else:
-            name = dataset_named(ledger, data)
-        if draw is not None:
-            words = _drawn(run, draw)
-        elif nodes or edges or labels:
-            words = [_of_graph(nodes, edges, labels)]
-        else:
-            words = said(user, item, kind, file, received, case, together)
+        if copy is not None and ledger.copy(copy.id) is None:
+            ledger.register(copy)
+        name = copy.dataset if copy is not None else dataset_named(ledger, data)
         options = {"method": method, "set": change, "away": away, "workers": workers}
         added = add_words(ledger, name, words, audit, **options)
         done = [answer(ledger, one.id, lambda line: typer.echo(line, err=True)) for one in added]
@@ -142,7 +140,7 @@ def _of_graph(nodes: list[str] | None, edges: list[str] | None, labels: list[str
 def _drawn(run: Path | None, share: float) -> list[Words]:
     """Return a request of lenders who are drawn: they erase all that they lent, together."""
     from rescind.errors import ConfigError
-    from rescind.experiments.counterfactual import open_run
+    from rescind.experiments.open_run import open_run
     from rescind.requests.drawing import drawn
 
     if run is None:

@@ -87,8 +87,11 @@ def said(
     """Return what the options of a command ask for."""
     from dataclasses import replace
 
+    from rescind.errors import ConfigError
     from rescind.requests import words
 
+    if file is not None and (user or item):
+        raise ConfigError("give --file, or --user and --item: not both.")
     usual = "erase" if item else "leave"
     if file is not None and file.suffix == ".json":
         read = words.in_file(file)
@@ -96,10 +99,19 @@ def said(
         read = words.in_table(file, kind or "erase")
     else:
         read = words.in_options(kind or usual, user or (), item or ())
-    read = replace(read, received=words.day(received) or read.received, case=case or read.case)
+    read = dated(read, received, case)
     if together or len(read.records) < 2:
         return [read]
     return [replace(read, records={name: items}) for name, items in read.records.items()]
+
+
+def dated(read: Words, received: str | None, case: str) -> Words:
+    """Return what is asked, with the day and the number that options give."""
+    from dataclasses import replace
+
+    from rescind.requests.words import day
+
+    return replace(read, received=day(received) or read.received, case=case or read.case)
 
 
 @app.command("answer")
@@ -232,6 +244,10 @@ def extend(
 
     ledger = _there()
     request = ledger.request(name)
+    if not request.open:
+        from rescind.home import Refused
+
+        raise Refused("answered", f"request {name} was answered: it needs no more time.")
     later = request.due + timedelta(days=days)
     times_of(request.received, later, datetime.now(UTC))
     typer.echo(f"due {ledger.extend(name, later, reason).due:%Y-%m-%d}")

@@ -42,7 +42,7 @@ def publish(
     Example: rescind roster publish runs/mine --out public
     """
     from rescind.errors import DataError
-    from rescind.experiments.counterfactual import open_run
+    from rescind.experiments.open_run import open_run
     from rescind.forgetting import roster
     from rescind.privacy.keys import log_key
     from rescind.receipts.log import open_log
@@ -175,7 +175,7 @@ def mine(
     """
     from rescind.core.files import write_atomically
     from rescind.errors import DataError
-    from rescind.experiments.counterfactual import open_run
+    from rescind.experiments.open_run import open_run
     from rescind.forgetting import roster
     from rescind.receipts.log import open_log
     from rescind.requests.members import AskedBefore
@@ -302,7 +302,7 @@ def _check_is_run(run):
 
 def _audit(run, public, folder):
     from rescind.errors import DataError
-    from rescind.experiments.counterfactual import open_run
+    from rescind.experiments.open_run import open_run
     from rescind.forgetting.roster import Outdated, Seeds, audit
     from rescind.proof.log_folder import LogFolder
     from rescind.receipts.log import default_log

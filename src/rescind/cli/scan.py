@@ -46,9 +46,7 @@ def command(
         from rescind.ledger.canary import story as play
 
         if text or number or also or database:
-            raise ConfigError(
-                "--story plants its own person: leave --for, --numbers, --also, --database out."
-            )
+            raise ConfigError("--story plants its own person: leave all other options out.")
         raise typer.Exit(_tell(play(state)))
     if not text and not number:
         raise ConfigError("nothing to look for. Give --for TEXT or --numbers N,N, or --story.")
@@ -63,10 +61,7 @@ def command(
     canaries += [Canary(one, numbers=_numbers(one)) for one in number or []]
     for one in canaries:
         if len(one.data) < 6 and len(one.numbers) < 2:
-            raise ConfigError(
-                f"{one.name} is too short: chance would find it. "
-                f"Give at least 6 bytes or 2 numbers."
-            )
+            raise ConfigError(f"{one.name} is too short. Give at least 6 bytes or 2 numbers.")
     check_not_elsewhere(state, database)
     if (state / KEYS).exists():
         check_there(state, database)

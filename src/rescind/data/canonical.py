@@ -9,10 +9,12 @@ complete or does not exist.
 from __future__ import annotations
 
 import errno
+import filecmp
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,9 @@ from rescind.data.arrays import Ints, Labels, Strings
 from rescind.data.dataset import Dataset
 from rescind.errors import DataError
 
+USERS = "users.parquet"
+"""Of an import: original ids of users; its metadata say how it was read (`ABOUT`)."""
+ABOUT = "rescind"
 _INTEGER_COLUMNS = {"user": "int32", "item": "int32", "tag": "int32", "position": "int16"}
 
 
@@ -141,8 +146,8 @@ def read_folder(folder: Path) -> Canonical:
 def write_folder(folder: Path, data: Canonical, about: dict[str, Any] | None = None) -> None:
     """Write the tables into a folder that appears only when complete.
 
-    `about` describes an import; if given, it and the original user ids are written too, and only
-    the owner may read the folder.
+    `about` describes an import; if given, it and the original user ids are written too (in one
+    file, `users.parquet`), and only the owner may read the folder.
     """
     import json
 
@@ -176,8 +181,8 @@ def write_folder(folder: Path, data: Canonical, about: dict[str, Any] | None = N
             pq.write_table(pa.table(items), target / "items.parquet", compression="zstd")
         if about is not None and data.users is not None:
             ids = pa.table({"source_id": pa.array(data.users.tolist())})
-            pq.write_table(ids, target / "users.parquet", compression="zstd")
-            (target / "about.json").write_text(json.dumps(about, indent=2), encoding="utf-8")
+            ids = ids.replace_schema_metadata({ABOUT: json.dumps(about)})
+            pq.write_table(ids, target / USERS, compression="zstd")
             target.chmod(0o700)
             for path in target.iterdir():
                 path.chmod(0o600)
@@ -198,6 +203,8 @@ def write_atomically(folder: Path, fill: Callable[[Path], None], durable: bool =
         hidden = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         hidden.chmod(0o755)  # mkdtemp makes it private; a cache may be shared
         fill(hidden)
+        for path in hidden.iterdir() if folder.is_dir() else ():
+            _keep_old(path, folder / path.name)
         for path in (*hidden.iterdir(), hidden) if durable else ():
             sync_folder(path)
         _move(hidden, folder)
@@ -212,6 +219,24 @@ def write_atomically(folder: Path, fill: Callable[[Path], None], durable: bool =
     finally:
         if hidden is not None:
             shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _keep_old(new: Path, old: Path) -> None:
+    """Take a file as it lies there already if nothing in it has changed."""
+    if old.is_file() and filecmp.cmp(new, old, shallow=False):
+        with suppress(OSError):  # a disk without such links
+            os.link(old, linked := new.with_name(f".{new.name}"))
+            os.replace(linked, new)
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """Return what was written about an import."""
+    import json
+
+    import pyarrow.parquet as pq
+
+    found: dict[str, Any] = json.loads(pq.read_schema(folder / USERS).metadata[ABOUT.encode()])
+    return found
 
 
 def _move(hidden: Path, folder: Path) -> None:
@@ -243,3 +268,10 @@ def recover(folder: Path) -> None:
         os.replace(old, folder)
     elif old.exists():
         shutil.rmtree(old, ignore_errors=True)
+
+
+def imported_dataset(data: Canonical, name: str, terms: str) -> Dataset:
+    """Return an import as a dataset."""
+    if data.users is None or "source_id" not in data.items:
+        raise DataError(f"imported dataset '{name}': its files are incomplete. Import it again.")
+    return data.dataset(name, data.users, data.column("split"), terms, source="imported")

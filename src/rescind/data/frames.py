@@ -16,9 +16,10 @@ import numpy as np
 
 from rescind.data.dataset import Dataset
 from rescind.data.import_columns import plain_arrow
+from rescind.data.import_dataset import Reading, dataset_of
 from rescind.data.import_reading import Tell
 from rescind.data.import_tables import BATCH, MOST_ROWS, Batch, Table, cells_of, check_header
-from rescind.data.importing import Reading, check_name, dataset_of, store
+from rescind.data.importing import check_name, store
 from rescind.errors import DataError
 
 log = logging.getLogger(__name__)

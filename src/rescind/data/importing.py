@@ -5,15 +5,12 @@ Nothing is stored if a cell of the file is invalid, unless its row may be droppe
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
 from functools import partial
 from hashlib import blake2b, file_digest
-from itertools import chain
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
@@ -23,45 +20,17 @@ from rescind.core.home import home
 from rescind.core.labels import WORN, taken_for_new
 from rescind.data import canonical
 from rescind.data.blocklist import Blocklist, erased_elsewhere
-from rescind.data.canonical import Canonical
-from rescind.data.catalogue import ENTRIES
+from rescind.data.canonical import Canonical, imported_dataset
 from rescind.data.dataset import Dataset, joined
-from rescind.data.import_cells import check_unit
-from rescind.data.import_columns import Wanted
-from rescind.data.import_facts import (
-    FACTS,
-    about_items,
-    facts_in,
-    find_facts,
-    named_facts,
-    tell_unused,
-    with_facts,
-)
-from rescind.data.import_reading import COLUMN_NAMES, Tell, find_columns, read_table
-from rescind.data.import_tables import Table, check_there, open_table
 from rescind.errors import ConfigError, DataError, suggest
 from rescind.home.ledger import Ledger
 from rescind.home.request import Copy
 from rescind.privacy.keys import erasure_key
 
 log = logging.getLogger(__name__)
+Tell = Callable[[str], Any]
 
-_EARLY = 2_200_000
-"""Below this lie Unix times of 1998 to 2039 that were divided by 1,000 too often."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How the columns and cells of a table are read: settings of `import_file`."""
-
-    columns: Mapping[str, str] = field(default_factory=dict)
-    header: bool = True
-    time_unit: str = "s"
-    text_ids: bool = False
-    ignore: Collection[str] = ()
-    drop_bad_rows: bool = False
-    tell: Tell = log.warning
 
 
 def imported_folder() -> Path:
@@ -77,7 +46,7 @@ def imported_names() -> list[str]:
     for old in folder.glob(".old.*"):  # a command was killed while it replaced a dataset
         if not (there := folder / old.name.removeprefix(".old.")).exists():
             canonical.recover(there)
-    found = (path.parent.name for path in folder.glob("*/about.json"))
+    found = (path.parent.name for path in folder.glob(f"*/{canonical.USERS}"))
     return sorted(name for name in found if not name.startswith("."))
 
 
@@ -124,6 +93,10 @@ def import_file(
     A .txt file has lines `user item` in the order of each user's history (the leave-last-out files
     of the sequential literature). That order is kept: the time of an item is its place, from 1.
     """
+    from rescind.data.import_dataset import Reading, dataset_of
+    from rescind.data.import_facts import FACTS
+    from rescind.data.import_tables import check_there, open_table
+
     for file in (path, *([] if items is None else [items])):
         check_there(Path(file))  # before the name: a free name would not help
     check_name(name, replace)
@@ -163,71 +136,8 @@ def _tell_taken_for_new(rows: Dataset, old: Dataset, tell: Tell) -> None:
         tell(
             f"{len(doubtful):,} users count as new, such as '{doubtful[0]}', and an id here "
             f"differs in {WORN} alone. If it is the same person: rescind forget --kind erase "
-            f"--data {rows.name} --user {quote(doubtful[0])}, then append with the id as it is here"
-        )
-
-
-def dataset_of(
-    opened: Callable[[], Table],
-    name: str,
-    how: Reading,
-    least: int = 2,
-    listed: Callable[[], Table] | None = None,
-) -> Dataset:
-    """Read a table as a dataset, with what it says about items.
-
-    least: rows it must have; 0 for rows that are appended    listed: opens a table about items
-    """
-    check_unit(how.time_unit)
-    table, facts = opened(), named_facts(how.columns)
-    elsewhere = () if listed is None else tuple(listed().header)
-    roles = _roles(how, table.header, elsewhere)
-    positions = find_columns(table, roles, how.header, how.ignore)
-    wanted = Wanted(positions, how.text_ids, how.time_unit)
-    stored, dropped = read_table(opened, wanted, how.drop_bad_rows, how.tell)
-    rows = len(stored.interactions["user"])
-    if rows < least:
-        raise DataError(f"{table.file}: it has {rows} interactions; at least {least} are needed.")
-    mine = {role: [n for n in names if n not in elsewhere] for role, names in facts.items()}
-    about = find_facts(table, mine, how.ignore)
-    texts = facts_in(opened, positions["item"], about, None if facts else how.tell, dropped)
-    if least:
-        _doubt_times(stored, table, positions, how.tell)
-        if how.header:
-            used = {*positions.values(), *chain.from_iterable(about.values())}
-            tell_unused(table, used, how.ignore, how.tell)
-    dataset = about_items(_dataset(stored, name, ""), texts)
-    if listed is not None:
-        dataset = with_facts(dataset, listed, how.columns, how.ignore, how.tell)
-    return dataset
-
-
-def _roles(how: Reading, header: Sequence[str], elsewhere: Sequence[str]) -> dict[str, str]:
-    """Return the columns of rows that are named; raise if a named one is nowhere.
-
-    elsewhere: the columns of a table about items
-    """
-    known = (*COLUMN_NAMES, *FACTS)
-    if unknown := sorted(set(how.columns) - set(known)):
-        raise ConfigError(f"columns has '{unknown[0]}'; allowed are {', '.join(known)}.")
-    there = [*header, *elsewhere]
-    for name in (*how.ignore, *chain.from_iterable(named_facts(how.columns).values())):
-        if name not in there:
-            raise ConfigError(f"there is no column '{name}'; the columns are {', '.join(there)}.")
-    return {
-        role: name
-        for role, name in how.columns.items()
-        if role not in FACTS and (role != "item" or name in header or name not in elsewhere)
-    }
-
-
-def _doubt_times(stored: Canonical, table: Table, at: Mapping[str, int], tell: Tell) -> None:
-    """Tell if times may be none, or of another unit."""
-    times = None if table.in_order else stored.column("timestamp")
-    if times is not None and 0 < int(times.max()) < _EARLY:
-        tell(
-            f"all times of '{table.header[at['time']]}' lie in January 1970: give --time-unit, "
-            f"another column with --time, or leave it out with --ignore"
+            f"--data {rows.name} --user {quote(doubtful[0])}, then append with the id as it is "
+            f"here"
         )
 
 
@@ -268,6 +178,9 @@ def _new_rows(
     path: Path, name: str, settings: Mapping[str, Any], columns: Mapping[str, str]
 ) -> Dataset:
     """Read the rows of a later file. columns: as they were named for the import"""
+    from rescind.data.import_dataset import Reading, dataset_of
+    from rescind.data.import_tables import open_table
+
     opening = {n: settings[n] for n in ("separator", "encoding", "header") if n in settings}
     reading = {n: settings[n] for n in Reading.__dataclass_fields__ if n in settings}
     reading["columns"] = {**columns, **(settings.get("columns") or {})}
@@ -275,6 +188,7 @@ def _new_rows(
 
 
 def _parts(dataset: Dataset) -> list[str]:
+    """Return the names of the columns that a dataset may have."""
     times = ["time"] if dataset.has_time else []
     return [*times, *(n for n in ("rating", "split") if getattr(dataset, n) is not None)]
 
@@ -349,7 +263,7 @@ def load_imported(name: str) -> Dataset:
     """Load an imported dataset, and check that its files were not changed."""
     folder = imported_folder() / name
     about = about_imported(name)
-    dataset = _dataset(canonical.read_folder(folder), name, about["terms"])
+    dataset = imported_dataset(canonical.read_folder(folder), name, about["terms"])
     if dataset.digest != about["digest"]:
         raise DataError(f"{folder}: the files were changed. Import them again with --replace.")
     return dataset
@@ -357,9 +271,9 @@ def load_imported(name: str) -> Dataset:
 
 def about_imported(name: str) -> dict[str, Any]:
     """Return the metadata stored at the import."""
-    path = imported_folder() / name / "about.json"
+    path = imported_folder() / name
     try:
-        about = json.loads(path.read_text(encoding="utf-8"))
+        about = canonical.read_about(path)
         size = {key: int(about["size"][key]) for key in ("users", "items", "rows")}
         words = {key: str(about[key]) for key in ("file", "terms", "digest")}
         later = {"appended": list(about.get("appended", ()))}
@@ -374,11 +288,7 @@ def check_name(name: str, replace: bool) -> None:
     """Refuse the name of a new import if it is not one, or if it is taken."""
     if not _NAME.fullmatch(name):
         raise ConfigError(f"the name '{name}' is not 1 to 64 of a-z, 0-9, dot, dash, underscore.")
+    from rescind.data.catalogue import ENTRIES
+
     if name in ENTRIES or ((imported_folder() / name).exists() and not replace):
         raise ConfigError(f"a dataset '{name}' already exists; take another name, or --replace.")
-
-
-def _dataset(data: Canonical, name: str, terms: str) -> Dataset:
-    if data.users is None or "source_id" not in data.items:
-        raise DataError(f"imported dataset '{name}': its files are incomplete. Import it again.")
-    return data.dataset(name, data.users, data.column("split"), terms, source="imported")

@@ -21,20 +21,15 @@ from torch import Tensor
 
 from rescind.core import params
 from rescind.core.cohort import Cohort, Lot
-from rescind.core.executor import InProcess
 from rescind.core.federation import Federation
 from rescind.core.holdings import TRAIN
 from rescind.core.params import Params
 from rescind.core.records import Event, Share, Unshare
-from rescind.core.settings import from_table
 from rescind.core.tasks.metrics import Scores, top_k
 from rescind.errors import ConfigError, DataError
-from rescind.experiments.recipe import GuardSettings
+from rescind.experiments.open_run import open_run
 from rescind.forgetting.parallel import one_thread, worker_pool
-from rescind.receipts.of_run import Found, check_fit
-from rescind.storage.federations import load_federation
 from rescind.storage.provenance import version_of, versions
-from rescind.storage.run_folder import check_finished, read_facts
 
 UNCHANGED = -1
 """The world without a changed decision: the run itself, retrained."""
@@ -106,28 +101,6 @@ def retrained(fed: Federation, client: int = UNCHANGED) -> Federation:
     """Retrain the run from its initial values, with one user's decision changed."""
     world = fed if client == UNCHANGED else fed.apply(otherwise(fed, client))
     return world.restart().run(fed.now.state.round)
-
-
-def open_run(folder: Path, repeatable: bool = True, fitting: bool = True) -> Federation:
-    """Load the federation of a finished run, with its guards and on its device.
-
-    repeatable: refuse a run with noise, because no seed repeats it
-    fitting: refuse a model that is not the one of its last receipt
-    """
-    check_finished(folder)
-    facts = read_facts(folder) or {}
-    settings = facts["configuration"]
-    guards = from_table(GuardSettings, settings.get("guards", {}), {})
-    if repeatable and (guards.gaussian is not None or guards.laplace is not None):
-        raise ConfigError(
-            f"{folder} was trained with noise, which no seed repeats. Run the recipe without "
-            f"guards.gaussian and guards.laplace."
-        )
-    device = settings.get("run", {}).get("device", "cpu")
-    fed = load_federation(folder / "model", InProcess(device=device, guards=guards.guards))
-    if fitting:
-        check_fit(folder, Found.of(fed))
-    return fed
 
 
 def train_world(fed: Federation, client: int, people: Sequence[int], k: int) -> Trained:

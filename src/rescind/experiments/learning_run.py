@@ -37,7 +37,7 @@ from rescind.experiments.prepared_data import (
 from rescind.experiments.recipe import Cell, Recipe
 from rescind.experiments.registering import artefact, departures_of, finish
 from rescind.experiments.results import ALONE, append_line, only_numbers
-from rescind.experiments.validation import quality, stopping
+from rescind.experiments.validation import measured_users, quality, stopping
 from rescind.privacy import accountant, gaussian
 from rescind.storage.checkpoints import Checkpoints, Resumed, resume
 from rescind.storage.federations import save_federation
@@ -326,14 +326,6 @@ def _facts(
         "kept_bytes": {"server": server_bytes(fed), "devices": vault.nbytes},
         "model": {"public": params.digest(state.public), "private": params.digest(vault.private)},
     }
-
-
-def measured_users(fed: Federation) -> dict[str, Any]:
-    """Return over how many users the metrics of a ranking are means: those with a held-out item."""
-    holdings = fed.now.vault.holdings
-    if holdings.task == "nodes":
-        return {}
-    return {"measured_users": {split: len(holdings.holders(split)) for split in ("valid", "test")}}
 
 
 def about(dataset: AnyData) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -12,8 +13,10 @@ from rescind.core.federation import Federation
 from rescind.core.holdings import VALID
 from rescind.core.run_state import EarlyStop
 from rescind.errors import ConfigError
-from rescind.experiments.cell import Cell
 from rescind.experiments.results import only_numbers
+
+if TYPE_CHECKING:
+    from rescind.experiments.cell import Cell
 
 log = logging.getLogger(__name__)
 _TOLD: set[str] = set()
@@ -69,3 +72,11 @@ def quality(
     """Return the metrics on validation, if it has rows, and on test, for run.json."""
     valid = fed.evaluate("valid", k, clients) if has_validation(fed) else {}
     return {"valid": only_numbers(valid), "test": fed.evaluate("test", k, clients)}
+
+
+def measured_users(fed: Federation) -> dict[str, Any]:
+    """Return over how many users the metrics of a ranking are means: those with a held-out item."""
+    holdings = fed.now.vault.holdings
+    if holdings.task == "nodes":
+        return {}
+    return {"measured_users": {split: len(holdings.holders(split)) for split in ("valid", "test")}}

@@ -23,7 +23,8 @@ from rescind.core.params import Params
 from rescind.data.simulated_lending import GROUPS, groups_of
 from rescind.errors import ConfigError, DataError
 from rescind.experiments import counterfactual
-from rescind.experiments.counterfactual import UNCHANGED, Worlds, each_person, open_run
+from rescind.experiments.counterfactual import UNCHANGED, Worlds, each_person
+from rescind.experiments.open_run import open_run
 from rescind.storage.provenance import versions
 
 DRAWS = 1000  # bootstrap resamples; the interval ends then vary by about 3 % of its width

@@ -10,11 +10,10 @@ from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from rescind.audits.battery import Report
 from rescind.audits.finding import Finding
 from rescind.core import params
 from rescind.core.claims import CASE, ITEMS, one_line
@@ -26,7 +25,6 @@ from rescind.core.request import Request
 from rescind.core.settings import chosen, fields_of, to_table
 from rescind.errors import ConfigError
 from rescind.forgetting.exactness import Exactness, checked, exactness
-from rescind.forgetting.examine import committed, examine
 from rescind.forgetting.pipeline import (
     CostMeter,
     Forgotten,
@@ -37,7 +35,6 @@ from rescind.forgetting.pipeline import (
     vouched,
 )
 from rescind.forgetting.purge import inventory
-from rescind.forgetting.second_look import SEED, confirmed
 from rescind.methods.unlearning.retrain import Retrain
 from rescind.privacy.keys import about_signer, new_secret, signing_key
 from rescind.receipts.receipt import (
@@ -52,6 +49,9 @@ from rescind.receipts.receipt import (
 )  # fmt: skip
 from rescind.receipts.words import NO_REPEAT, learns_on_devices
 from rescind.storage.provenance import version_of
+
+if TYPE_CHECKING:
+    from rescind.audits.battery import Report
 
 Audits = Literal["standard", "full", "none"]
 AUDITS = ("standard", "full", "none")
@@ -154,11 +154,14 @@ def forget(
     with nullcontext("") if no_folder else TemporaryDirectory(prefix="rescind-retrains-") as made:
         kept = folder or Path(made)
         # Two audits of one request use the same retrained models, and the same attack by lot.
-        audit = functools.partial(
-            examine, fed, event=request, level="full" if audits == "full" else "standard",
-            workers=workers, folder=kept, progress=progress,
-            lot=None if audits == "none" else committed(kept),
-        )  # fmt: skip
+        if audits != "none":
+            from rescind.forgetting.examine import committed, examine
+            from rescind.forgetting.second_look import SEED, confirmed
+
+            audit = functools.partial(
+                examine, fed, event=request, level="full" if audits == "full" else "standard",
+                workers=workers, folder=kept, progress=progress, lot=committed(kept),
+            )  # fmt: skip
         done, said, shown = _answered(fed, request, method or fed.method, audits)
         stale = done.fed.method.pending(done.fed) > 0  # the published release still has the records
         enough = audits != "none" and len(request.records) >= FEWEST and not stale

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import secrets
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,19 +18,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rescind.core.files import make_folder, write_atomically
-from rescind.core.home import LEDGER, home, ledger_file
+from rescind.core.files import make_folder
+from rescind.core.home import LEDGER, home
 from rescind.errors import DataError
+from rescind.home import second_copy
 from rescind.home.request import REFUSED, Copy, Refused, Request
 from rescind.privacy import keys
 from rescind.privacy.sealing import decrypt, encrypt
 
-log = logging.getLogger(__name__)
 PATIENCE = 5.0
 """Seconds that a command waits for another one on the same home."""
 VERSION = 1
-SMALL = "ledger-copy.json"
-"""Requests, departures and receipts without records, beside the keys: a second place."""
 TABLES = """
 CREATE TABLE request (id TEXT PRIMARY KEY, dataset TEXT NOT NULL, kind TEXT NOT NULL,
     words TEXT NOT NULL, sealed TEXT, received TEXT NOT NULL, due TEXT NOT NULL,
@@ -71,10 +68,12 @@ class Ledger:
         file = (folder or home()) / LEDGER
         make_folder(file.parent)
         try:
+            second_copy.put_back(file)
             database = sqlite3.connect(file, timeout=PATIENCE, isolation_level=None)
             file.chmod(0o600)
             ledger = cls(file, database)
             ledger._prepare()
+            second_copy.check_older(file, database)
         except (sqlite3.Error, OSError) as error:
             raise DataError(f"{file} cannot be opened ({error}). Restore the home.") from None
         return ledger
@@ -82,28 +81,22 @@ class Ledger:
     @classmethod
     def there(cls, folder: Path | None = None) -> Ledger | None:
         """Open the ledger of a home; None if there is none: whoever only looks makes none."""
-        return cls.open(folder) if ((folder or home()) / LEDGER).is_file() else None
+        file = (folder or home()) / LEDGER
+        return cls.open(folder) if file.is_file() or second_copy.of(file).is_file() else None
 
     def _prepare(self) -> None:
         self._database.execute("PRAGMA secure_delete = ON")
         self._database.execute("PRAGMA synchronous = FULL")
-        if self._database.execute("PRAGMA user_version").fetchone()[0] == VERSION:
+        version = self._rows("PRAGMA user_version")[0][0]
+        if version == VERSION:
             return
+        if version:
+            raise DataError(f"{self.file} has version {version}, not {VERSION}. Update rescind.")
         with self.writing() as run:
             if run("PRAGMA user_version").fetchone()[0] == 0:
                 for statement in filter(str.strip, TABLES.split(";")):
                     run(statement)
-                if (small := keys.folder() / SMALL).is_file() and self.file == ledger_file():
-                    self._restore(run, json.loads(small.read_text(encoding="utf-8")))
                 run(f"PRAGMA user_version = {VERSION}")
-
-    @staticmethod
-    def _restore(run: Any, tables: Mapping[str, Any]) -> None:
-        """Take the small tables from their copy: the ledger was lost, who left must stay away."""
-        log.warning("the ledger was lost; its copy of %s is used", tables["at"])
-        for name, rows in tables.items():
-            for row in rows if name != "at" else ():
-                run(f"INSERT INTO {name} VALUES ({','.join('?' * len(row))})", row)
 
     def __enter__(self) -> Ledger:
         return self
@@ -175,6 +168,10 @@ class Ledger:
         }
         return encrypt(json.dumps(inside).encode(), self.key)
 
+    def _hidden(self, reason: str) -> str:
+        """Return a reason as it is stored: it may name the person."""
+        return encrypt(reason.encode(), self.key) if reason else ""
+
     def request(self, name: str) -> Request:
         """Return a request by its id; raise if there is none."""
         rows = self._rows("SELECT * FROM request WHERE id = ?", name)
@@ -187,10 +184,8 @@ class Ledger:
     def requests(self, open_only: bool = False) -> list[Request]:
         """Return all requests, those that are due first at the front."""
         chosen = "WHERE outcome IN ('', 'WAITING', 'REFUSED')" if open_only else ""
-        return [
-            self._request(row)
-            for row in self._rows(f"SELECT * FROM request {chosen} ORDER BY due, received, rowid")
-        ]
+        rows = self._rows(f"SELECT * FROM request {chosen} ORDER BY due, received, rowid")
+        return [self._request(row) for row in rows]
 
     def _request(self, row: tuple[Any, ...]) -> Request:
         name, dataset, kind, _, sealed, received, due, case, source, audit, *rest = row
@@ -199,6 +194,7 @@ class Ledger:
             inside = json.loads(decrypt(sealed, self.key))
         records = {u: None if i is None else tuple(i) for u, i in inside["records"].items()}
         outcome, code, reason, answered, receipt = rest
+        reason = decrypt(reason, self.key).decode().rstrip() if reason else ""
         return Request(
             name, dataset, kind, records, _time(received), _time(due), case, source, audit,
             inside["options"], bytes.fromhex(inside["key"]), outcome, code, reason,
@@ -214,17 +210,26 @@ class Ledger:
             run(
                 "UPDATE request SET outcome = ?, receipt = ?, code = ?, reason = ?, answered = ?,"
                 " sealed = CASE WHEN ? THEN NULL ELSE sealed END WHERE id = ?",
-                (outcome, receipt, code, reason, _text(_now()) if done else None, done, request.id),
+                (
+                    outcome,
+                    receipt,
+                    code,
+                    self._hidden(reason),
+                    _text(_now()) if done else None,
+                    done,
+                    request.id,
+                ),
             )
             if done:
                 run("UPDATE step SET sealed = NULL WHERE request = ?", (request.id,))
-        self._keep_small()
+        second_copy.keep(self.file, self._database)
         return self.request(request.id)
 
     def extend(self, name: str, due: datetime, reason: str) -> Request:
         """Give an open request a later day, with the reason that the person is told."""
         with self.writing() as run:
-            run("UPDATE request SET due = ?, reason = ? WHERE id = ?", (_text(due), reason, name))
+            row = (_text(due), self._hidden(reason), name)
+            run("UPDATE request SET due = ?, reason = ? WHERE id = ?", row)
         return self.request(name)
 
     def withdraw(self, name: str) -> None:
@@ -290,11 +295,10 @@ class Ledger:
         with self.writing() as run:
             for row in rows:
                 run(
-                    "INSERT INTO departure VALUES (?, ?, ?, ?, NULL)"
-                    " ON CONFLICT DO UPDATE SET until = NULL,"
-                    " since = CASE WHEN until IS NULL THEN since ELSE excluded.since END",
-                    row,
-                )
+                    "INSERT INTO departure VALUES (?, ?, ?, ?, NULL) ON CONFLICT DO UPDATE SET"
+                    " since = CASE WHEN until IS NULL THEN since ELSE excluded.since END,"
+                    " until = NULL", row,
+                )  # fmt: skip
 
     def readmit(self, dataset: str, digest: str) -> bool:
         """End the departure of a person; return whether there was one."""
@@ -307,10 +311,8 @@ class Ledger:
 
     def readmitted(self, dataset: str, digest: str) -> datetime | None:
         """Return when the departure of a person ended last; None if none did."""
-        rows = self._rows(
-            "SELECT until FROM departure WHERE dataset = ? AND list = 'withdrawn' AND digest = ?",
-            dataset, digest,
-        )  # fmt: skip
+        where = "dataset = ? AND list = 'withdrawn' AND digest = ?"
+        rows = self._rows(f"SELECT until FROM departure WHERE {where}", dataset, digest)
         return _time(rows[0][0]) if rows and rows[0][0] else None
 
     def datasets(self) -> list[str]:
@@ -319,10 +321,8 @@ class Ledger:
 
     def counted(self, dataset: str) -> int:
         """Return a number that grows with each departure: whoever learnt before must look again."""
-        count: int = self._rows(
-            "SELECT count(*) FROM departure WHERE dataset = ? AND until IS NULL", dataset
-        )[0][0]
-        return count
+        statement = "SELECT count(*) FROM departure WHERE dataset = ? AND until IS NULL"
+        return int(self._rows(statement, dataset)[0][0])
 
     # Copies
 
@@ -370,12 +370,12 @@ class Ledger:
         if not rows:
             raise Refused("unknown-receipt", f"there is no receipt {digest[:20]} in this home.")
         body, proof = rows[0]
-        return _bytes(body), proof
+        return body, proof
 
     def receipt_of(self, request: Request) -> bytes | None:
         """Return the receipt that was signed for a request, whether it is logged yet or not."""
         rows = self._rows("SELECT body FROM receipt WHERE request = ?", request.id)
-        return _bytes(rows[0][0]) if rows else None
+        return rows[0][0] if rows else None
 
     def last_receipt(self, dataset: str) -> bytes | None:
         """Return the newest receipt about a dataset, which the next one follows."""
@@ -383,25 +383,7 @@ class Ledger:
             "SELECT body FROM receipt JOIN request ON request.id = receipt.request"
             " WHERE dataset = ? ORDER BY receipt.rowid DESC LIMIT 1", dataset,
         )  # fmt: skip
-        return _bytes(rows[0][0]) if rows else None
-
-    def _keep_small(self) -> None:
-        """Write the tables without records beside the keys: a lost ledger loses all lists."""
-        small = {name: self._rows(f"SELECT * FROM {name}") for name in ("departure", "person")}
-        small["copy"] = self._rows("SELECT * FROM copy")
-        small["request"] = self._rows(
-            "SELECT id, dataset, kind, words, NULL, received, due, cases, source, audit, outcome,"
-            " code, reason, answered, receipt FROM request WHERE answered IS NOT NULL"
-        )
-        small["receipt"] = self._rows(
-            "SELECT digest, request, CAST(body AS TEXT), proof, at FROM receipt"
-        )
-        small |= {"at": _text(_now())}  # type: ignore[dict-item]
-        write_atomically(keys.private_folder() / SMALL, json.dumps(small).encode(), private=True)
-
-
-def _bytes(body: bytes | str) -> bytes:
-    return body.encode() if isinstance(body, str) else body
+        return rows[0][0] if rows else None
 
 
 def _now() -> datetime:

@@ -86,7 +86,7 @@ class Request:
         return all(items is None for items in self.records.values())
 
     def facts(self) -> dict[str, Any]:
-        """Return what a command prints as JSON: no person, no item, no key."""
+        """Return what a command prints as JSON. A reason may name the person, nothing else does."""
         return {
             "id": self.id,
             "dataset": self.dataset,

@@ -200,7 +200,6 @@ class NewCodes:
     person: bytes
     codes: tuple[Code, ...] = field(repr=False)
     texts: tuple[str, ...] = field(repr=False)
-    """What the person is shown."""
 
     def carry_out(self, batch: Batch) -> Answer:
         rows = tables.credential

@@ -27,7 +27,6 @@ NEED_USER_VERIFICATION, INSUFFICIENT = "need_user_verification", "insuf_verifica
 STATES = (OPEN, IN_PROGRESS, FULFILLED, REVOKED, DENIED, EXPIRED)
 ACCESS, LEAVE = "access", "leave"
 PATIENCE = timedelta(days=14)
-"""How long a request waits for the person's word."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,6 @@ class Ask:
 
     agent: str
     kind: str
-    """`leave` (deletion) or `access`."""
     callback: str | None = None
     code: bytes | None = None
     """Where the person's code is found (`credential.lookup`); None: no code came with it."""

@@ -23,7 +23,6 @@ from rescind.ledger.place import check_there
 from rescind.ledger.store import reading
 
 CHUNK = 1000
-"""Rows copied at a time."""
 
 
 def back_up(state: Path, target: Path, database: str | None = None) -> dict[str, int]:

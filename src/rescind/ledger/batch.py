@@ -64,7 +64,6 @@ class Answer:
 
 
 Tell = Callable[[Answer | BaseException], None]
-"""Takes an operation's answer, or why it was refused."""
 
 
 def settle(future: Future[Answer], outcome: Answer | BaseException) -> None:
@@ -82,7 +81,6 @@ class Once:
     """Makes an operation have one effect, however often it is sent. The writer keeps digests."""
 
     key: str
-    """The Idempotency-Key."""
     body: bytes
     """The bytes of the request: the same key with other bytes is refused."""
 
@@ -245,7 +243,6 @@ class Keep:
 
     settings: Mapping[str, Any]
     body: Mapping[str, Any] = field(default_factory=dict)
-    """The answer."""
 
     def carry_out(self, batch: Batch) -> Answer:
         for name, value in self.settings.items():

@@ -127,7 +127,7 @@ def story(folder: Path, *, forget: bool = True, learnt: Callable[[Ledger], str] 
 
 
 def _copy_of_a_crash(state: Path, target: Path) -> None:
-    """Copy all files but the keys, as they are now. The ledger is open: see `file_worker`."""
+    """Copy all files but the keys, as they are now. The ledger is open: see `worker_io`."""
     with read_apart() as read:
 
         def copy(source: str, copied: str) -> None:

@@ -23,7 +23,6 @@ from rescind.methods.additive._live_sum import weight_of
 
 KIND = "contribute"
 MOST = 5_000
-"""Items of a kept part."""
 
 
 @dataclass(frozen=True)

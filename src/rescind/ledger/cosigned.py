@@ -41,7 +41,6 @@ class AddWitness:
 
     key: Key
     url: str | None
-    """Where it is asked; None: it comes by itself."""
 
     def carry_out(self, batch: Batch) -> Answer:
         table = tables.witness
@@ -59,7 +58,6 @@ class RemoveWitness:
     """Ask a witness no more. What it signed is kept."""
 
     key_id: str
-    """Eight hexadecimal digits."""
 
     def carry_out(self, batch: Batch) -> Answer:
         table = tables.witness
@@ -76,9 +74,7 @@ class KeepCosigned:
 
     point: Checkpoint
     note: str
-    """Signed by the log."""
     lines: tuple[str, ...]
-    """Of witnesses; checked."""
 
     def carry_out(self, batch: Batch) -> Answer:
         table, here = tables.checkpoint, tables.checkpoint.c.size == self.point.size

@@ -1,7 +1,4 @@
-"""Refusals that only a running service has. The doors give each its HTTP status.
-
-    NotThere 404   StillRunning 409   VersionConflict 412   KeyReused 422   DiskFull 507
-    Busy 503       Closing 503   LogRemoved 507   Ended 409
+"""Refusals that only a running service has: `service.problems` gives each its HTTP status.
 
 `OlderLedger` and `CannotStart` end a start with a sentence and exit code 2.
 """

@@ -60,7 +60,6 @@ HELD = 10
 LOOK = 10
 """Rounds between two looks at the held-out records, and between two checkpoints."""
 Trained = Callable[[Sequence[Items], int], Federation]
-"""Trains on loans with a seed."""
 JUDGED = "that the last generation learnt, of people who still lend,"
 
 

@@ -15,9 +15,7 @@ history (`release_counts`): only where they were few, it says that they were.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -249,7 +247,10 @@ class Generations:
         copied = self._copy.pop(job)
         people = sorted(copied.loans)
         try:
-            self._precommit(row, copied)
+            # What it will be made from is durable in the log before the first round begins.
+            key, rounds = self._parts.keys.get(row.key).key, int(row.detail)
+            made_from = (row.id, row.recipe, rounds, SEED, copied.loans, key)
+            self._submit(Precommit(row.id, jobs.precommitment(*made_from))).result()
             finding, why = self._trained(row, copied, people)
         except DataError as error:  # its key is gone: something was taken back meanwhile
             finding, why = None, str(error)
@@ -269,13 +270,6 @@ class Generations:
         if state == STALE:
             self.start(row.recipe, int(row.detail))
 
-    def _precommit(self, row: Row, copied: Copied) -> None:
-        """Log what it will be made from. It is durable before the first round begins."""
-        key = self._parts.keys.get(row.key).key
-        rounds = int(row.detail)
-        entry = jobs.precommitment(row.id, row.recipe, rounds, SEED, copied.loans, key)
-        self._submit(Precommit(row.id, entry)).result()
-
     def _trained(self, row: Row, copied: Copied, people: list[bytes]) -> tuple[Finding | None, str]:
         """Return what the audit found; None if the process did not end well, and why."""
         facts = {
@@ -289,14 +283,15 @@ class Generations:
             "state": str(self._parts.state),
             "key": self._parts.keys.get(row.key).key.hex(),
         }
-        command = [sys.executable, "-P", "-m", "rescind.ledger.generation_worker"]
+        how = worker_io.command("rescind.ledger.generation_worker")
         pipe = subprocess.PIPE
-        env = {**os.environ, "OMP_NUM_THREADS": "1"}
-        with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=env) as process:
+        with subprocess.Popen(**how, stdin=pipe, stdout=pipe, stderr=pipe) as process:
             self._process = process
             assert process.stdin and process.stdout and process.stderr  # noqa: PT018
             with suppress(BrokenPipeError):  # it ended already; its message says why
-                process.stdin.write(_piped(facts, copied, people))
+                kept = worker_io.joined("kept", [copied.loans[one] for one in people])
+                gone = worker_io.joined("gone", [copied.gone.get(one, NOTHING) for one in people])
+                process.stdin.write(worker_io.written(facts, {**kept, **gone}))
                 process.stdin.close()
             finding = self._followed(row, map(json.loads, process.stdout))
             lines = process.stderr.read().decode(errors="replace").strip().splitlines()
@@ -327,9 +322,3 @@ class Generations:
         if len(lists) != 4 * LONGEST * len(people):
             raise DataError("the generation made lists for another number of people.")
         write_atomically(path, seal(key.key, b"".join(people) + lists, where), private=True)
-
-
-def _piped(facts: dict[str, Any], copied: Copied, people: list[bytes]) -> bytes:
-    kept = worker_io.joined("kept", [copied.loans[person] for person in people])
-    gone = worker_io.joined("gone", [copied.gone.get(person, NOTHING) for person in people])
-    return worker_io.written(facts, {**kept, **gone})

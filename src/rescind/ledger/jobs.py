@@ -26,13 +26,11 @@ LEARNING, READY, STALE, FAILED = "learning", "ready", "stale", "failed"
 CHECKPOINT, LISTS = "checkpoint", "lists"
 PATTERN = "generation-*"
 LONGEST = 50
-"""Length of the lists that a generation serves."""
 MOST_ROUNDS = 10_000
 TAKE_BACKS = ("unshare", "erase", "leave", "dropped", "quarantine")
 CHANGES = ("lend", *TAKE_BACKS)
 ENTRY_TYPE = b"\x04"
 CHOSEN = "generation"
-"""The setting that names the generation in service."""
 
 
 def file_of(state: Path, job: str, kind: str) -> Path:

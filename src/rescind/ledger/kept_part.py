@@ -35,7 +35,6 @@ class Sealed:
     key: str
     box: str
     before: int
-    """Bytes in the box before the items."""
 
     def items(self, plain: bytes) -> Items:
         """Return the items of an open box."""

@@ -31,7 +31,6 @@ from rescind.proof.changes import entry_under, statement
 KINDS = ("unshare", "erase", "leave")
 MEMBER, QUARANTINED, LEFT = "member", "quarantined", "left"
 LINK = timedelta(days=60)
-"""How long the link to a receipt works."""
 NOTHING: Items = np.empty(0, np.int32)
 _PERSON = Prepared(select(tables.person).where(tables.person.c.id == bindparam("person")))
 
@@ -51,7 +50,6 @@ class Lend:
 
     person: bytes
     items: tuple[int, ...]
-    """Places in the catalogue."""
     if_match: int | None = None
     """The version of the loans that the caller saw; None: any."""
 

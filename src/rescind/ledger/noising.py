@@ -53,7 +53,6 @@ class Schedule:
     changes: int
     delta: float
     first: int
-    """Number of its first release."""
     check: str
     """Tells whether the secret is still the one of its first release."""
     made: int = 0
@@ -178,12 +177,9 @@ class Noising:
             "changes": last.changes,
             "says": (
                 f"Releases have noise: epsilon {epsilon:.2f} at delta {last.delta:g} for each "
-                f"person's loans, over all {last.releases:,} releases of the schedule, "
-                f"{last.made:,} of them made"
-                + (f", and {len(schedules) - 1} before it" if schedules[1:] else "")
-                + f". Whoever changes something between more than {last.changes:,} releases is "
-                f"left out of later ones. Not covered: how many people changed something, and "
-                f"when; and whoever runs this service sees what is lent."
+                f"person's loans, over all {sum(one.releases for one in schedules):,} releases. "
+                f"Whoever changes something between more than {last.changes:,} of them is left out "
+                f"later. Not covered: how many people changed something, and when."
             ),
         }
 

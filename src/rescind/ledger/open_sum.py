@@ -36,7 +36,6 @@ class OpenSum:
     """A published sum in the clear: what the lines add up to, and how it is solved."""
 
     number: int
-    """Of its roster."""
     form: Form
     sums: Totals = field(repr=False)
     small: NDArray[np.int64] = field(repr=False)

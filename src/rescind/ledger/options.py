@@ -46,30 +46,24 @@ class Options:
     """Whether a start destroys keys without a box. False is for the test that shows why."""
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("people", 1),
-            ("least_hours", 0.0),
-            ("hours", self.least_hours),
-            ("neighbours", 1),
-            ("min_count", 1),
-            ("rounding", 0.0),
-            ("deadline_days", 1),
-            ("cosign_wait", 0.0),
-        ):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} is {getattr(self, name)}, but must be {least} or more.")
-        if self.noise is not None:
-            self._check_noise()
-
-    def _check_noise(self) -> None:
         allowed = {
-            "noise": (0 < (self.noise or 0) < math.inf, "above 0 and finite"),
-            "noise_releases": (1 <= self.noise_releases <= 1000, "from 1 to 1,000"),
-            "noise_changes": (self.noise_changes >= 1, "1 or more"),
-            "noise_delta": (0 < self.noise_delta < 1, "between 0 and 1"),
+            "people": (self.people >= 1, "1 or more"),
+            "least_hours": (self.least_hours >= 0, "0 or more"),
+            "hours": (self.hours >= self.least_hours, f"{self.least_hours} or more"),
+            "neighbours": (self.neighbours >= 1, "1 or more"),
+            "min_count": (self.min_count >= 1, "1 or more"),
+            "rounding": (self.rounding >= 0, "0 or more"),
+            "deadline_days": (self.deadline_days >= 1, "1 or more"),
+            "cosign_wait": (self.cosign_wait >= 0, "0 or more"),
         }
+        if self.noise is not None:
+            allowed |= {
+                "noise": (0 < self.noise < math.inf, "above 0 and finite"),
+                "noise_releases": (1 <= self.noise_releases <= 1000, "from 1 to 1,000"),
+                "noise_changes": (self.noise_changes >= 1, "1 or more"),
+                "noise_delta": (0 < self.noise_delta < 1, "between 0 and 1"),
+                "instant": (not self.instant, "left out: the instant form has no noise"),
+            }
         for name, (fits, what) in allowed.items():
             if not fits:
                 raise ConfigError(f"{name} is {getattr(self, name)}, but must be {what}.")
-        if self.instant:
-            raise ConfigError("the instant form has none. Leave out one of --noise and --instant.")

@@ -38,9 +38,7 @@ class Parts:
     entropy: Callable[[int], bytes] = secrets.token_bytes
     """Openings, ids and tokens; a test may repeat them to compare logs. Keys never come from it."""
     tally: Tally = field(init=False)
-    """Whom the next release mixes."""
     resources: ExitStack = field(default_factory=ExitStack)
-    """Closes locks, keys and connections."""
 
     def __post_init__(self) -> None:
         self.tally = Tally(self.live)

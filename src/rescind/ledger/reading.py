@@ -24,7 +24,6 @@ from rescind.ledger.store import Store
 OPEN = ("open", "in_progress")
 """States of requests that still have to be fulfilled or refused."""
 MOST = 100_000
-"""Lines of history in an export."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,6 @@ class Export:
 
     account: dict[str, Any]
     items: tuple[dict[str, str], ...]
-    """Original ids and titles of what they lend."""
     kept: tuple[dict[str, str], ...]
     """The same of what their browser keeps and has sent to the sum."""
     requests: tuple[Any, ...]

@@ -50,7 +50,6 @@ class Person:
     never: Items
     """As many items that they never lent, each about as popular as one that is gone."""
     number: int = 0
-    """Their place among the people."""
 
 
 def audited(

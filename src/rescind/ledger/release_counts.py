@@ -49,7 +49,6 @@ class Tally:
         self._last: dict[bytes, Items | None] | None = None
         """Parts of the last release (None: another than now); None: there was no release."""
         self._coming: dict[bytes, Items | None] | None = None
-        """Parts of the one that is being made."""
         self._different: set[bytes] = set()
         self._left = 0
         """How many left before the start of this process."""

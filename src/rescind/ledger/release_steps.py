@@ -61,7 +61,6 @@ class Release:
     """How many people of the one before have other loans in it; in the first, who lend."""
     sum_digest: str
     digest: str
-    """Of the unpacked file."""
     weights: Weights = field(repr=False)
     file: bytes = field(repr=False)
     """Compressed: what people download."""
@@ -76,7 +75,6 @@ class Unlisted:
     sums: Totals
     loans: Mapping[bytes, Items]
     counted: bool
-    """Whether the sum also has the number of people per item."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +179,6 @@ class AskRelease:
     look: str
     """The route that tells what becomes of it."""
     check: Callable[[], None] = lambda: None
-    """Raises where none can be made."""
 
     def carry_out(self, batch: Batch) -> Answer:
         self.check()

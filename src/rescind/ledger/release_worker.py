@@ -41,7 +41,6 @@ class Copy:
 
     sums: Totals
     kept: tuple[Items, ...]
-    """What each person lends."""
     gone: tuple[Items, ...]
     """What the same people took back since the last release."""
     left_out: tuple[int, ...] = ()
@@ -70,7 +69,6 @@ class Made:
     """A release before it has a number."""
 
     file: bytes
-    """Unpacked."""
     sum_digest: str
     findings: tuple[Finding, ...]
 
@@ -142,12 +140,9 @@ def _make_there(copy: Copy, ids: Sequence[str], form: Form, noise: Noise | None 
     arrays: dict[str, Any] = {"total": copy.sums.total, "owners": copy.sums.owners}
     for name, parts in (("kept", copy.kept), ("gone", copy.gone)):
         arrays |= worker_io.joined(name, parts)
+    sent = worker_io.written(settings, arrays)
     done = subprocess.run(
-        [sys.executable, "-P", "-m", __name__],
-        input=worker_io.written(settings, arrays),
-        capture_output=True,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        **worker_io.command(__name__), input=sent, capture_output=True, check=False
     )
     if -done.returncode in (signal.SIGINT, signal.SIGTERM):  # as the service, a moment ago
         raise Closing("the release was not made: its process was told to end.")

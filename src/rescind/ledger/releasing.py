@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 NEVER = 2**62
-"""A `seq` that is never reached."""
 
 
 class Releasing:
@@ -90,7 +89,6 @@ class Releasing:
         """Why the file of the release in service could not be read at the start."""
         self._seq = 0
         self._made_at: datetime | None = None
-        """When the last release was made."""
         self._known_from = 0
         """The `seq` from which on the memory has what was taken back."""
         self.unlisted: Unlisted | None = None

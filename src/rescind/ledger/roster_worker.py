@@ -39,7 +39,6 @@ class Asked:
     seeds: tuple[bytes, ...]
     """What hides the line of each part."""
     counted: bool
-    """Whether the sum also has the number of people per item."""
 
     @property
     def pairs(self) -> int:
@@ -82,13 +81,8 @@ class Worker:
             "seeds": np.frombuffer(b"".join(asked.seeds), np.uint8),
             **worker_io.joined("part", asked.parts),
         }
-        self._running = subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
+        how, pipe = worker_io.command(__name__), subprocess.PIPE
+        self._running = subprocess.Popen(**how, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
         if self._stopped:
             self._running.kill()
         out, _ = self._running.communicate(worker_io.written({"counted": asked.counted}, arrays))

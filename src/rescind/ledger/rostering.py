@@ -52,7 +52,6 @@ SEED_BYTES = 32
 REBUILD = "rebuild"
 """The scope of a token that opens the sum of a roster."""
 AT_ONCE = 500
-"""Values in one statement of SQL."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,6 @@ class Line:
     """A line of the roster, with what hides it."""
 
     part: bytes
-    """What the live sum calls the part that it is of."""
     items: Items
     seed: bytes = field(repr=False)
     data: bytes = field(repr=False)

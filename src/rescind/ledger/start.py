@@ -51,7 +51,6 @@ from rescind.ledger.store import Store, last_batch, last_batch_if_any
 from rescind.proof.tlog import Tree
 
 ITEMS = "catalogue"
-"""The setting that holds the whole catalogue."""
 _NOT_DUMPABLE = 4  # PR_SET_DUMPABLE of prctl
 
 
@@ -60,20 +59,16 @@ class Report:
     """What a start found and did."""
 
     people: int
-    """People whose loans were opened."""
     loans: int
     keys_destroyed: int
     """Keys without a box: this completes erasures that a crash interrupted."""
     torn: int
-    """Slots that a crash had left half written."""
     people_dropped: int
-    """People whose loans have no key any more."""
     loans_dropped: int
     accounts_dropped: int
     """Accounts whose key is gone: they left after this ledger was copied, or the keys are lost."""
     keys_were_missing: bool
     keys_copied: bool = False
-    """Whether the mirror's keys were taken for those that were missing."""
     kept_parts_dropped: int = 0
     """People whose browser helps with what it keeps, and whose part has no key any more."""
     keys_mended: Mapping[Path, int] = field(default_factory=dict)

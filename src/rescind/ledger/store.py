@@ -47,7 +47,6 @@ class Store:
         if self.sqlite:
             _private(Path(str(self.url.database)))
         self.writing = _engine(self.url, writing=True)
-        """Makes the connection that writes."""
         self._reading = _engine(self.url, writing=False)
         self._connection: Connection | None = None
         self._held = False

@@ -322,7 +322,6 @@ PATHS = {
     "compiled/*": "kept: compiled code, where the service may write nowhere else",
     "logs/*.log": "deleted after 30 days; counts and seconds, never an id of a person or item",
 }
-"""Every path of a state folder, as a pattern, with its rule."""
 
 
 CHANGES = ("lend", "contribute", "unshare", "erase", "leave", "dropped")

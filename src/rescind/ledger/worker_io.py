@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +27,14 @@ from rescind.errors import DataError
 
 Items = NDArray[np.int32]
 Read = Callable[[Path], bytes]
+
+
+def command(module: str) -> dict[str, Any]:
+    """Return how `subprocess` runs a worker: one core, and nothing imported from here."""
+    return {
+        "args": [sys.executable, "-P", "-m", module],
+        "env": {**os.environ, "OMP_NUM_THREADS": "1"},
+    }
 
 
 def written(facts: Mapping[str, Any], arrays: Mapping[str, Any]) -> bytes:

@@ -48,7 +48,7 @@ def _asked(queried: Any, sql: str, query: str, base: Path, day: Any) -> Callable
 
 
 def _model(config: Config) -> Iterator[str]:
-    from rescind.experiments.own_data import recipe_for
+    from rescind.experiments.advice import recipe_for
 
     how = config.learn
     yield from _tried(lambda: recipe_for(config.data.name, how.method, how.settings).choose(None))

@@ -21,6 +21,10 @@ def graph_event(fed: Federation, request: Request) -> Event:
     client = [owner[row[0]] for row in rows]
     if request.kind == "edges":
         ends = [sorted(row) for row in rows]
+        there = {*map(tuple, graph.index[graph.edge].T.tolist())}
+        if none := [row for row in ends if tuple(row) not in there]:
+            low, high = none[0]
+            raise Refused("not-held", f"there is no edge {low}-{high} in this run, or no more.")
         return EraseEdges(Records.of(client, [low for low, _ in ends], [high for _, high in ends]))
     if bare := [row[0] for row in rows if not labelled[row[0]]]:
         raise Refused("not-held", f"node {bare[0]} has no label in this run, or no more.")

@@ -24,10 +24,8 @@ from rescind.core.records import Erase, Event, Records, Unshare, Withdraw
 from rescind.data.blocklist import Blocklist
 from rescind.errors import DataError
 from rescind.experiments.cell import FILTERS
-from rescind.experiments.counterfactual import open_run
-from rescind.experiments.learning_run import measured_users
-from rescind.experiments.stream_run import measured_again
-from rescind.experiments.validation import quality
+from rescind.experiments.open_run import open_run
+from rescind.experiments.validation import measured_users, quality
 from rescind.forgetting.forget import FEWEST, Evidence, forget
 from rescind.forgetting.parallel import one_thread
 from rescind.forgetting.purge import kept_list
@@ -37,6 +35,7 @@ from rescind.privacy.gaussian import DELTA
 from rescind.receipts.of_run import Found, check_fit
 from rescind.requests.graphs import graph_event
 from rescind.requests.holders import Held, Holder, Progress, named
+from rescind.requests.members import AskedBefore
 from rescind.storage.events import event_text
 from rescind.storage.federations import save_federation
 from rescind.storage.learning import clear_made_with, settle
@@ -98,6 +97,19 @@ class Run(Holder):
         except Refused:
             return False
         return True
+
+    def check(self, request: Request) -> None:
+        """Raise unless this run has all that a request names, and its people."""
+        if request.kind in GRAPH:
+            return
+        members, held = AskedBefore.read(self.folder), self.held(request)
+        for user, items in request.records.items():
+            members.client(user, self.fed.labels, self.fed.world.sizes.clients)
+            has = held.get(user, frozenset())
+            if request.kind == "unshare" and not (has if items is None else has & {*items}):
+                raise Refused("nothing-lent", f"'{user}' lends nothing that the request names.")
+            if missing := sorted({*(items or ())} - has):
+                raise Refused("not-held", f"'{user}' has no '{missing[0]}' in this run.")
 
     def event(self, request: Request) -> Event:
         """Return what a request means to this run, in its own numbers."""
@@ -236,6 +248,8 @@ def _facts(facts: dict[str, Any], after: Federation, evidence: Evidence) -> dict
     assert cost is not None
     k = tuple(int(name.split("@")[1]) for name in facts["metrics"]["test"] if name.startswith("HR"))
     if "matrix" in facts:
+        from rescind.experiments.stream_run import measured_again
+
         measured = measured_again(facts, after)
     else:
         measured = {"metrics": quality(after, k), **measured_users(after)}

@@ -10,6 +10,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
+from rescind.core.claims import one_line
 from rescind.errors import ConfigError, DataError
 from rescind.home.request import KINDS, Records, Refused, Request, end_of, times_of
 
@@ -33,6 +34,8 @@ class Words:
         """Return the request, with the days that count for it."""
         if self.kind == "leave" and len(self.records) > 1:
             raise Refused("together", "who leaves is answered alone: leave --together out.")
+        if self.case:
+            one_line(self.case, "the case")
         received, due = times_of(self.received, self.due, datetime.now(UTC))
         chosen = {name: value for name, value in options.items() if value}
         return Request(

@@ -37,7 +37,6 @@ router = Doors()
 AgentId = Annotated[str, Path(alias="id", max_length=64)]
 RequestId = Annotated[str, Path(alias="id", max_length=64)]
 CODE = "rescind-code"
-"""The claim with the code that a person made for their agent."""
 VERSION = "1.0"
 ACTIONS = {"deletion": "leave", "access": "access"}
 """Rights that are served, and what each asks of the ledger."""

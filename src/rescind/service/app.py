@@ -27,8 +27,7 @@ from rescind.service.callers import COOKIE
 from rescind.service.context import Service
 from rescind.service.doors import Doors
 from rescind.service.guard import Frame, GuardedRoute, check_routes, handle_problems
-from rescind.service.policy import POLICY, Role, Rule
-from rescind.service.settings import Settings
+from rescind.service.policy import POLICY, Role, Rule, Settings
 
 if TYPE_CHECKING:
     from rescind.ledger.book import Ledger

@@ -20,9 +20,7 @@ COOKIE = "__Host-rescind"
 Sent = Mapping[bytes, bytes]
 """Headers of a request by name, in lower case."""
 CONFIRMED = timedelta(minutes=5)
-"""How long a confirmation with a passkey lasts."""
 SEEN_EVERY = timedelta(hours=1)
-"""How often the use of a session is written down."""
 INVITATION, PATIENCE = timedelta(days=2), timedelta(days=30)
 """How long invitations last: of operators and officers, and of people."""
 

@@ -28,7 +28,6 @@ TIDY_SECONDS, LOG_SECONDS = 3600.0, 30 * 24 * 3600
 """How often logs are looked at, and how old they may be."""
 LOOK_SECONDS, ADVANCE_SECONDS, CALLBACK_SECONDS, WITNESS_SECONDS = 1.0, 60.0, 10.0, 10.0
 SECONDS = 10.0
-"""Until an agent's answer counts as none."""
 FIRST_PAUSE, FACTOR = timedelta(minutes=1), 2
 GIVE_UP = timedelta(days=7)
 END_SECONDS = 15.0

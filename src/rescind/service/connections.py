@@ -14,9 +14,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from rescind.errors import ConfigError
-from rescind.service import problems
 from rescind.service.limits import Seats, network_of
-from rescind.service.settings import Settings
+from rescind.service.policy import Settings
 
 HEAD_SECONDS = 10.0
 """From the first byte of a request, or from the connection, to the end of its head."""
@@ -136,13 +135,7 @@ class ByAddress:
             await self.app(scope, receive, send)
             return
         who = network_of((scope["client"] or ("", 0))[0])
-        if not self.seats.take(who):
-            await problems.too_much_open("requests").response()(scope, receive, send)
-            return
-        try:
-            await self.app(scope, receive, send)
-        finally:
-            self.seats.give_back(who)
+        await self.seats.held(who, "requests", self.app, scope, receive, send)
 
 
 def server(app: ASGIApp, settings: Settings, **more: Any) -> uvicorn.Server:

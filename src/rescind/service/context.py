@@ -18,8 +18,8 @@ from rescind.service.events import EVERYBODY, OPERATORS, Events
 from rescind.service.limits import Limits, Probing
 from rescind.service.measures import Measures
 from rescind.service.passkeys import Ceremonies
+from rescind.service.policy import Settings
 from rescind.service.releases import ReleaseNow
-from rescind.service.settings import Settings
 
 if TYPE_CHECKING:
     from rescind.ledger.book import Ledger

@@ -30,7 +30,6 @@ class People:
     catalogue: Catalogue
     loans: tuple[NDArray[np.int64], ...]
     names: tuple[str, ...]
-    """The original id of each."""
 
 
 def people_of(name: str, say: Say = print) -> People:

@@ -15,8 +15,8 @@ from typing import Any
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from rescind.service import problems
-from rescind.service.limits import CONNECTIONS, Seats
+from rescind.service.limits import Seats
+from rescind.service.policy import CONNECTIONS
 
 OPERATORS = b"operators"
 """The channel of operators; people have their own, by their 16 bytes."""
@@ -24,7 +24,6 @@ EVERYBODY = b"everybody"
 STREAMS = 10
 """Of one person, operator or token: a page has one in each of its tabs."""
 WAITING = 100
-"""Events kept for a listener that is slow."""
 BEAT_SECONDS = 15.0
 
 
@@ -106,10 +105,5 @@ class Listening(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send events until the caller goes away, or say that too many streams are open."""
-        if not self.seats.take(self.who):
-            await problems.too_much_open("streams of events").response()(scope, receive, send)
-            return
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self.seats.give_back(self.who)
+        app = super().__call__
+        await self.seats.held(self.who, "streams of events", app, scope, receive, send)

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 Progress = Callable[[str], AbstractContextManager[Any]]
 TOGETHER = 200
-"""Users brought at a time."""
 COLUMNS = ("user", "code")
 IMPORT = "import"
 """The setting that says which import is under way; empty when it is complete."""

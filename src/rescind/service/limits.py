@@ -12,10 +12,12 @@ from collections import Counter
 from collections.abc import Hashable
 from functools import lru_cache
 from math import ceil
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from starlette.types import ASGIApp
 
 from rescind.service import problems
-from rescind.service.policy import Limit
+from rescind.service.policy import ACCOUNTS, CHANGES, Limit
 
 
 class Rate(NamedTuple):
@@ -25,12 +27,6 @@ class Rate(NamedTuple):
     seconds: float
 
 
-ACCOUNTS = 5
-"""New accounts an hour from one network, or as many as `serve --accounts-per-hour` says."""
-CHANGES = 300
-"""Changes a day of one person, or as many as `serve --changes-per-day` says."""
-CONNECTIONS = 1000
-"""Open at once, or as many as `serve --connections` says."""
 RATES: dict[str, Rate] = {
     "sign-in": Rate(10, 60),
     "account": Rate(ACCOUNTS, 3600),
@@ -46,7 +42,6 @@ BY_ADDRESS = frozenset({"sign-in", "account"})
 """Counted before anybody is known, so a new session does not start the count anew."""
 SLOWED_SECONDS = 1.0
 TIDY_SECONDS = 60.0
-"""How often counts that have ended are thrown away."""
 TURN_SECONDS = 10.0
 """From one request to erase to the next, of somebody whose changes of the day are spent."""
 PROBES = 20
@@ -136,6 +131,16 @@ class Seats:
         self.open += 1
         self._by[who] += 1
         return True
+
+    async def held(self, who: Hashable, what: str, app: ASGIApp, *asgi: Any) -> None:
+        """Answer while a seat is held, or say that there is none. asgi: scope, receive, send"""
+        if not self.take(who):
+            await problems.too_much_open(what).response()(*asgi)
+            return
+        try:
+            await app(*asgi)
+        finally:
+            self.give_back(who)
 
     def give_back(self, who: Hashable) -> None:
         self.open -= 1

@@ -1,17 +1,20 @@
-"""The pages, and the files that they load: the routes."""
+"""The pages, the files that they load, and what a link opens without an account: the routes."""
 
 from __future__ import annotations
 
 import html
 from typing import TYPE_CHECKING
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
+from rescind.ledger import agency
 from rescind.privacy import keys
-from rescind.service import problems
+from rescind.service import bodies, people, problems, statuses
+from rescind.service.answers import reply
 from rescind.service.doors import Doors, TheService
-from rescind.service.static_files import filled, static
+from rescind.service.static_files import filled, static, wants_page
 
 if TYPE_CHECKING:
     from rescind.service.context import Service
@@ -69,3 +72,35 @@ async def static_file(digest: str, path: str, request: Request) -> Response:
     if file.packed and "gzip" in request.headers.get("accept-encoding", ""):
         return Response(file.packed, 200, {**headers, "Content-Encoding": "gzip"}, file.kind)
     return Response(file.data, 200, headers, file.kind)
+
+
+# ------------------------------------------------------------------ the link, without an account
+
+
+@router.at("GET /r/{link}", bodies.Status, more={200: {"content": {"text/html": {}}}})
+def by_link(link: str, request: Request, service: TheService) -> Response:
+    """Tell where a request stands to whoever holds its link, for 60 days; a browser gets a page."""
+    if wants_page(request):
+        return page(service, "link.html")
+    return reply(statuses.for_person(service, statuses.linked(service, link)))
+
+
+@router.at("GET /r/{link}/receipt", bodies.Anything)
+def receipt_by_link(link: str, service: TheService) -> Response:
+    """Hand over the receipt."""
+    return statuses.receipt(service, statuses.linked(service, link))
+
+
+@router.at("GET /r/{link}/proof", media="text/plain")
+async def proof_by_link(link: str, service: TheService) -> Response:
+    """Hand over the proof."""
+    return await statuses.proof(service, await run_in_threadpool(statuses.linked, service, link))
+
+
+@router.at("GET /r/{link}/export", bodies.Anything)
+def export_by_link(link: str, service: TheService) -> Response:
+    """Hand over everything, to whoever holds the link of an access request."""
+    row = statuses.linked(service, link)
+    if row.kind != agency.ACCESS or row.person is None:
+        raise problems.named("not-found")
+    return people.exported(service, bytes(row.person))

@@ -27,8 +27,8 @@ from webauthn.helpers.structs import (
 )
 
 from rescind.ledger.accounts import Passkey
+from rescind.service.policy import Settings
 from rescind.service.problems import Problem
-from rescind.service.settings import Settings
 
 SECONDS = 300.0
 MOST = 10_000
@@ -45,11 +45,8 @@ class Ceremony:
     challenge: bytes
     until: float
     network: str
-    """Where it was begun (`limits.network_of`)."""
     person: bytes = b""
-    """Who adds a passkey to an account; empty for a new account."""
     invitation: bytes = b""
-    """Digest of an invitation."""
     code: bytes = b""
     """By what a recovery code is found that was typed and is spent when the passkey is there."""
 
@@ -60,9 +57,7 @@ class Ceremonies:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._open: dict[str, Ceremony] = {}
-        """By id, the oldest first."""
         self._by: Counter[str] = Counter()
-        """How many each network has."""
 
     def begin_registration(
         self, network: str, person: bytes = b"", invitation: bytes = b"", code: bytes = b""

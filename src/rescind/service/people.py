@@ -21,7 +21,6 @@ from rescind.ledger.contributing import Part as SentPart
 from rescind.ledger.errors import NotThere
 from rescind.service import (
     bodies,
-    pages,
     plainly,
     problems,
     recommending,
@@ -45,7 +44,6 @@ from rescind.service.events import OPERATORS, Listening
 from rescind.service.plainly import Change
 from rescind.service.policy import Role
 from rescind.service.problems import Problem
-from rescind.service.static_files import wants_page
 
 router = Doors()
 CODE_DAYS = 7
@@ -345,38 +343,6 @@ async def events(service: TheService, caller: TheCaller) -> Response:
     """Stream changes of state: your requests; for operators requests, releases and rounds."""
     channel = caller.id if caller.role is Role.PERSON else OPERATORS
     return Listening(service.events, channel, caller.id or caller.session)
-
-
-# ------------------------------------------------------------------ the link, without an account
-
-
-@router.at("GET /r/{link}", bodies.Status, more={200: {"content": {"text/html": {}}}})
-def by_link(link: str, request: Request, service: TheService) -> Response:
-    """Tell where a request stands to whoever holds its link, for 60 days; a browser gets a page."""
-    if wants_page(request):
-        return pages.page(service, "link.html")
-    return reply(statuses.for_person(service, statuses.linked(service, link)))
-
-
-@router.at("GET /r/{link}/receipt", bodies.Anything)
-def receipt_by_link(link: str, service: TheService) -> Response:
-    """Hand over the receipt."""
-    return statuses.receipt(service, statuses.linked(service, link))
-
-
-@router.at("GET /r/{link}/proof", media="text/plain")
-async def proof_by_link(link: str, service: TheService) -> Response:
-    """Hand over the proof."""
-    return await statuses.proof(service, await run_in_threadpool(statuses.linked, service, link))
-
-
-@router.at("GET /r/{link}/export", bodies.Anything)
-def export_by_link(link: str, service: TheService) -> Response:
-    """Hand over everything, to whoever holds the link of an access request."""
-    row = statuses.linked(service, link)
-    if row.kind != agency.ACCESS or row.person is None:
-        raise problems.named("not-found")
-    return exported(service, bytes(row.person))
 
 
 # ------------------------------------------------------------------ what a browser keeps

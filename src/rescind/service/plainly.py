@@ -18,7 +18,6 @@ from starlette.requests import Request
 from rescind.service.bodies import KEY, MOST_ITEM, MOST_ITEMS, MOST_LIST
 
 USUAL = 20
-"""Lines of a list, unless the caller says."""
 _KEY = re.compile(KEY.encode())
 _LENGTH = re.compile(rb"k=([1-9][0-9]{0,2})")
 _SECRET = re.compile("[0-9a-f]{64}")
@@ -31,7 +30,6 @@ class Change:
 
     key: str
     items: list[str] | None
-    """None: everything."""
     if_match: str | None = None
     kind: str = "lend"
     receipt_key: str | None = None

@@ -1,6 +1,7 @@
-"""Who may call what: one line per route. A route without a line does not start.
+"""Who may call what: one line per route; and what a service was told at its start.
 
-The table in docs/service.md and the test that calls every route as every role are made from it.
+A route without a line does not start. The table in docs/service.md and the test that calls every
+route as every role are made from it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,57 @@ class SignUp(StrEnum):
     INVITED = "invited"
 
 
+ACCOUNTS = 5
+"""New accounts an hour from one network, or as many as `serve --accounts-per-hour` says."""
+CHANGES = 300
+"""Changes a day of one person, or as many as `serve --changes-per-day` says."""
+CONNECTIONS = 1000
+"""Open at once, or as many as `serve --connections` says."""
+INSECURE = "This service is reached without encryption: others on the way can read everything."
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the doors are reached. The ledger's own settings are `rescind.ledger.options.Options`."""
+
+    origin: str = "http://localhost:8000"
+    """Where browsers find us: scheme, host and port. Passkeys are bound to it."""
+    hosts: tuple[str, ...] = ("localhost", "127.0.0.1", "[::1]")
+    """Names that a request may ask for; others are refused (DNS rebinding)."""
+    demo: bool = False
+    insecure: bool = False
+    """Listens beyond this machine without TLS; every page says so."""
+    behind_proxy: bool = False
+    limits: bool = True
+    """Off for measurements and for tests that call every route."""
+    accounts: int = ACCOUNTS
+    changes: int = CHANGES
+    connections: int = CONNECTIONS
+    sign_up: SignUp = SignUp.OPEN
+    business: str = "RESCIND"
+    """What agents call us (`business-id` of the Data Rights Protocol)."""
+
+    @property
+    def rp_id(self) -> str:
+        """The name that passkeys are bound to: the host without scheme and port."""
+        return self.origin.partition("://")[2].partition(":")[0]
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether browsers may insist on https from now on. The name localhost has other ports."""
+        return self.origin.startswith("https://") and self.rp_id != "localhost"
+
+    @property
+    def warnings(self) -> list[str]:
+        """What every page says, also one about an error."""
+        return [INSECURE] * self.insecure
+
+    @property
+    def log_name(self) -> str:
+        """What the log is called if it has no name yet: it keeps that of the first start."""
+        return f"{self.origin.partition('://')[2]}/log"
+
+
 SCOPES: dict[Role, frozenset[str]] = {
     Role.OFFICER: frozenset({"read", "extend", "metrics"}),
     Role.OPERATOR: frozenset(
@@ -48,7 +100,6 @@ class Rule:
     who: frozenset[Role]
     limit: Limit
     scope: str = ""
-    """Which scope an operator's route asks for."""
     denied: int = 404
     """What somebody signed in gets who may not call it."""
     signed: bool = False

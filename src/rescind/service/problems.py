@@ -18,7 +18,8 @@ from typing import Any
 
 from starlette.responses import Response
 
-from rescind.errors import ConfigError, ConsentError, DataError, RescindError
+from rescind.errors import ConsentError, DataError, RescindError
+from rescind.ledger import errors
 
 LOG = logging.getLogger("rescind.service")
 MEDIA = "application/problem+json"
@@ -26,26 +27,27 @@ KIND = "urn:rescind:problem:"
 
 AGAIN = "Send the same request again, with the same Idempotency-Key."
 USED = "Check the code. If it was used, the person has left, has a passkey, or needs another code."
-STATUS: tuple[tuple[str, int, str], ...] = (
-    ("CodeNotKnown", 404, USED),
-    ("NotThere", 404, "Check the address. What is not yours is answered the same way."),
-    ("VersionConflict", 412, "Read the loans again, then send the change with the new ETag."),
-    ("StillRunning", 409, "Wait for the first answer, or send the same request again later."),
-    ("Ended", 409, "GET its status: it says what was done, and when."),
-    ("KeyReused", 422, "Use a new Idempotency-Key for another request."),
-    ("LogRemoved", 507, "The operator must stop the service and start it. " + AGAIN),
-    ("DiskFull", 507, "The operator must free disk space. " + AGAIN),
-    ("Closing", 503, AGAIN),
-    ("Busy", 503, AGAIN),
-    (ConfigError.__name__, 400, "Correct the request and send it again."),
-    (DataError.__name__, 422, "Correct the request and send it again."),
-    (ConsentError.__name__, 409, "Read your loans, then ask for what is there."),
-)
-"""By the name of the class, the closest ancestor first: status, and what to do next."""
-KINDS = {
-    "StillRunning": "still-running", "ConsentError": "not-allowed", "Ended": "not-allowed",
-    "KeyReused": "key-reused",
-}  # fmt: skip
+STATUS: dict[type[RescindError], tuple[int, str]] = {
+    errors.CodeNotKnown: (404, USED),
+    errors.NotThere: (404, "Check the address. What is not yours is answered the same way."),
+    errors.VersionConflict: (412, "Read the loans again, then send it with the new ETag."),
+    errors.StillRunning: (409, "Wait for the first answer, or send the same request again later."),
+    errors.Ended: (409, "GET its status: it says what was done, and when."),
+    errors.KeyReused: (422, "Use a new Idempotency-Key for another request."),
+    errors.LogRemoved: (507, "The operator must stop the service and start it. " + AGAIN),
+    errors.DiskFull: (507, "The operator must free disk space. " + AGAIN),
+    errors.Closing: (503, AGAIN),
+    errors.Busy: (503, AGAIN),
+    DataError: (422, "Correct the request and send it again."),
+    ConsentError: (409, "Read your loans, then ask for what is there."),
+    RescindError: (400, "Correct the request and send it again."),
+}
+"""Status, and what to do next; the first class that fits counts."""
+KINDS: dict[type[RescindError], str] = {
+    errors.StillRunning: "still-running",
+    errors.KeyReused: "key-reused",
+    ConsentError: "not-allowed",
+}
 """Refusals that share a status, and that a page must tell apart."""
 WAIT_SECONDS = {429: 60, 503: 2, 507: 60}
 
@@ -191,11 +193,9 @@ def of(error: Exception) -> Problem:
 
 
 def _of_refusal(error: RescindError) -> Problem:
-    ancestors = [one.__name__ for one in type(error).__mro__]
-    known = {name: (status, what_next) for name, status, what_next in STATUS}
-    name = next((one for one in ancestors if one in known), ConfigError.__name__)
-    status, what_next = known[name]
-    return Problem(status, str(error), what_next, kind=KINDS.get(name, ""))
+    status, what_next = next(say for kind, say in STATUS.items() if isinstance(error, kind))
+    kind = next((kind for one, kind in KINDS.items() if isinstance(error, one)), "")
+    return Problem(status, str(error), what_next, kind=kind)
 
 
 def _place(error: Exception) -> str:
@@ -204,12 +204,12 @@ def _place(error: Exception) -> str:
     return " < ".join(f"{one.filename.rpartition('/')[2]}:{one.lineno}" for one in reversed(frames))
 
 
-def of_validation(errors: Sequence[Mapping[str, Any]]) -> Problem:
+def of_validation(wrong: Sequence[Mapping[str, Any]]) -> Problem:
     """Return the problem of a request that does not fit its description.
 
     A missing or short Idempotency-Key is 400; anything else 422. Values are not repeated.
     """
-    first = errors[0] if errors else {"loc": (), "msg": "it does not fit", "type": ""}
+    first = wrong[0] if wrong else {"loc": (), "msg": "it does not fit", "type": ""}
     place = _field(first)
     if "idempotency-key" in place.lower():
         return Problem(

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from rescind.ledger.book import Ledger
 
 ROUNDS = 150
-"""Rounds of a generation, unless the operator says."""
 SCAN = "scan"
 """The setting that holds what the last scan found: counts and a time."""
 FEW, LONG = 3, 8

@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,9 +28,7 @@ from rescind.ledger.start import swap_in_use
 from rescind.proof.notes import WITNESS, Key
 from rescind.service import callers, demonstration, import_users
 from rescind.service.app import create_app
-from rescind.service.limits import ACCOUNTS, CHANGES, CONNECTIONS
-from rescind.service.policy import Role, SignUp
-from rescind.service.settings import Settings
+from rescind.service.policy import ACCOUNTS, CHANGES, CONNECTIONS, Role, Settings, SignUp
 
 if TYPE_CHECKING:
     from rescind.service.context import Service
@@ -144,9 +142,7 @@ class Wanted:
     witnesses: tuple[str, ...] = ()
     """URL=KEY of each; the key as text or a file."""
     users: str | None = None
-    """An imported dataset whose users come with their loans."""
     codes: Path | None = None
-    """Where their codes are written."""
     remove: tuple[str, ...] = ()
     """KIND=NAME of each operator, agent or token that shall not come in any more."""
 
@@ -205,24 +201,22 @@ def run(
     progress: shows what goes on (`core.doing`) while users are brought in
     """
     wanted.check()
-    _check_mirror(keys_mirror)
+    if keys_mirror is not None and not keys_mirror.parent.is_dir():
+        raise ConfigError(f"--keys-mirror: there is no folder {keys_mirror.parent}. Make it first.")
     import_users.check_begun(state, wanted.codes)
-    people = _people(wanted, say)
-    listening = door.listening()
-    try:
+    people = demonstration.people_of(wanted.demo, say) if wanted.demo else None
+    if wanted.users is not None:
+        people = import_users.users_of(wanted.users, wanted.codes, say, wanted.items)
+    with closing(door.listening()) as listening:
         if people is None:
             catalogue = _catalogue(state, wanted.items, keys_mirror, say)
         else:  # a service that has items keeps them, also if it refuses the people
             kept = wanted.users and not wanted.items and (state / CATALOGUE).exists()
             catalogue = None if kept else people.catalogue
         ledger = Ledger.open(
-            state,
-            catalogue=catalogue,
-            database=database,
-            options=options,
-            keys_mirror=keys_mirror,
+            state, catalogue=catalogue, database=database, options=options, keys_mirror=keys_mirror
         )
-        try:
+        with closing(ledger):
             # Before people come in, that none are here would read as if the import had failed.
             begins = people is not None and not ledger.report.people
             if found := ledger.report.notes.strip() if begins else str(ledger.report):
@@ -234,10 +228,6 @@ def run(
             _make_ready(ledger, wanted, people, say, progress)
             settings = door.settings(listening.getsockname()[1], wanted.business)
             _serve(ledger, settings, door, wanted, listening, say)
-        finally:
-            ledger.close()
-    finally:
-        listening.close()
 
 
 @outage.told_at_a_start()
@@ -264,28 +254,14 @@ def _make_ready(
         say(note)
 
 
-def _check_mirror(mirror: Path | None) -> None:
-    """Refuse a mirror without a folder before anything is made."""
-    if mirror is not None and not mirror.parent.is_dir():
-        raise ConfigError(
-            f"--keys-mirror: there is no folder {mirror.parent}. Make it, best on another disk."
-        )
-
-
-def _people(wanted: Wanted, say: Say) -> demonstration.People | None:
-    if wanted.users is not None:
-        return import_users.users_of(wanted.users, wanted.codes, say, wanted.items)
-    return demonstration.people_of(wanted.demo, say) if wanted.demo else None
-
-
 def _catalogue(state: Path, items: Path | None, mirror: Path | None, say: Say) -> Catalogue | None:
     """Read the items at first, and when some are new; else the folder or the ledger has them."""
     if items is None:
         there = [state / CATALOGUE, state / LEDGER, state / KEYS, *([mirror] if mirror else [])]
         if not any(path.exists() for path in there):
             raise ConfigError(
-                f"{state} is new, and a service needs items that people may lend. Give "
-                f"--items FILE.csv (columns id, title), or --demo ml-100k to try it out."
+                f"{state} is new, and a service needs items. Give --items FILE.csv (columns id, "
+                f"title), or --demo ml-100k."
             )
         return None
     listed = import_users.items_of(items)

@@ -19,7 +19,6 @@ from starlette.requests import Request
 from rescind import reporting
 
 SHARED = Path(reporting.__file__).with_name("look.css")
-"""What pages and reports have in common."""
 KINDS = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",

@@ -53,6 +53,7 @@ class SiloShop:
     grid: type[InMemory] = InMemory
     away: set[int] = field(default_factory=set)
     """Silos that no command reaches."""
+    single_updates: bool = True
 
     def write_recipe(self, text: str = RECIPE) -> None:
         (self.folder / "recipe.toml").write_text(text)
@@ -68,21 +69,27 @@ class SiloShop:
         self, *requests: Words, resume: bool = False, away: Collection[int] = (), **settings: Any
     ) -> dict[str, Any]:
         """Start the silos that are there and the server; return run.json."""
-        recipe = str(self.folder / "recipe.toml")
         asked = RunRequest(
-            recipe, self.silos, str(self.out), deadline=0, wait=0, resume=resume,
+            self.recipe, self.silos, str(self.out), deadline=0, wait=0, resume=resume,
             requests=requests, **settings,
         )  # fmt: skip
-        source = RecipeData(recipe)
-        there = [s for s in range(self.silos) if s not in self.away and s not in away]
-        for s in there:
-            source.note_in(Store(self.silo(s)))
-        nodes = {
-            FIRST + s: Node(Store(self.silo(s)), source, s, self.silos, single_updates=True)
-            for s in there
-        }
-        serve(self.made(nodes), asked)
+        serve(self.made(self.joined(away)), asked)
         return results(asked)[0]
+
+    @property
+    def recipe(self) -> str:
+        return str(self.folder / "recipe.toml")
+
+    def joined(self, away: Collection[int] = ()) -> dict[int, Node]:
+        """Return the silos that are there, as `rescind flower join` starts them."""
+        source, nodes = RecipeData(self.recipe), {}
+        for s in range(self.silos):
+            if s not in self.away and s not in away:
+                source.note_in(Store(self.silo(s)))
+                nodes[FIRST + s] = Node(
+                    Store(self.silo(s)), source, s, self.silos, single_updates=self.single_updates
+                )
+        return nodes
 
     def made(self, nodes: dict[int, Node]) -> InMemory:
         """Return the grid of a command."""
@@ -112,3 +119,8 @@ def stored_rows() -> set[Row]:
 
 def _written(path: Path) -> int:
     return path.stat().st_mtime_ns
+
+
+def outcomes(facts: Mapping[str, Any]) -> list[str]:
+    """Return what the requests of a command came to; of a refused one the code."""
+    return [one["code"] or one["outcome"] for one in facts["requests"]]

@@ -135,7 +135,7 @@ class Answering:
 
     def check_known(self) -> None:
         """Refuse wrong ids before hours of training."""
-        for request in self.todo:
+        for request in (one for one in self.todo if one.id in self.given):
             try:
                 look_up(self.executor, request)
             except Refused as refused:
@@ -153,7 +153,8 @@ class Answering:
         for number, request in enumerate(todo, 1):
             log.info("request %d of %d", number, len(todo))
             progress = self._unlearnt(progress, request)
-        if todo or self.executor.waiting(progress.fed):
+        begun = any("unlearnt" in self.ledger.steps(one) for one in todo)
+        if begun or self.executor.waiting(progress.fed):  # else the journal stays
             progress = replace(progress, fed=self.executor.settle(progress.fed))
             self.saved.write(progress)
         for request in todo:
@@ -205,8 +206,10 @@ class Answering:
             self.ledger.end(request, REFUSED, code=refused.code, reason=str(refused))
         except RescindError as error:
             lasting = isinstance(error, ConsentError) and error.client is not None
-            refused = lasting and not isinstance(error, NeededError)
-            outcome, code = (REFUSED, error.code) if refused else (WAITING, "")
+            if isinstance(error, NeededError):
+                lasting = False
+                self.saved.drop_journal(request.id)  # its silo is asked anew
+            outcome, code = (REFUSED, error.code) if lasting else (WAITING, "")
             log.warning("request %s: %s", request.id, outcome)
             self.ledger.end(request, outcome, code=code, reason=str(error))
         return progress

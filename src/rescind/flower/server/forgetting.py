@@ -124,11 +124,18 @@ class ForgetProgressFiles:
         """
         line = self.executor.line
         if self.executor.masked is None:
-            line.journal = Journal(self.place / f"heard-{request}")
+            line.journal = Journal(self._heard(request))
         try:
             yield
         finally:
             line.journal = None
+
+    def drop_journal(self, request: str) -> None:
+        """Remove the answers to a request."""
+        shutil.rmtree(self._heard(request), ignore_errors=True)
+
+    def _heard(self, request: str) -> Path:
+        return self.place / f"heard-{request}"
 
 
 def unlearner(asked: RunRequest, cell: Cell) -> Unlearner | None:

@@ -82,9 +82,9 @@ def look_up(executor: FlowerExecutor, request: Request, fed: Federation | None =
         for silo in range(executor.line.silos)
     }
     replies, why = executor.line.ask(letters, needed=False)
-    said, at = {silo: reply.facts for silo, reply in replies.items()}, request.options.get(SILO)
-    if at is not None:
-        said, why = ({s: v for s, v in one.items() if s == at} for one in (said, why))
+    at = request.options.get(SILO)
+    said = {silo: reply.facts for silo, reply in replies.items() if at in (None, silo)}
+    why = {silo: reason for silo, reason in why.items() if at in (None, silo)}
     best = max((facts["rank"] for facts in said.values()), default=0)
     having = [silo for silo, facts in said.items() if best and facts["rank"] == best]
     if len(having) > 1 and (best > 1 or said[having[0]]["own"]):
@@ -118,8 +118,8 @@ def _of_others(
     """Return what others say of a person whose silo is away: a number, if all have one table."""
     for facts in said.values():
         client = int(facts["number"])
-        here = client % silos in why
-        if here and fed is not None and client < len(fed.world.members):
+        away = client != UNKNOWN and client % silos in why
+        if away and fed is not None and client < len(fed.world.members):
             if UNKNOWN in facts["numbers"] or not bool(fed.world.members[client]):
                 break
             named = asked_facts(request)["items"]

@@ -91,8 +91,10 @@ def meaning(
     holdings: of the run; None before it is trained
     """
     number, learnt, member = numbering.user(asked.user), set[str](), False
+    present = bool(stored.items)
     if holdings is not None and 0 <= number < holdings.clients:
         mine = holdings.records.client == number
+        present |= bool(mine.any())
         if asked.kind == "unshare":
             mine &= holdings.lent
         learnt = {numbering.items[i] for i in holdings.records.item[mine].tolist()}
@@ -108,7 +110,7 @@ def meaning(
     request = asked.about(DATASET, {user: asked.keys or None})
     try:
         with Ledger.open(folder) as ledger:
-            judged = judged_one(ledger, request, user, has, bool(learnt))
+            judged = judged_one(ledger, request, user, has, present)
     except Refused as refused:
         missing = [n for n, key in enumerate(asked.keys) if key not in has]
         return {**found, "code": refused.code, "missing": next(iter(missing), NOT_HERE)}

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from rescind.core.labels import Labels
-from rescind.data.blocklist import keyed_digest
+from rescind.home.ledger import keyed_digest
 from rescind.privacy.keys import erasure_key
 from rescind.storage.packing import Facts
 

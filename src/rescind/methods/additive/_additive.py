@@ -33,9 +33,6 @@ from rescind.methods.additive._notes import BITS, Notes
 from rescind.methods.additive._pairs import Parts
 from rescind.methods.additive._release import Dial
 from rescind.methods.additive._saved_sums import check_notes, check_sums
-from rescind.privacy import shared_sums
-from rescind.privacy.gaussian import epsilon_of
-from rescind.privacy.schedules import over_blocks
 
 if TYPE_CHECKING:
     from rescind.core.federation import Federation
@@ -99,7 +96,11 @@ class Additive(Dial, Method):
         return exchange.client_erased(private, records, block, self.notes)
 
     def executor_for(self, executor: Executor) -> Executor:
-        return shared_sums.executor_for(executor) if self.servers == 2 else executor
+        if self.servers != 2:
+            return executor
+        from rescind.privacy import shared_sums
+
+        return shared_sums.executor_for(executor)
 
     def check_saved(self, state: ServerState, kept: Params, world: World) -> None:
         check_sums(state, self.server_init(world, Clock(0)), world.sizes)
@@ -188,6 +189,9 @@ class Additive(Dial, Method):
         """
         if not self.noise:
             return {}
+        from rescind.privacy.gaussian import epsilon_of
+        from rescind.privacy.schedules import over_blocks
+
         count, _ = self.released(fed)
         noise, times, over = self.noise, count, f"{count} releases of the weights"
         if self.releases:

@@ -102,7 +102,7 @@ def correlated(noise: Noise, pairs: int) -> Floats:
 def noised_release(loans: Sequence[Items], items: int, noise: Noise, form: Form) -> Weights:
     """Make the weights of a release from a sum with noise. `form.min_count` is not used."""
     if not 0 <= noise.place < noise.releases:
-        raise DataError(f"the schedule has {noise.releases} releases, and none is left.")
+        raise DataError(f"the schedule has {noise.releases} releases, and this is one more.")
     moved = reach(items)
     deviation = noise_of(noise.multiplier, noise.releases)[noise.place] * moved
     sums = equal_sum(loans, items)

@@ -36,7 +36,6 @@ from rescind.errors import ConfigError
 from rescind.methods._lent_graph.graph import SharedGraph
 from rescind.methods._lent_graph.steps import GraphSteps, grown, prefixed, server_rows, under
 from rescind.methods.baselines.fedavg import FedAvg
-from rescind.methods.sharing._exponential_mechanism import perturbed
 from rescind.models.lightgcn import LightGCN
 
 SIMILAR = f"{REFERENCE}similar"
@@ -46,6 +45,8 @@ SENT = "contributed"
 AUXILIARY = "auxiliary/"
 FEDERATED = "federated/item"
 """The table trained by devices only; devices are sent the fused one."""
+BLOCK = 1024
+"""Items per batch: [block, I] float64 is 30 MB on ML-1M. Changes memory only."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,6 +325,28 @@ def received(own: Params, slots: list[Tensor], world: World) -> dict[str, Tensor
         count = count.clone()
         count[sender[new]] = lent[sender[new]]
     return {**own, "sent/user": user, "sent/item": item, "sent/count": count}
+
+
+def law(table: Tensor, item: Tensor, epsilon: float) -> Tensor:
+    """Return Pr[M(i) = j] over the catalogue for each given i. [n, I] float64
+
+    exp(epsilon q(i, j) / 2) / sum, with q(i, j) = (1 + cos(v_i, v_j)) / 2 in [0, 1]: sensitivity 1,
+    so it is epsilon-LDP (McSherry and Talwar 2007).
+    """
+    unit = functional.normalize(table.double(), dim=-1)
+    alike = (1 + (unit[item] @ unit.T).clamp(-1, 1)) / 2
+    return torch.softmax(alike * (epsilon / 2), dim=1)
+
+
+def perturbed(table: Tensor, item: Tensor, chance: Tensor, epsilon: float) -> Tensor:
+    """Draw M(i) for each item by inverse sampling with `chance` in [0, 1). [n]"""
+    out = torch.empty_like(item)
+    for start in range(0, len(item), BLOCK):
+        cut = slice(start, start + BLOCK)
+        up_to = torch.cumsum(law(table, item[cut], epsilon), 1)
+        at = (chance[cut].unsqueeze(1) * up_to[:, -1:]).to(up_to)
+        out[cut] = torch.searchsorted(up_to, at, right=True).squeeze(1).clamp(max=len(table) - 1)
+    return out
 
 
 def perturbed_graph(own: Params, world: World) -> SharedGraph:
