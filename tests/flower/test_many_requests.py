@@ -152,6 +152,8 @@ def test_a_day_of_requests(deployed: Deployment) -> None:
     found = [papers(one) for one in facts["requests"]]
     assert [one.done.level for one, _ in found] == ["L3"] * 3
     assert all(one.claims[CONFIRMED].count("silo") == SILOS for one, _ in found)
+    scanned = [[f.n for f in one.findings if f.check == "scan"] for one, _ in found]
+    assert scanned == [[8]] * 3, "also of who was looked up while their silo was away"
     follows = [parse(files["receipt.json"]).previous for _, files in found]
     assert follows[1:] == [digest(files["receipt.json"]) for _, files in found[:2]]
 

@@ -315,6 +315,8 @@ def test_a_person_whose_silo_is_away_waits_for_it(tmp_path: Path) -> None:
     assert rows_of(silos[1], "b1") > 0
     assert outcomes(run(tmp_path, *silos, resume=True)) == ["ERASED"] * 2
     assert rows_of(silos[1], "b1") == 0
+    with silos[1].here():
+        assert "b1" not in load_imported("shop").users
 
 
 @pytest.mark.parametrize(

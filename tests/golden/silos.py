@@ -7,6 +7,7 @@ from collections.abc import Collection
 from contextlib import ExitStack, chdir, suppress
 from io import BytesIO
 from pathlib import Path
+from re import sub
 from unittest.mock import patch
 from zipfile import ZipFile
 
@@ -18,6 +19,7 @@ from flower.silo_shop import RECIPE, SiloShop, asks, stored_rows
 from rescind.cli.flower_told import exit_code
 from rescind.cli.request import app
 from rescind.core import params
+from rescind.core.claims import CONFIRMED
 from rescind.data import import_file
 from rescind.data.importing import append_file, load_imported
 from rescind.errors import RescindError
@@ -141,5 +143,10 @@ def _words(ask: Ask) -> tuple[Words, ...]:
 def _receipt(papers: Path) -> dict[str, object]:
     """Return the canonical facts of a receipt, exact: its key is among the papers."""
     with ZipFile(BytesIO(papers.read_bytes())) as packed:
-        found = parse(packed.read("receipt.json"))
-        return facts(opened(found, bytes.fromhex(packed.read("receipt.key").decode())))
+        found = opened(
+            parse(packed.read("receipt.json")),
+            bytes.fromhex(packed.read("receipt.key").decode()),
+        )
+    known = facts(found)
+    claims = {**known["claims"], CONFIRMED: sub(r" on [\d-]+", "", found.claims[CONFIRMED])}
+    return {**known, "claims": claims}

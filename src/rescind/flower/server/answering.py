@@ -276,6 +276,11 @@ class Answering:
         if outcome == ALREADY_GONE:
             self.ledger.end(request, outcome)
             return
+        known = state["unlearnt"]["of"]["silos"]
+        rows, items = max(state[f"purged {silo}"].get("deleted", (0, 0)) for silo in silos)
+        if rows and "rows" not in known:  # its silo was away when it was looked up
+            known |= {"rows": rows, "items": items, "before": ""}
+            self.ledger.done(request, "unlearnt", {"of": {"silos": known}})
         days = (f"silo {silo} on {state[f'purged {silo}']['day']}" for silo in silos)
         self.ledger.done(request, "purged", {"silos": ", ".join(days)})
         for step in (signed, logged):
@@ -290,13 +295,18 @@ class Answering:
         waiting = {*self.executor.waiting(fed)}
         silos = {*range(self.executor.line.silos)} - waiting
         silos = {silo for silo in silos if f"purged {silo}" not in state}
+        deleted = dict[int, tuple[int, int]]()
         if request.kind != "unshare":  # devices keep what they lent
             facts = {**asked_facts(request), "at": state["asked"]["silo"]}
             letters = {s: letter(self.executor.run, "purge", Clock(0), facts) for s in silos}
             replies, _ = self.executor.line.ask(letters, needed=False)
             silos = {silo for silo, reply in replies.items() if not reply.facts["left"]}
+            said = {silo: replies[silo].facts for silo in silos}
+            deleted = {silo: (facts["rows"], facts["things"]) for silo, facts in said.items()}
+        day = f"{datetime.now(UTC):%Y-%m-%d}"
         for silo in sorted(silos):
-            self.ledger.done(request, f"purged {silo}", {"day": f"{datetime.now(UTC):%Y-%m-%d}"})
+            facts = {"day": day, "deleted": deleted.get(silo, (0, 0))}
+            self.ledger.done(request, f"purged {silo}", facts)
 
 
 def of_recipe(cell: Cell, fed: Federation, executor: FlowerExecutor) -> tuple[Event, ...]:

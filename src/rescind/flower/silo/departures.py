@@ -6,6 +6,7 @@ Its folder has a ledger of its own, in which people and items go by the keys of 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,8 +16,10 @@ from rescind.core.holdings import Holdings
 from rescind.data.blocklist import Blocklist
 from rescind.data.erasing import rows_of
 from rescind.data.importing import load_imported
+from rescind.errors import DataError
 from rescind.flower.silo.names import ITEM, NOT_HERE, USER, Numbering, key_of
 from rescind.home import Copy, Ledger, Refused, Request
+from rescind.home.ledger import PATIENCE
 from rescind.home.request import ERASED, ROWS_ONLY, Records
 from rescind.requests.answer import judged_one
 from rescind.requests.table_holder import Table
@@ -76,9 +79,16 @@ class Rows:
             self.count = len(named)
 
     def delete(self) -> None:
-        """Delete those that are named."""
-        if self.named:
-            Table(Copy("", self._request.dataset, "table", "")).purge(self._request)
+        """Delete those that are named; wait for another silo of this machine that does so, too."""
+        until = time.monotonic() + PATIENCE
+        while self.named:
+            try:
+                Table(Copy("", self._request.dataset, "table", "")).purge(self._request)
+                return
+            except DataError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
 
 
 def meaning(

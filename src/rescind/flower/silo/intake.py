@@ -156,7 +156,7 @@ class Intake:
         A table that all silos have must be the same on all, so each of them deletes and lists.
         """
         asked = Asked.of(request.facts)
-        left = 0
+        left, rows, things = 0, 0, 0
         if request.facts["at"] == self.silo or not self.source.own:
             stored, name = Rows(self.source.imported, asked), self.source.imported
             depart(self.store.folder, asked, stored.items)
@@ -165,11 +165,12 @@ class Intake:
                 leaves = asked.kind == "leave"
                 (listed.with_withdrawn(asked.user) if leaves else listed).add_to(name)
             stored.delete()
+            rows, things = stored.count, len(stored.named)
             left = Rows(name, asked).count + sum(
                 still_held(self.store.held(moment), self.numbering(moment), asked)
                 for moment in self.store.moments(HELD)
             )
-        return Letter({"left": left}, {})
+        return Letter({"left": left, "rows": rows, "things": things}, {})
 
     def remember(self, moment: int, before: Holdings, event: Event) -> None:
         """Put records that an event removes on the silo's list, so that no later run has them.

@@ -176,7 +176,7 @@ def reply_flaw(request: Letter, reply: Letter, silo: int | None, silos: int) -> 
     if verb == "find":
         return _found_flaw(request, reply)
     if verb == "purge":
-        return _facts_flaw(facts, {"left": size})
+        return _facts_flaw(facts, {"left": size, "rows": size, "things": size})
     return _state_flaw(request, reply, number, silos) or _payload_flaw(
         request, reply, number, silos
     )
