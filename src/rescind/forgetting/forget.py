@@ -182,15 +182,14 @@ def forget(
                 report, looked = confirmed(report, functools.partial(again, seed=SEED))
                 said.append(looked)
 
-    at, signer = datetime.now(UTC), signing_key()  # a key that cannot be used is told now
+    # A key that cannot be used is told now.
+    at, signer, secret = datetime.now(UTC), signing_key(), key or new_secret()
     audited = report.findings if report else (_unaudited(audits, stale, done.unlearner),)
     verdict = report.verdict if report else "UNAUDITED"
 
     def findings(shown: Exactness) -> list[Finding]:
         claimed = [shown.finding] if done.unlearner.exact else []
         return [*said, *claimed, *audited]
-
-    secret = key or new_secret()
 
     def drafted() -> Draft:
         known, claims = shown or exactness(done), done.fed.method.claims(fed, done.fed)
