@@ -67,15 +67,12 @@ IN_BATCHES = "Audit requests in batches; a few users stay INCONCLUSIVE."
 class Evidence:
     """The evidence of a forgetting.
 
-    Of an additive learner, without an audit, the receipt is made when it is first read: its digests
-    and the check of the sum take longer than forgetting one person. Until it is read, or the
-    evidence dropped, the federation as it was stays in memory.
+    Of an additive learner, without an audit, it is drafted when it is first read, which takes
+    longer than forgetting one person. Until then the federation as it was stays in memory.
     """
 
-    make: Callable[[], Issued] = field(repr=False)
-    """Makes the receipt; `issued` calls it once."""
-    drafted: Callable[[bytes], Draft] = field(repr=False)
-    """Makes the draft of the receipt, under a requester's key."""
+    make: Callable[[Draft], Issued] = field(repr=False)
+    drafted: Callable[[], Draft] = field(repr=False)
     report: Report | None = None
     """The audit with its curves; None if there was none."""
     cost: CostMeter | None = None
@@ -84,8 +81,13 @@ class Evidence:
     @cached_property
     def issued(self) -> Issued:
         """Return the receipt with its key."""
-        made = self.make()
-        object.__setattr__(self, "make", lambda: made)  # lets go of the federation as it was
+        return self.make(self.draft)
+
+    @cached_property
+    def draft(self) -> Draft:
+        """Return what the receipt states."""
+        made = self.drafted()
+        object.__setattr__(self, "drafted", lambda: made)  # lets go of the federation as it was
         return made
 
     def __eq__(self, other: object) -> bool:
@@ -126,6 +128,7 @@ def forget(
     not_covered: Sequence[str] = (),
     also_kept: Callable[[Federation], Sequence[Kept]] = lambda _: (),
     case: str = "",
+    key: bytes = b"",
 ) -> tuple[Federation, Evidence]:
     """Forget the records of an Unshare, Erase or Withdraw; return the model and the evidence.
 
@@ -133,10 +136,9 @@ def forget(
     previous: the bytes of the last receipt, to chain the new one to    data: digest of a public
     dataset    folder: where the audit keeps its retrained models    progress: called with
     (finished, total) reference models    away: original ids of users who cannot be reached; what
-    they hold stays, and the receipt states this    not_covered: further things the receipt must
-    name, such as copies of the data elsewhere    also_kept: what is kept beside the federation that
-    forgot, which it is called with    case: your number of the request, which the requester's page
-    shows; strangers cannot read it
+    they hold stays, as the receipt states    not_covered: what else it must name, such as copies
+    also_kept: what is kept beside the federation that forgot, which it is called with    case: your
+    number of the request, which strangers cannot read    key: the requester's. Default: a new one
 
     If the audit of an approximate unlearner does not pass, `Retrain` is used instead; for fewer
     than FEWEST records, which cannot be audited, it is used at once. An unlearner that claims to be
@@ -180,7 +182,8 @@ def forget(
                 report, looked = confirmed(report, functools.partial(again, seed=SEED))
                 said.append(looked)
 
-    at, signer = datetime.now(UTC), signing_key()  # a key that cannot be used is told now
+    # A key that cannot be used is told now.
+    at, signer, secret = datetime.now(UTC), signing_key(), key or new_secret()
     audited = report.findings if report else (_unaudited(audits, stale, done.unlearner),)
     verdict = report.verdict if report else "UNAUDITED"
 
@@ -188,7 +191,7 @@ def forget(
         claimed = [shown.finding] if done.unlearner.exact else []
         return [*said, *claimed, *audited]
 
-    def drafted(key: bytes) -> Draft:
+    def drafted() -> Draft:
         known, claims = shown or exactness(done), done.fed.method.claims(fed, done.fed)
         level = _level(fed, request, done, known.shown, verdict)
         return prepare(
@@ -196,7 +199,7 @@ def forget(
             _done(fed, request, done, data, level),
             [*inventory(done.fed), *also_kept(done.fed)],
             findings(known),
-            key,
+            secret,
             records=request.count,
             not_covered=[*_limits(fed, request), *claims.not_covered, *not_covered],
             claims={**claims.plain, **known.claims, **about_signer()},
@@ -207,16 +210,13 @@ def forget(
             code=version_of(fed.method, done.unlearner),
         )
 
-    def make() -> Issued:
-        key = new_secret()
-        return finish(drafted(key), key, previous, signer)
-
+    make = functools.partial(finish, key=secret, previous=previous, signer=signer)
     if report:
         shown = shown or exactness(done)
         report = replace(report, findings=tuple(findings(shown)))
     evidence = Evidence(make, drafted, report, done.cost)
     if audits != "none" or not subtracts(done.unlearner):
-        evidence.issued  # noqa: B018 - audits and retraining take longer
+        evidence.draft  # noqa: B018 - audits and retraining take longer
     return done.fed, evidence
 
 

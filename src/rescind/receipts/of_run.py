@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from rescind.errors import DataError
 from rescind.home.ledger import Ledger
+from rescind.privacy import keys
 from rescind.privacy.sealing import bound, fits
-from rescind.receipts.receipt import digest, parse
+from rescind.receipts.receipt import RUN_KEY, digest, parse
 from rescind.receipts.verify import Check
 from rescind.storage.run_folder import artefact_of, read_facts
 
@@ -49,8 +50,10 @@ def answered_by(run: Path) -> Mapping[str, Any]:
 
 def run_key_of(run: Path) -> bytes | None:
     """Return the key that binds a run to its receipt; None if this home has none."""
-    known = answered_by(run)
-    return bytes.fromhex(known["run key"]) if "run key" in known else None
+    known, path = answered_by(run), run / RUN_KEY
+    if "run key" in known:
+        return bytes.fromhex(known["run key"])
+    return keys.read_secret(path) if path.exists() else None
 
 
 def compare(run: Path, there: Found | None = None, given: bytes | None = None) -> list[Check]:

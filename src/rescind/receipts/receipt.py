@@ -372,12 +372,6 @@ def write_keys(key: bytes, path: Path, bound_to_run: bool = True) -> Path:
     return secret
 
 
-def run_key_of(run: Path) -> bytes | None:
-    """Read the key that binds a run to its receipt; None if there is none."""
-    path = run / RUN_KEY
-    return keys.read_secret(path) if path.exists() else None
-
-
 def canonical(receipt: Receipt) -> bytes:
     """Return the canonical bytes of a receipt."""
     return to_bytes(plain(receipt))

@@ -148,9 +148,9 @@ class Run(Holder):
                 workers=int(request.options.get("workers", 2)),
                 not_covered=[*_chosen(facts), *_copies(facts)],
                 also_kept=lambda _: [kept_list("of the data", 32 * records.count)],
-                away=request.options.get("away", ()), case=request.case,
+                away=request.options.get("away", ()), case=request.case, key=request.key,
             )  # fmt: skip
-            draft = evidence.drafted(request.key)
+            draft = evidence.draft
             listed = _listed(before, after, event, records.records)
             if request.dataset.startswith("run:"):
                 listed.add_to(request.dataset)
