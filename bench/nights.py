@@ -115,7 +115,7 @@ def day(shops: list[Shop], night: int, rows: np.ndarray, asked: list[dict[str, A
             path.write_text(json.dumps(request))
 
 
-def drawn(draw: Any, rows: int) -> tuple[np.ndarray, list[list[dict[str, Any]]]]:  # noqa: TID251 - a trial of its own
+def drawn(draw: Any, rows: int) -> tuple[np.ndarray, list[list[dict[str, Any]]]]:
     """Return all rows (user, item, time), and what people ask each night."""
     people, items = rows // 60, max(50, rows // 90)
     table = np.stack([
@@ -145,7 +145,7 @@ def main() -> None:
     if given.seen:
         print(json.dumps(seen(Path(given.seen))))
         return
-    draw = np.random.default_rng(given.seed)  # noqa: TID251  # noqa: TID251 - a trial of its own
+    draw = np.random.default_rng(given.seed)  # noqa: TID251
     table, asked = drawn(draw, given.rows)
     kills, wrong = 0, list[str]()
     with tempfile.TemporaryDirectory() as text:

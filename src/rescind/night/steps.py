@@ -195,8 +195,8 @@ def _taken_in(night: Night) -> list[str]:
 
 def learn(night: Night) -> Facts:
     """Learn in the place of the model that stands, which answers until the new one is complete."""
-    from rescind.experiments.learning_run import run_cell
     from rescind.experiments.advice import recipe_for
+    from rescind.experiments.learning_run import run_cell
 
     how = night.config.learn
     (cell,) = recipe_for(night.name, how.method, how.settings).choose(None)
