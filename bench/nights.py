@@ -145,7 +145,7 @@ def main() -> None:
     if given.seen:
         print(json.dumps(seen(Path(given.seen))))
         return
-    draw = np.random.default_rng(given.seed)  # noqa: TID251  # noqa: TID251 - a trial of its own
+    draw = np.random.default_rng(given.seed)  # noqa: TID251
     table, asked = drawn(draw, given.rows)
     kills, wrong = 0, list[str]()
     with tempfile.TemporaryDirectory() as text:
