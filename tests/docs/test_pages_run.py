@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 import rescind as rs
 from command_line import rescind
 from page_blocks import ROOT, Block, blocks, play
+from requesting import ROWS, items_of, write_rows
 from rescind import data
 from rescind.cli import app
 from rescind.experiments.recipe import read
 from rescind.methods._own_file import load_file
-from requesting import ROWS, items_of, write_rows
 
 TUTORIALS = sorted(p.name for p in (ROOT / "docs" / "tutorials").glob("*.md"))
 

@@ -275,7 +275,7 @@ def readmit(
 ) -> None:
     """Let somebody in again who left. Rows that were erased stay out; new rows count."""
     if silo is not None:
-        from rescind.flower.silo.departures import readmit as readmit_to_silo
+        from rescind.flower.silo.readmitting import readmit as readmit_to_silo
 
         readmit_to_silo(silo, user)
         typer.echo(f"'{user}' is in again in the next training.")

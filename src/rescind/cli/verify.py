@@ -33,6 +33,7 @@ _EVENT_KEY = "The key of the receipt (receipt.key), which opens its exact number
 
 
 def command(
+    ctx: typer.Context,
     receipt: Annotated[
         Path | None,
         Argument(help="ANSWER.zip as it was sent, a receipt.json, or a folder to compare."),
@@ -114,7 +115,7 @@ def command(
     from rescind.receipts.verify import verify
 
     named = shown_as = receipt
-    if receipt is not None and (members := _unpacked(receipt)):
+    if receipt is not None and (members := _unpacked(receipt, ctx)):
         named = receipt = members[RECEIPT]
         event, event_key = event or members.get(EXACT), event_key or members.get(KEY)
         proof = proof or _provable(members.get(PROOF), log_key)
@@ -158,19 +159,17 @@ def command(
     raise typer.Exit(0 if found.valid else 1)
 
 
-def _unpacked(path: Path) -> dict[str, Path]:
+def _unpacked(path: Path, ctx: typer.Context) -> dict[str, Path]:
     """Return the files of an answer, unpacked for as long as the command; {} if it is none."""
     import tempfile
     import zipfile
-
-    from click import get_current_context
 
     from rescind.errors import DataError
 
     if path.is_dir() or not zipfile.is_zipfile(path):
         return {}
     unpacked = tempfile.TemporaryDirectory()
-    get_current_context().call_on_close(unpacked.cleanup)
+    ctx.call_on_close(unpacked.cleanup)
     folder = Path(unpacked.name)
     with zipfile.ZipFile(path) as packed:
         members = [one for one in packed.infolist() if one.filename in (RECEIPT, EXACT, KEY, PROOF)]
