@@ -13,9 +13,9 @@ from rescind.core.claims import ITEMS, NEXT, RELEASE
 from rescind.receipts.page import page
 from rescind.receipts.pictures import CHECKED, INFLUENCE, lines, steps
 from rescind.receipts.receipt import LEVELS, Asked, Done, Receipt, issue
-from rescind.receipts.terms import TERMS
 from rescind.receipts.words import (
     ROWS,
+    TERMS,
     badges,
     level_says,
     sentences,

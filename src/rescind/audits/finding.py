@@ -11,8 +11,9 @@ from rescind.errors import DataError
 from rescind.reporting.html import word_of
 
 VERDICTS = {
-    "PASS": "Not distinguishable from models that never had the records, at this sample size.",
-    "FAIL": "Distinguishable from models that never had the records.",
+    "PASS": "Not distinguishable from models that never had what was taken back, at this sample "
+    "size.",
+    "FAIL": "Distinguishable from models that never had what was taken back.",
     "INCONCLUSIVE": "The interval is too wide to decide between PASS and FAIL.",
     "VOID": "A control got the wrong verdict, so the result of this check means nothing.",
     "UNAUDITED": "Nothing was measured.",

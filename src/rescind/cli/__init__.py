@@ -23,7 +23,6 @@ from rescind.cli.help_text import (
     flow,
     keep_argument_help,
 )
-from rescind.cli.other_words import Commands, Verify
 from rescind.cli.stopping import INTERRUPTED, code_of, heeding_sigterm
 from rescind.core.home import HOME
 from rescind.errors import RescindError, how_to_install
@@ -41,7 +40,6 @@ COMMANDS = {
     "reproduce": REPRODUCE, "life": REPRODUCE, "bench": REPRODUCE,
 }  # fmt: skip
 """Each command and where help lists it. Its module has its name, and `app` or `command`."""
-CLASSES = {"verify": Verify}
 
 
 def program(names: Collection[str] = COMMANDS) -> typer.Typer:
@@ -50,7 +48,6 @@ def program(names: Collection[str] = COMMANDS) -> typer.Typer:
     Only their modules are loaded.
     """
     made = typer.Typer(
-        cls=Commands,
         name="rescind",
         help="Federated learning on data that people lend and can take back.",
         epilog="Start with: rescind demo. Help of a command, with examples: rescind run --help",
@@ -67,8 +64,7 @@ def program(names: Collection[str] = COMMANDS) -> typer.Typer:
             made.add_typer(below, name=name, rich_help_panel=COMMANDS[name])
             continue
         act = getattr(module, "command", None) or getattr(module, name)
-        more: Any = {"cls": CLASSES[name]} if name in CLASSES else {}
-        made.command(name, rich_help_panel=COMMANDS[name], **more)(act)
+        made.command(name, rich_help_panel=COMMANDS[name])(act)
     return made
 
 

@@ -96,17 +96,16 @@ def command(
     if as_json:
         typer.echo(json.dumps(facts))
     else:
-        _print(report, request.kind == "unshare")
+        _print(report)
         typer.echo(f"\nWritten: {run}/audit.json")
     if report.verdict in FAILED:
         raise typer.Exit(1)
 
 
-def _print(report: Report, unshared: bool) -> None:
-    """Print the checks and the verdict. unshared: devices keep the records, and train on them"""
+def _print(report: Report) -> None:
+    """Print the checks and the verdict."""
     from rescind.audits.battery import told_by_role
     from rescind.audits.finding import VERDICTS, legend, question
-    from rescind.receipts.loan_words import of_the_loan
     from rescind.reporting.html import word_of
 
     head = f"{'check':<18} {'verdict':<13} {'value':>8} {'retrains':>9} {'margin':>7} {'no-op':>7}"
@@ -125,5 +124,4 @@ def _print(report: Report, unshared: bool) -> None:
     why = f" {report.why[0].upper()}{report.why[1:]}." if report.why else ""
     judged = f"Verdict of the audit: {report.verdict}. {VERDICTS[report.verdict]}{why}"
     words = ["What the words above mean:", *(f"  {note}" for note in notes)] if notes else []
-    said = "\n".join(["", *words, f"Controls: {others}.", judged])
-    typer.echo(of_the_loan(said) if unshared else said)
+    typer.echo("\n".join(["", *words, f"Controls: {others}.", judged]))

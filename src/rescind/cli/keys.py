@@ -98,7 +98,5 @@ def check(
     from rescind.cli.given import read_text
     from rescind.privacy import keys
 
-    old, new, date = keys.check_rotation(
-        read_text(statement, "Give a file rotated-*.json").encode()
-    )
+    old, new, date = keys.check_rotation(read_text(statement).encode())
     typer.echo(f"VALID: since {date} {new}\n  replaces {old}")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
-from typer.core import TyperGroup
 
 from rescind.cli.progress import Steps
 from rescind.cli.stopping import interruptible
@@ -18,18 +17,7 @@ if TYPE_CHECKING:
     from rescind.life.cells import Job
 
 
-class _Commands(TyperGroup):
-    """Tells who names a dataset as an argument, as of `rescind tune`, how it is named here."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        from rescind.data.loading import names
-
-        if args[0] not in self.commands and args[0] in names():
-            ctx.fail(f"'{args[0]}' is a dataset. Play on it: rescind life --data {args[0]}")
-        return super().resolve_command(ctx, args)
-
-
-app = typer.Typer(cls=_Commands, invoke_without_command=True)
+app = typer.Typer(invoke_without_command=True)
 
 
 @app.callback()

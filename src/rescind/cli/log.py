@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from rescind.cli.given import checkpoint_given, key_given, read_receipt
+from rescind.cli.given import checkpoint_given, key_given, read_bytes
 
 if TYPE_CHECKING:
     from rescind.proof.log_folder import LogFolder
@@ -48,7 +48,7 @@ def add(receipt: ReceiptFile, log: Log = None) -> None:
     from rescind.receipts.log import log_receipt, open_log, proof_path
     from rescind.receipts.receipt import parse
 
-    parse(read_receipt(receipt))
+    parse(read_bytes(receipt))
     place = open_log(log)
     number = log_receipt(receipt, place)
     size, name = place.checkpoint.size, place.checkpoint.origin
@@ -74,7 +74,7 @@ def prove(
     from rescind.receipts.log import proof_path
 
     place, target = _open(log), out or proof_path(receipt)
-    entry = entry_of(RECEIPT, read_receipt(receipt))
+    entry = entry_of(RECEIPT, read_bytes(receipt))
     proof = place.proof(entry)
     at, size = proof.index, place.checkpoint.size
     if names := _lost(target, proof, entry):

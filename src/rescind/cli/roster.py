@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from rescind.cli.given import checkpoint_given, key_given, read_receipt, read_text
+from rescind.cli.given import checkpoint_given, key_given, read_bytes, read_text
 from rescind.cli.options import Run
 from rescind.core.words import count_of
 
@@ -113,7 +113,7 @@ def check(
     witnesses = [key_given(one, WITNESS) for one in witness or []]
     before = checkpoint_given(since)
     lines = lines_in(mine) if mine else []
-    signers = read_text(silos, "Give the file silos.pub of a silo") if silos else None
+    signers = read_text(silos) if silos else None
     earliest = _time_of(after, signers) if after else None
     if run:
         _check_is_run(run)
@@ -222,8 +222,7 @@ def lines_in(mine):
     """Return the lines in a person's file. One without any is their own mistake, not a finding."""
     from rescind.errors import ConfigError
 
-    give = "Give the file that rescind roster mine wrote"
-    text = read_text(mine, give)
+    text = read_text(mine)
     try:
         lines = json.loads(text)
     except (ValueError, RecursionError):
@@ -232,7 +231,7 @@ def lines_in(mine):
         lines = lines.get("lines")  # as a service tells them: /v1/me/lines
     if not isinstance(lines, list) or not all(isinstance(one, dict) for one in lines):
         raise ConfigError(
-            f"Nothing was checked: {mine}, given with --mine, has no lines of a roster. {give}, or "
+            f"Nothing was checked: {mine} has no lines. Give the file of rescind roster mine, or "
             f"what a service tells at /v1/me/lines."
         )
     if not lines:
@@ -340,7 +339,7 @@ def _time_of(receipt, signers):
     if signers is None:
         raise ConfigError("--after asks when silos made their lines: give --silos, too.")
     try:
-        return parse(read_receipt(receipt)).time
+        return parse(read_bytes(receipt)).time
     except DataError as error:
         raise ConfigError(f"{receipt}, given with --after: {error}") from None
 

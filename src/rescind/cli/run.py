@@ -15,15 +15,7 @@ import typer
 from typer import Argument, Option
 
 from rescind.cli.progress import Countdown
-from rescind.cli.run_again import (
-    data_changed,
-    kept,
-    kept_of_trials,
-    same,
-    tell_finished,
-    tell_replaced,
-)
-from rescind.cli.stopping import interruptible, say
+from rescind.cli.stopping import interruptible
 
 if TYPE_CHECKING:
     from rescind.experiments.recipe import Cell, Recipe
@@ -31,6 +23,7 @@ if TYPE_CHECKING:
 
 _SET = "Change a setting, e.g. run.rounds=20, method.negatives=4, seed=3."
 _SEED = {"seed", "run.seed"}
+_RESUME = ("Checkpoints and finished models are kept.", "To resume, add --resume.")
 _SHOWN = ("HR", "NDCG", "Recall", "accuracy", "ROC")
 """What names of metrics begin with that are printed; run.json has all."""
 
@@ -95,7 +88,7 @@ def command(
     _tell_more_rounds(cells)
     home, folders = _places(found, cells, out, bool(changed & _SEED))
     if not resume:
-        tell_finished(cells, folders)
+        _tell_finished(folders)
     cache = _cache(home, resume, workers)
     finished: list[dict[str, Any]] = []
     failed: dict[str, list[str]] = {}  # by reason
@@ -271,30 +264,37 @@ def _one(cell: Cell, folder: Path, resume: bool, title: str, cache: TrialCache) 
         settle(folder)
     earlier = (folder / LEARNING).is_dir()  # what is finished here is to be replaced
     done = read_facts(folder) if resume and not earlier else None
-    if done is not None and same(done, cell):
-        since = data_changed(done, cell)
-        typer.echo(f"{title}: finished before{since}", err=True)
+    if done is not None and _same(done, cell):
+        typer.echo(f"{title}: finished before", err=True)
         tidy(folder)
         return done
-    tell_replaced(folder, cell, title)
     bar_of = BlockBar if cell.data.variant else RoundBar
     shown = bar_of(title, cell.run.rounds, cell.run.measure)
-    with _resumable(cell, folder, cache), shown as bar, _log_to_stderr():
+    with interruptible(*_RESUME), shown as bar, _log_to_stderr():
         result = run_one(cell, folder, replace(cache, watch=(bar,)), resume)
         if cell.data.variant and cell.forget is None:
             stream_run.draw(result.facts, folder / stream_run.PICTURE)
     return result.facts
 
 
-@contextmanager
-def _resumable(cell: Cell, folder: Path, cache: TrialCache) -> Iterator[None]:
-    """End a stopped run with one line: what is kept of it, and how to go on."""
-    with interruptible():
-        try:
-            yield
-        except KeyboardInterrupt:
-            say(*(kept(folder) if cell.forget is None else kept_of_trials(cache.home)))
-            raise
+def _tell_finished(folders: Sequence[Path]) -> None:
+    """Say which finished runs are replaced."""
+    if there := [str(folder) for folder in folders if (folder / "run.json").exists()]:
+        typer.echo(
+            f"replaced: {', '.join(there)}. To keep a finished run, stop and give --out; --resume "
+            f"skips those of the same settings.",
+            err=True,
+        )
+
+
+def _same(done: dict[str, Any], cell: Cell) -> bool:
+    """Return whether a finished run is of this cell, and of the same text of an own method."""
+    made = done.get("versions", {})
+    same = all(  # the digest of a file, after its name, which may change
+        made.get(name, "").rpartition(" ")[2] == code.rpartition(" ")[2]
+        for name, code in cell.code.items()
+    )
+    return same and (done.get("digest"), done.get("seed")) == (cell.digest, cell.run.seed)
 
 
 def _cache(home: Path, resume: bool, workers: int) -> TrialCache:

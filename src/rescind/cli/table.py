@@ -128,28 +128,17 @@ def _read(path: Path) -> CellsOfRecipe:
         return read(path)
 
 
-def _not_paired(against: str) -> str:
-    return f"No cell shares a seed with '{against}' on the same rows yet."
-
-
 def _compare(paired: tuple[Difference, ...], against: str, shown: Callable[[str], str]) -> None:
     """Print paired differences and their number: some of many are significant by chance."""
-    from rescind.experiments.significance import markdown_differences
+    from rescind.experiments.significance import markdown_differences, on_few_seeds, remark
 
     if not paired:
-        typer.echo(f"\n{_not_paired(against)}")
+        typer.echo(f"\nNo cell shares a seed with '{against}' on the same rows yet.")
         return
     typer.echo(f"\nDifferences to '{against}', paired by seed (the same seed is the same split)")
     typer.echo(shown(markdown_differences(paired, against)))
-    for said in _about(paired):
-        typer.echo(said)
-
-
-def _about(paired: tuple[Difference, ...]) -> list[str]:
-    """Return what to know about differences, a line each."""
-    from rescind.experiments.significance import on_few_seeds, remark
-
-    return [said for about in (remark, on_few_seeds) if (said := about(paired))]
+    for line in filter(None, (remark(paired), on_few_seeds(paired))):
+        typer.echo(line)
 
 
 def _plain(table: ResultTable, paired: tuple[Difference, ...]) -> dict[str, Any]:

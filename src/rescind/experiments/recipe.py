@@ -92,11 +92,6 @@ class Recipe:
             name += f"-{recipe_file.change_name(self.changed)}"
         return Path(name_above(self.path)) / name
 
-    def folders(self, cell: str, seed: int) -> tuple[Path, ...]:
-        """Return where a run of a cell may be: below the recipe's place, or there if alone."""
-        home = Path("runs") / self.place
-        return home / folder_name(cell, seed), home, home.with_name(f"{home.name}-seed-{seed}")
-
     @property
     def shown(self) -> tuple[Column, ...]:
         """Return the columns of its table: those that it names, or what its cells measure."""

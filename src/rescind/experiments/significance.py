@@ -171,34 +171,17 @@ def on_few_seeds(found: Sequence[Difference]) -> str:
     apart = any(one.apart for one in found)
     if fewest >= ENOUGH or not (apart or words - {"higher", "lower", ONE_RUN}):
         return ""
-    more = f"Run more: --seeds {ENOUGH} --resume --record."
-    if apart:  # with --resume, those on other rows would stay
-        more = (
-            f"Do what MIXED DATA says above; then run all again: --seeds {ENOUGH} --record, "
-            f"without --resume."
-        )
-    no = f"'no' means: not shown, by {fewest} seed{'s' * (fewest != 1)}. " if "no" in words else ""
     return (
-        f"{no}With fewer than {ENOUGH} seeds the corrected test finds only large and steady "
-        f"differences. {more}"
+        f"With fewer than {ENOUGH} seeds on the same rows the corrected test finds only large "
+        f"differences: 'no' means not shown. Run more: --seeds {ENOUGH} --resume --record."
     )
 
 
 def remark(found: Sequence[Difference]) -> str:
     """Return a remark with the number of comparisons and the meaning of the columns."""
-    tested = sum(d.p is not None for d in found)
-    apart = sum(d.apart for d in found)
-    left_out = (
-        f" {apart} pair{'s' * (apart != 1)} of one seed on different rows (MIXED DATA) left out."
-        if apart else ""
-    )  # fmt: skip
-    if any(verdict(d, None) == ONE_RUN for d in found if d.p is None):
-        left_out += (
-            f" '{ONE_RUN}': the difference is the same for all seeds, as with a fixed split where "
-            f"nothing is drawn, so seeds are no sample, and it is not tested."
-        )
+    tested, apart = sum(d.p is not None for d in found), sum(d.apart for d in found)
     return (
-        f"{len(found)} comparisons, {tested} of them tested (two pairs or more). p: paired t-test "
-        f"over seeds; Holm: adjusted for all {tested}; effect: Hedges' g of the paired "
-        f"differences, from three pairs on. Bold and 'differs': adjusted p below {LEVEL}.{left_out}"
+        f"{len(found)} comparisons, {tested} of them tested (two pairs or more that differ), "
+        f"{apart} pairs on different rows left out. p: paired t-test over seeds; Holm: adjusted "
+        f"for all {tested}; effect: Hedges' g. Bold and 'differs': adjusted p below {LEVEL}."
     )

@@ -181,7 +181,7 @@ def collect(
     # The additive learner has no random numbers either, but it is not a control.
     seedless = [n for n in recipe.names if cells[n].method.seedless]
     controls = tuple(n for n in seedless if cells[n].method.control)
-    mixed = (*answered_alone(recipe, newest), *mixed_data(newest, cells))
+    mixed = (*answered_alone(newest), *mixed_data(newest, cells))
     failed = {} if shown is recipe.columns else failed_checks(newest, shown)
     return ResultTable(
         recipe, tuple(entries), stale, controls, tuple(floors), mixed, _used(newest), failed,
@@ -246,24 +246,15 @@ def mixed_data(newest: Newest, cells: Mapping[str, Cell]) -> tuple[str, ...]:
     return tuple(said)
 
 
-def answered_alone(recipe: Recipe, newest: Newest) -> tuple[str, ...]:
-    """Tell which results are of a run that answered a request by itself, and how to undo a trial.
-
-    Such a run leaves the records out whenever it is run again, so running all again is no help.
-    """
+def answered_alone(newest: Newest) -> tuple[str, ...]:
+    """Tell which results are of a run that answered a request by itself."""
     alone = sorted(key for key, line in newest.items() if line.get(ALONE))
     if not alone:
         return ()
-
-    of = ((folder for folder in recipe.folders(*key) if folder.is_dir()) for key in alone)
-    folders = [str(folder) for folder in (next(some, None) for some in of) if folder]
-    where = f" ({_named(folders)})" if folders else ""
     return (
-        f"MIXED DATA: a request was answered in {_named([f'{c} seed {s}' for c, s in alone])} and "
-        f"nowhere else (public data, or --only-here), so "
-        f"{'it leaves' if len(alone) == 1 else 'they leave'} those records out at every run. Do "
-        f"not compare; to undo a trial, delete {'its folder' if len(alone) == 1 else 'the folders'}"
-        f"{where}, then: rescind run {recipe.path} --record",
+        f"MIXED DATA: a request was answered in {_named([f'{c} seed {s}' for c, s in alone])} "
+        f"alone, so those records are out of it at every run. Do not compare; to undo a trial, "
+        f"delete its folder and run it again.",
     )
 
 
@@ -306,13 +297,10 @@ def remarks(table: ResultTable) -> list[str]:
     papers = [e for e in table.entries if e.paper is not None and e.cell in ranked]
     below = sum(e.paper_below_floor for e in papers)
     unknown = sum(e.floor is None for e in papers)
-    of = f"of the paper's {len(papers)} numbers"
-    if below:
-        said.append(f"{below} {of} lie below item popularity as measured here on the same data.")
-    if unknown:
+    if below or unknown:
         said.append(
-            f"{unknown} {of} are not held against item popularity: "
-            f"no cell of this recipe has its result on the same data."
+            f"Of the paper's {len(papers)} numbers, {below} lie below item popularity as measured "
+            f"here on the same data, and {unknown} are not held against it."
         )
     if table.stale:
         said.append(

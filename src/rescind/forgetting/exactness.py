@@ -42,12 +42,12 @@ from rescind.forgetting.pipeline import (
 )
 from rescind.methods.unlearning.retrain import Retrain
 
-AGAIN = "The platform trained the rounds again without the records."
+AGAIN = "The platform trained the rounds again without what was taken back."
 OF_THIS_BLOCK = (
-    "The platform trained the rounds of the present block again without the records. What earlier "
-    "blocks taught is as it was."
+    "The platform trained the rounds of the present block again without what was taken back. "
+    "What earlier blocks taught is as it was."
 )
-NO_ROUND = "No round that can be repeated used the records, so none was trained again."
+NO_ROUND = "No round that can be repeated used what was taken back, so none was trained again."
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,6 @@ from rescind.forgetting.pipeline import (
 from rescind.forgetting.purge import inventory
 from rescind.methods.unlearning.retrain import Retrain
 from rescind.privacy.keys import about_signer, new_secret, signing_key
-from rescind.receipts import loan_words
-from rescind.receipts.loan_words import NO_REPEAT
 from rescind.receipts.receipt import (
     Done,
     Draft,
@@ -49,6 +47,7 @@ from rescind.receipts.receipt import (
     opened,
     prepare,
 )  # fmt: skip
+from rescind.receipts.words import NO_REPEAT, learns_on_devices
 from rescind.storage.provenance import version_of
 
 if TYPE_CHECKING:
@@ -184,12 +183,10 @@ def forget(
     at, signer = datetime.now(UTC), signing_key()  # a key that cannot be used is told now
     audited = report.findings if report else (_unaudited(audits, stale, done.unlearner),)
     verdict = report.verdict if report else "UNAUDITED"
-    worded = loan_words.of_the_loan if _only_the_loan(fed, request) else str
 
     def findings(shown: Exactness) -> list[Finding]:
         claimed = [shown.finding] if done.unlearner.exact else []
-        every = (*said, *claimed, *audited)
-        return [replace(one, note=worded(one.note)) for one in every]
+        return [*said, *claimed, *audited]
 
     def drafted(key: bytes) -> Draft:
         known, claims = shown or exactness(done), done.fed.method.claims(fed, done.fed)
@@ -197,10 +194,7 @@ def forget(
         return prepare(
             request.event,
             _done(fed, request, done, data, level),
-            [
-                replace(one, says=worded(one.says))
-                for one in (*inventory(done.fed), *also_kept(done.fed))
-            ],
+            [*inventory(done.fed), *also_kept(done.fed)],
             findings(known),
             key,
             records=request.count,
@@ -251,8 +245,8 @@ def _failed(unlearner: Unlearner, report: Report, again: bool) -> Finding:
     checks = ", ".join(f.check for f in report.findings if f.verdict == "FAIL")
     why = f"it failed its audit ({checks})" if checks else f"its audit was {report.verdict}"
     what = (
-        "Its model was discarded, and the rounds were trained again without the records. The costs "
-        "of both are counted."
+        "Its model was discarded, and the rounds were trained again without what was taken back. "
+        "The costs of both are counted."
         if again
         else "The federation has no history, so the rounds cannot be trained again: it is not "
         "shown that the influence was removed."
@@ -363,7 +357,7 @@ def _items(fed: Federation, request: Request) -> dict[str, str]:
 def _only_the_loan(fed: Federation, request: Request) -> bool:
     """Return whether the model still learns from the records, on devices."""
     unshared = isinstance(request.event, Unshare)
-    return unshared and loan_words.learns_on_devices(to_table(fed.method))
+    return unshared and learns_on_devices(to_table(fed.method))
 
 
 def _limits(fed: Federation, request: Request) -> list[str]:

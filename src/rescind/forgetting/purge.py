@@ -167,11 +167,11 @@ def inventory(fed: Federation) -> tuple[Kept, ...]:
         ),
         "snapshots": (
             state.memory.nbytes,
-            "Earlier item tables, none of which was made with the records.",
+            "Earlier item tables, none of which was made with what was taken back.",
         ),
         "points to go back to": (
             past.nbytes if past else 0,
-            "Models of earlier rounds, from before the records had influence or made without them.",
+            "Models of earlier rounds, before what was taken back had influence, or without it.",
         ),
         "private values on devices": (
             params.nbytes(vault.private),
@@ -196,8 +196,8 @@ def kept_list(of: str, size: int) -> Kept:
     return Kept(
         f"list of removed rows, {of}",
         band(size),
-        "Digests under a secret key of the operator, so that no run learns the rows of this and of "
-        "earlier requests again. They are personal data while that key exists, and stay until the "
+        "Digests under a secret key of the operator, so that no run undoes this and earlier "
+        "requests. They are personal data while that key exists, and stay until the "
         "operator deletes the list or the key.",
     )
 

@@ -47,11 +47,11 @@ def _found_alone(found: dict[str, str], one: Finding) -> str:
 def _contradicted(void: bool) -> Finding:
     """Say that audits and an exact answer contradict each other."""
     audits = (
-        "an audit told the model from models that never had the records, and a second one could "
-        "not be used (VOID)"
+        "an audit told the model from models that never had what was taken back, and a second "
+        "one could not be used (VOID)"
         if void
-        else "two audits, each with models of its own that never had the records, told the model "
-        "from them"
+        else "two audits, each with models of its own that never had what was taken back, told "
+        "the model from them"
     )
     return Finding(
         "escalation",
@@ -69,6 +69,6 @@ def _undecided(alone: list[str]) -> Finding:
         "escalation",
         "SHOWN",
         note=f"The platform vouches for an exact result, but an audit failed ({', '.join(alone)}). "
-        f"So a second one was made, with other models that never had the records: it did not find "
-        f"that. What one of two audits finds is undecided.",
+        f"So a second one was made, with other models that never had what was taken back: it did "
+        f"not find that. What one of two audits finds is undecided.",
     )

@@ -160,7 +160,7 @@ def erasure_key() -> bytes:
     Without the key, one cannot test whether a record is on a list of such digests.
     """
     place = private_folder() / "erasure.key"
-    return _secret(place, _read_or_make(place, lambda: _secret_text(new_secret())))
+    return secret_in(_read_or_make(place, lambda: _secret_text(new_secret())), place)
 
 
 def new_secret() -> bytes:
@@ -180,7 +180,7 @@ def replace_secret(path: Path, secret: bytes) -> None:
 
 
 def read_secret(path: Path) -> bytes:
-    return _secret(path, read_private(path))
+    return secret_in(read_private(path), path)
 
 
 def read_saved_secret(path: Path) -> tuple[bytes, int]:
@@ -190,7 +190,7 @@ def read_saved_secret(path: Path) -> tuple[bytes, int]:
     requester's key signs nothing, so it is not refused, as this user's own keys are.
     """
     data, mode = _read(path, 10_000)
-    return _secret(path, data), mode if mode & 0o077 else 0
+    return secret_in(data, path), mode if mode & 0o077 else 0
 
 
 def public_text(key: Ed25519PrivateKey) -> str:
@@ -324,7 +324,8 @@ def _secret_text(secret: bytes) -> bytes:
     return f"{secret.hex()}\n".encode()
 
 
-def _secret(path: Path, text: bytes) -> bytes:
+def secret_in(text: bytes, path: Path | str) -> bytes:
+    """Return the secret that the text of a file is. path: of the file, for the error"""
     try:
         secret = bytes.fromhex(text.decode("ascii"))
     except ValueError:

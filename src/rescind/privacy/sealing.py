@@ -50,12 +50,8 @@ def encrypt(data: bytes, key: bytes) -> str:
     return BOX + b64encode(nonce + box).decode()
 
 
-class AnotherKey(DataError):
-    """A key opens another receipt, not this one."""
-
-
 def decrypt(text: str, key: bytes) -> bytes:
-    """Decrypt, or raise `AnotherKey` if the key is another one or the text was changed."""
+    """Decrypt, or raise `DataError` if the key is another one or the text was changed."""
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
@@ -63,7 +59,7 @@ def decrypt(text: str, key: bytes) -> bytes:
         box = b64decode(text.removeprefix(BOX), validate=True)
         return ChaCha20Poly1305(_box_key(key)).decrypt(box[:_NONCE], box[_NONCE:], None)
     except (InvalidTag, ValueError):
-        raise AnotherKey(
+        raise DataError(
             "the key does not open the sealed part: it belongs to another receipt. "
             "Give the receipt.key that came with this one."
         ) from None

@@ -151,10 +151,6 @@ def vouched(note: str, log: Key, witnesses: Collection[Key] = ()) -> Opened:
     return point, found
 
 
-class OfAnother(DataError):
-    """A proof whose log is the right one does not lead from this entry to it."""
-
-
 @dataclass(frozen=True)
 class Proof:
     """That an entry is in a log: its place, the hashes beside its way up, a signed checkpoint."""
@@ -176,8 +172,8 @@ class Proof:
         raise DataError("it is not a proof as c2sp.org/tlog-proof@v1 writes it.")
 
     def check(self, entry: bytes, log: Key, witnesses: Collection[Key] = ()) -> Opened:
-        """Return the checkpoint and when each witness saw it; raise `OfAnother` if not in it."""
+        """Return the checkpoint and when each witness saw it; raise `DataError` if not in it."""
         point, seen = vouched(self.note, log, witnesses)
         if root_of(leaf_hash(entry), self.index, point.size, self.path) != point.root:
-            raise OfAnother("the entry is not at this place of the log that the checkpoint signs.")
+            raise DataError("the entry is not at this place of the log that the checkpoint signs.")
         return point, seen

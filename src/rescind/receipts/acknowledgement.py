@@ -18,7 +18,6 @@ from itertools import chain, permutations
 from typing import Any
 
 from rescind.core.claims import ENTRY
-from rescind.core.words import count_of
 from rescind.errors import DataError
 from rescind.privacy.keys import SECRET_BYTES
 from rescind.privacy.sealing import sealed
@@ -34,7 +33,6 @@ EXPECTED = (
     "Expected is the whole answer of the service to your request (JSON with `acknowledgement`), or "
     "the file that its page saves (acknowledgement ↓)."
 )
-ITS_OWN = "its acknowledgement (the answer of the service to your request)"
 FEW = 6
 """Items that are tried in every order: at most 720 orders."""
 MOST_NAMES = 20
@@ -152,7 +150,7 @@ def _by_number(item: str) -> list[str | int]:
 
 
 def claims(
-    told: Acknowledgement,
+    answer: Acknowledgement,
     given: Sequence[str] = (),
     key: bytes | None = None,
     log: Key | None = None,
@@ -162,110 +160,79 @@ def claims(
     given: original ids of the records that it should be about; needed if it names none
     key: of the receipt    log: the key of the service's log
     """
-    items = tuple(dict.fromkeys(given)) if told.items is None else told.items
-    said = told.opens(items)
-    alone = [_opened(told, items, said), *_compared(told, given), *_then(told, log)]
+    items = tuple(dict.fromkeys(given)) if answer.items is None else answer.items
+    opened = answer.opens(items)
+    checks = [*_opened(answer, items, opened), *_compared(answer, given), *_then(answer, log)]
     return [
-        lambda receipt: _place(told, receipt),
-        *(lambda _, one=one: one for one in alone),
-        lambda receipt: _stated(said, key, receipt),
+        lambda receipt: _place(answer, receipt),
+        *(lambda _, one=one: one for one in checks),
+        lambda receipt: _stated(opened, key, receipt),
     ]
 
 
-def _place(told: Acknowledgement, receipt: Receipt) -> Check:
+def _place(answer: Acknowledgement, receipt: Receipt) -> Check:
     """Compare the entry of the log, by its number, and the kind."""
-    if ENTRY not in receipt.claims:
-        says = "it names no log entry, so it is no receipt of a service, and has no acknowledgement"
-        return Check(False, says, look_for="the request (request.json), for --event")
-    if receipt.claims[ENTRY] != str(told.leaf):
+    stated = (receipt.claims.get(ENTRY), receipt.asked.kind)
+    if stated != (str(answer.leaf), ASKED[answer.kind]):
         says = (
-            f"it is about another change: it names index {receipt.claims[ENTRY]} of the log, and "
-            f"the acknowledgement index {told.leaf}"
+            f"it is about {stated[1]}, index {stated[0]} of the log; the acknowledgement about "
+            f"'{answer.kind}', index {answer.leaf}"
         )
-        return Check(False, says, look_for=ITS_OWN)
-    if receipt.asked.kind != ASKED[told.kind]:
-        says = f"it is about {receipt.asked.kind}, and the acknowledgement about '{told.kind}'"
-        return Check(False, says, look_for=ITS_OWN)
-    place = f"entry {told.leaf + 1:,} of the log (index {told.leaf:,})"
-    return Check(True, f"it answers the '{told.kind}' that the acknowledgement has in {place}")
+        return Check(False, says)
+    place = f"entry {answer.leaf + 1:,} of the log (index {answer.leaf:,})"
+    return Check(True, f"it answers the '{answer.kind}' that the acknowledgement has in {place}")
 
 
-def _opened(told: Acknowledgement, items: Sequence[str], said: bytes | None) -> Check:
+def _opened(answer: Acknowledgement, items: Sequence[str], opened: bytes | None) -> list[Check]:
     """Say what the entry of the acknowledgement is about, which only its opening shows."""
-    if said is not None:
-        these = f"these {len(items):,} records" if len(items) > 1 else "this record"
-        named = f"exactly {these}: {_named(items)}" if items else "no record: nothing was lent"
-        return Check(True, f"the acknowledgement is about {named}")
-    if told.items is not None:
-        says = (
-            "the acknowledgement was changed: its opening does not open its entry with the "
-            "records, the kind, the time and the number that it states"
-        )
-        return Check(False, says, look_for=ITS_OWN)
-    if not items:
-        says = (
-            "which records it is about was not checked: this acknowledgement names none. Give each "
-            "with --item"
-        )
-        return Check(True, says, note=True)
-    says = "the acknowledgement is not about exactly the given records (--item), or it was changed"
-    if len(items) > FEW:
-        says += ". If they are the right ones, give them in the order of the service's catalogue"
-    return Check(False, says, look_for=ITS_OWN)
+    if opened is not None:
+        return [Check(True, f"the acknowledgement is about exactly {_named(items)}")]
+    if answer.items is None and not items:
+        says = "which records it is about was not checked: give each with --item"
+        return [Check(True, says, note=True)]
+    return [
+        Check(False, "the acknowledgement is not about exactly these records, or it was changed")
+    ]
 
 
-def _compared(told: Acknowledgement, given: Sequence[str]) -> list[Check]:
+def _compared(answer: Acknowledgement, given: Sequence[str]) -> list[Check]:
     """Compare the records that somebody expects with those that the acknowledgement names."""
-    if told.items is None or not given or {*given} == {*told.items}:
+    if answer.items is None or not given or {*given} == {*answer.items}:
         return []
-    more = [one for one in told.items if one not in {*given}]
-    missing = [one for one in dict.fromkeys(given) if one not in {*told.items}]
-    parts = [f"{_named(missing)} not in it"] if missing else []
-    parts += [f"{_named(more)} not among the given ones"] if more else []
-    says = (
-        f"the acknowledgement is not about exactly the given records (--item): {'; '.join(parts)}"
-    )
-    return [Check(False, says, look_for=ITS_OWN)]
+    apart = sorted({*given} ^ {*answer.items})
+    says = f"it is not about exactly the given records (--item): {_named(apart)} only in one"
+    return [Check(False, says)]
 
 
-def _then(told: Acknowledgement, log: Key | None) -> list[Check]:
+def _then(answer: Acknowledgement, log: Key | None) -> list[Check]:
     """Check that the log signed so many entries when the service answered, this one included."""
-    if told.checkpoint is None or log is None:
+    if answer.checkpoint is None or log is None:
         return []
     try:
-        point, _ = vouched(told.checkpoint, log)
+        point, _ = vouched(answer.checkpoint, log)
     except DataError as error:
-        says = f"the checkpoint in the acknowledgement does not hold: {error}".rstrip(".")
-        return [Check(False, says, look_for=ITS_OWN)]
-    if point.size <= told.leaf:
-        says = f"the log had {point.size:,} entries with the answer, so none of index {told.leaf:,}"
-        return [Check(False, says, look_for=ITS_OWN)]
+        return [Check(False, f"the checkpoint in the acknowledgement does not hold: {error}")]
     says = f"the log {point.origin} signed that it had {point.size:,} entries with the answer"
-    return [Check(True, says)]
+    return [Check(point.size > answer.leaf, says)]
 
 
-def _stated(said: bytes | None, key: bytes | None, receipt: Receipt) -> Check:
+def _stated(opened: bytes | None, key: bytes | None, receipt: Receipt) -> Check:
     """Compare what the entry is about with what the signed receipt states under its key."""
-    if key is None:
+    if key is None or opened is None:
         says = (
-            "only the number of the entry ties the acknowledgement to the receipt: whoever changed "
-            "both its records and its entry is not found. Give the key of the receipt, too "
-            "(--event-key)"
+            "only the number of the entry ties the acknowledgement to the receipt. To compare the "
+            "records, give the key of the receipt (--event-key)"
         )
         return Check(True, says, note=True)
-    if said is None:
-        says = "that the signed receipt is about these records was not checked: see above"
-        return Check(True, says, note=True)
-    if hmac.compare_digest(sealed(said.decode(), key).encode(), receipt.asked.digest.encode()):
-        return Check(True, "the signed receipt is about exactly what the acknowledgement is about")
-    says = (
-        "the signed receipt is not about what the acknowledgement is about, or the key belongs to "
-        "another receipt"
-    )
-    return Check(False, says, look_for=ITS_OWN)
+    fits = hmac.compare_digest(sealed(opened.decode(), key).encode(), receipt.asked.digest.encode())
+    is_ = "is" if fits else "is not"
+    says = f"the signed receipt {is_} about exactly what the acknowledgement is about"
+    return Check(fits, says)
 
 
 def _named(items: Sequence[str]) -> str:
+    if not items:
+        return "no record: nothing was lent"
     shown = ", ".join(f"'{one}'" for one in items[:MOST_NAMES])
-    left = len(items) - MOST_NAMES
-    return f"{shown} and {count_of(left, 'other')}" if left > 0 else shown
+    more = len(items) - MOST_NAMES
+    return f"{shown} and {more:,} more" if more > 0 else shown

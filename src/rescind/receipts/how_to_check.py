@@ -36,16 +36,17 @@ def how_to_check(out: Page, receipt: Receipt, name: str, of_many: bool = False) 
     name: of the file, without .json
     of_many: whether it is for each of several, who have a part of the request
     """
-    mine = _of_ones_part(name) if of_many else _of_ones_own(name)
-    file, own, second, commands = quote(f"{name}.json"), *mine
-    proof = quote(f"{name}.tlog-proof")
+    file, proof = quote(f"{name}.json"), quote(f"{name}.tlog-proof")
+    key = quote(f"{name}.key")
+    words = "--part MY-PART.json" if of_many else f"--event MY-REQUEST.json --event-key {key}"
+    own = "your part of the request" if of_many else f"the request and its key, `{key}`"
     out.heading("Check it yourself")
     out.text(f"This page is not signed; the signed receipt is {file}. You need three things:")
     out.listing(
         [
-            f"The software: {_program(receipt)} or newer. It is free (Apache 2.0). "
-            f"{_where_it_is(receipt)}{_same_program(receipt)}You can also do without it: a shell "
-            f"and openssl are enough for the signature (below).",
+            f"The software, rescind {receipt.code.get('rescind', '')}, from the operator"
+            f"{_where(receipt)}: do not install a package of that name from elsewhere, it may be "
+            f"somebody else's. A shell and openssl are enough for the signature (below).",
             "The operator's public key, by another way than this page and this file: from their "
             "web page, by letter or by telephone. They have it in the file `signing.pub`.",
             f"Your own papers, which only you have: {own}.",
@@ -56,7 +57,7 @@ def how_to_check(out: Page, receipt: Receipt, name: str, of_many: bool = False) 
         [
             f"The key that the operator gave you with the one here: `{receipt.public_key}`",
             "The signature with the file: `rescind verify` must say VALID.",
-            f"{second}: the second command below. It prints whose request it is: your id.",
+            "The request in the receipt with yours: the second command. It prints your id.",
             f"If you got `{proof}`: that the receipt stands in the operator's log, the last "
             f"command. The log has a key of its own, which they publish, too.",
             "This page with the file: verdict, level and date must be those that the command "
@@ -65,7 +66,9 @@ def how_to_check(out: Page, receipt: Receipt, name: str, of_many: bool = False) 
         ordered=True,
     )
     out.code(  # a key from this page would only show that the page agrees with itself
-        f"rescind verify {file} --key {THEIR_KEY}\n{commands}\n"
+        f"rescind verify {file} --key {THEIR_KEY}\n"
+        f"# is it about my request?\n"
+        f"rescind verify {file} {words} \\\n  --key {THEIR_KEY}\n"
         f"# is it in the operator's log?\n"
         f"rescind verify {file} --proof {proof} --log-key {THEIR_LOG_KEY} \\\n  --key {THEIR_KEY}"
     )
@@ -82,55 +85,11 @@ def how_to_check(out: Page, receipt: Receipt, name: str, of_many: bool = False) 
     )
 
 
-def _of_ones_own(name: str) -> tuple[str, str, str]:
-    """Return what only the requester has, what it is compared with, and the commands for it."""
-    file, key = quote(f"{name}.json"), quote(f"{name}.key")
-    return (
-        f"`{key}`, and the request (a file such as `request.json`)",
-        "The request in the receipt with yours",
-        f"# is it about my request?\n"
-        f"rescind verify {file} --event MY-REQUEST.json --event-key {key} \\\n"
-        f"  --key {THEIR_KEY}",
-    )
-
-
-def _of_ones_part(name: str) -> tuple[str, str, str]:
-    """Return the same for one of several who asked together."""
-    file = quote(f"{name}.json")
-    return (
-        "your part of the request, a file with your id as its name",
-        "The request in the receipt with your part of it",
-        f"# is it about my request?\nrescind verify {file} --part MY-PART.json --key {THEIR_KEY}",
-    )
-
-
-def _program(receipt: Receipt) -> str:
-    version = receipt.code.get("rescind", "")
-    return f"rescind {version}" if version[:1].isdigit() else "rescind"
-
-
-def _where_it_is(receipt: Receipt) -> str:
-    """Return where the requester gets the program. No package index has one of this name."""
-    beware = "do not install a package of that name from elsewhere, it may be somebody else's. "
-    place = receipt.claims.get(SOFTWARE, "")
-    if not place:
-        return f"Ask the operator for a copy, and {beware}"
-    return (
-        f"The operator says where to get it: {place} (their web page must say the same); {beware}"
-    )
-
-
-def _same_program(receipt: Receipt) -> str:
-    """Return how to tell that a copy is the program that made the receipt, if that is known."""
-    commit = receipt.code.get("commit", "").removesuffix(" (told)")
-    if not commit:
-        return ""
-    changed = " and changes of the operator's own" if commit.endswith("-dirty") else ""
-    made = commit.removesuffix("-dirty")
-    return (
-        f"This receipt was made by commit `{made}`{changed}; a commit's id is a digest of its "
-        f"source, so `git rev-parse HEAD` shows whether a copy is the same. "
-    )
+def _where(receipt: Receipt) -> str:
+    """Return where the operator says the program is, and the commit that made the receipt."""
+    site, commit = receipt.claims.get(SOFTWARE, ""), receipt.code.get("commit", "")
+    says = f", who names {site} (their web page must say the same)" if site else ""
+    return says + (f", at commit `{commit}`" if commit else "")
 
 
 def _bare(receipt: Receipt) -> str:

@@ -6,14 +6,14 @@ the entry cannot be guessed, and the log may be public. Needs no torch.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rescind.core.files import write_atomically
 from rescind.errors import ConfigError, DataError, RescindError
 from rescind.privacy import keys
 from rescind.proof.log_folder import CHECKPOINT, RECEIPT, LogFolder, at_time, entry_of
-from rescind.proof.notes import LARGEST, Key, OfAnother, Proof, opened
+from rescind.proof.notes import LARGEST, Key, Proof, opened
 from rescind.receipts.verify import Check
 
 SUFFIX = ".tlog-proof"
@@ -80,20 +80,6 @@ def log_if_possible(receipt: Path) -> bool:
     return True
 
 
-def in_own_log(digests: Collection[str]) -> set[str]:
-    """Return which receipts this user's own log has an entry of; of a damaged log, none.
-
-    digests: as receipts name each other (`receipt.digest`)
-    """
-    if not digests or not (default_log() / CHECKPOINT).exists():
-        return set()  # whoever only checks receipts has no log
-    try:
-        entries = LogFolder(default_log()).entries
-    except (RescindError, OSError):
-        return set()
-    return {f"sha256:{one[1:].hex()}" for one in entries if one[0] == RECEIPT} & set(digests)
-
-
 def check_proof(
     data: bytes, proof: bytes, log: Key | None, witnesses: Sequence[Key] = ()
 ) -> list[Check]:
@@ -105,9 +91,6 @@ def check_proof(
         given = Proof.parse(proof[: LARGEST + 1].decode("utf-8"))
         log = log or own_key_under(given.note)
         point, seen = given.check(entry_of(RECEIPT, data), log, witnesses)
-    except OfAnother as error:
-        told = f"the proof does not hold: {error} It belongs to another receipt, or was changed"
-        return [Check(False, told, look_for="its proof (receipt.tlog-proof)")]
     except (DataError, UnicodeDecodeError) as error:
         why = str(error) if isinstance(error, DataError) else "it is not text"
         return [Check(False, f"the proof does not hold: {why.rstrip('.')}")]

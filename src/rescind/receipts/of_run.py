@@ -18,9 +18,6 @@ if TYPE_CHECKING:  # a list for one user is compared, too, and made without torc
     from rescind.core.federation import Federation
     from rescind.storage.partly import Saved
 
-THE_RUN = "the folder of the run that answered"
-"""What to look for, where a run is not the one of a receipt."""
-
 
 @dataclass(frozen=True)
 class Found:
@@ -65,11 +62,11 @@ def compare(run: Path, there: Found | None = None, given: bytes | None = None) -
     known = answered_by(run)
     if "receipt" not in known:
         told = f"{run} answered no request here, or learnt again since"
-        return [Check(given is None, told, note=given is None, look_for=THE_RUN)]
+        return [Check(given is None, told, note=given is None)]
     own = known["receipt"].encode()
     if given is not None and digest(given) != digest(own):
         told = f"it is not the newest receipt of {run}: that is {digest(own)[7:19]}"
-        return [Check(False, told, look_for=THE_RUN)]
+        return [Check(False, told)]
     if there is None:
         from rescind.storage.federations import load_federation
 

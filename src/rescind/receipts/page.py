@@ -15,9 +15,7 @@ from rescind.errors import DataError
 from rescind.privacy.sealing import shown
 from rescind.receipts import pictures, words
 from rescind.receipts.how_to_check import how_to_check
-from rescind.receipts.loan_words import only_the_loan, same_model
 from rescind.receipts.receipt import Receipt, canonical, digest, opened
-from rescind.receipts.terms import explained
 from rescind.reporting.html import Badge, Page, word_of
 
 DELETED = {
@@ -36,23 +34,17 @@ SUMMARY = {
     "UNAUDITED": "Nothing was measured on the model.",
 }
 ROLES = {"requester": "devices of those who asked", "others": "devices of others"}
-FOR_THE_REQUESTER = (
-    "This page has the exact numbers and is for the requester. Strangers who have the same data "
-    "could find out from them whose records these were; the signed file shows them bands only."
+FOR_THE_REQUESTER = "This page has the exact numbers and is for the requester alone."
+NOT_TO_SEND = (
+    "Do not send this page: it has the exact numbers of {people} together. Send each of them the "
+    "signed file, {file}, and their own part of the request, if there are parts."
 )
-NOT_TO_SEND = "Do not send this page"
-FOR_NOBODY = (
-    f"{NOT_TO_SEND}: it has the exact numbers of {{people}} together. Send each of them the signed "
-    "file, {file}{parts}."
-)
-AND_PARTS = ", their own part of the request, and the page that lies beside the parts"
 SAME_MODEL = "The model is the same as before, bit for bit."
-FOR_EACH = "Numbers are bands: the exact ones would tell you about the others who asked with you."
 SIMULATED = (
     "This run was made in one process, without silos. What this page calls devices and clients was "
     "simulated on the operator's machine: no device of a person took part."
 )
-FOR_STRANGERS = "Numbers are bands. The exact ones are sealed: the requester's key opens them."
+FOR_STRANGERS = "Numbers are bands. The exact ones are sealed."
 
 
 def page(
@@ -62,7 +54,6 @@ def page(
     key: bytes | None = None,
     name: str = "receipt",
     of_many: bool = False,
-    parts: bool = False,
 ) -> str:
     """Return the page.
 
@@ -71,7 +62,6 @@ def page(
     key: the requester's, to show exact numbers. Default: the page for strangers
     name: of the receipt's file, without .json
     of_many: for each of several who asked together, who have a part of the request and no key
-    parts: whether such parts are written, beside the page that is for each of them
     """
     issued, receipt = receipt, receipt if key is None else opened(receipt, key)
     measured = receipt.findings if findings is None else tuple(findings)
@@ -81,8 +71,7 @@ def page(
             "that was not signed. Give the findings that the receipt was issued with."
         )
     out = Page("Receipt of forgetting")
-    whom = FOR_EACH if of_many else _for_whom(receipt, name, parts)
-    _first(out, receipt, key is not None and same_model(receipt, key), whom)
+    _first(out, receipt, key is not None and words.same_model(receipt, key), name)
     out.heading("What this does not cover")
     out.listing(receipt.not_covered)
     how_to_check(out, issued, name, of_many=of_many)
@@ -97,25 +86,24 @@ def page(
     if not words.about_rows(receipt):  # no method did it
         with out.folded("Settings of the method"):
             out.facts({name: str(value) for name, value in receipt.done.method.items()})
-    terms = explained("".join(out.parts))
+    terms = words.explained("".join(out.parts))
     if terms:
         with out.folded("Words on this page", words.records(len(terms), "word")):
-            out.facts({word: words.said_of(receipt, means) for word, means in terms.items()})
+            out.facts(terms)
     _digests(out, issued, receipt)
     return out.html()
 
 
-def _first(out: Page, receipt: Receipt, same: bool, whom: str) -> None:
-    """Add what a person reads first.
-
-    same: the model is bit for bit the one before    whom: who may have this page
-    """
-    if whom.startswith(NOT_TO_SEND):  # sent by mistake, it tells each of them about the others
-        out.warning(whom)
+def _first(out: Page, receipt: Receipt, same: bool, name: str) -> None:
+    """Add what a person reads first. same: the model is bit for bit the one before"""
+    count = receipt.asked.people
+    several = not isinstance(count, str) and count > 1
+    if several:  # sent by mistake, it tells each of them about the others
+        out.warning(NOT_TO_SEND.format(people=words.people(count), file=f"{name}.json"))
     out.text(words.answered(receipt))
     level, verdict = receipt.done.level, receipt.verdict
     means = words.NO_MODEL if words.about_rows(receipt) else SUMMARY.get(verdict, "")
-    unchanged = f" {SAME_MODEL}" if same and only_the_loan(receipt) else ""
+    unchanged = f" {SAME_MODEL}" if same else ""
     out.summary(
         words.sentences(receipt),
         words.badges(receipt),
@@ -124,23 +112,11 @@ def _first(out: Page, receipt: Receipt, same: bool, whom: str) -> None:
         f"verdict of the checks is {verdict}: {means}",
     )
     out.parts.append(pictures.steps(receipt))
-    drawn = pictures.lines(receipt.findings, words.said_of(receipt, pictures.NEVER_SAW))
+    drawn = pictures.lines(receipt.findings)
     if drawn:
         out.parts.append(drawn)
-    if whom and not whom.startswith(NOT_TO_SEND):
-        out.text(whom, note=True)
-
-
-def _for_whom(receipt: Receipt, name: str, parts: bool) -> str:
-    """Return who may have this page, and what others get in its place."""
-    if isinstance(receipt.asked.people, str):  # a band
-        return FOR_STRANGERS
-    if receipt.asked.people > 1:
-        together = words.people(receipt.asked.people)
-        return FOR_NOBODY.format(
-            people=together, file=f"{name}.json", parts=AND_PARTS if parts else ""
-        )
-    return FOR_THE_REQUESTER
+    if not several:
+        out.text(FOR_STRANGERS if isinstance(count, str) else FOR_THE_REQUESTER, note=True)
 
 
 def _asked_and_done(out: Page, receipt: Receipt) -> None:
@@ -155,17 +131,11 @@ def _asked_and_done(out: Page, receipt: Receipt) -> None:
         )
         out.facts(_facts(receipt))
         if AFTER in receipt.claims:
-            told = (
-                "The sum, before and after: this learner keeps one integer sum over all users, and "
-                "the records were subtracted from it. The only correct sum afterwards is the sum "
-                "over the remaining data. Its digest stands at the end, so whoever has the run can "
-                "compare it, bit for bit, with the sum of the remaining data. The digest of the "
-                "sum before is sealed under the requester's key: otherwise an attacker who knows "
-                "all but one record could test guesses. For the same reason strangers see the sum "
-                "after under the run's key. Parts that devices have not sent yet, or have lost, "
-                "are counted as outstanding."
+            out.text(
+                "This learner keeps one integer sum over all users. The only correct sum after a "
+                "request is the sum over the remaining data. Its digest stands at the end, so "
+                "whoever has the run can compare it, bit for bit."
             )
-            out.text(words.said_of(receipt, told))
             out.code("rescind verify receipt.json --data RUN")
 
 
@@ -220,18 +190,17 @@ def _tally(findings: Sequence[Finding]) -> str:
 def _checks(out: Page, receipt: Receipt, findings: Sequence[Finding]) -> None:
     told = (
         "Each check measures how well the model after forgetting can be distinguished from models "
-        "that were trained without the records. A value far above or far below theirs fails: in "
-        "both cases the records left a trace."
+        "that were trained without what was taken back. A value far above or far below theirs "
+        "fails: both are a trace."
     )
-    out.text(words.NO_MODEL if words.about_rows(receipt) else words.said_of(receipt, told))
+    out.text(words.NO_MODEL if words.about_rows(receipt) else told)
     head = ["check", "verdict", "asks"]
     numbers = ["measured", "95 % interval", "retrained", "margin", "counted"]
     exact = any(finding.value is not None for finding in findings)
     rows = [[*_asks(f), *(_numbers(f) if exact else ())] for f in findings]
     columns = [*head, *(numbers if exact else ())]
     out.table(columns, rows, "Checks and their verdicts", stacked=True)
-    verdicts = legend(finding.verdict for finding in findings)
-    out.listing([words.said_of(receipt, line) for line in verdicts])
+    out.listing(list(legend(finding.verdict for finding in findings)))
     names = list(dict.fromkeys(name for finding in findings for name in finding.controls))
     if names:
         out.text(

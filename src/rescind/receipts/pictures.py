@@ -10,10 +10,16 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from rescind.audits.finding import UNCHANGED, Finding, question
-from rescind.receipts import loan_words
-from rescind.receipts.loan_words import only_the_loan
 from rescind.receipts.receipt import Receipt
-from rescind.receipts.words import SEARCHED, about_rows, here, would_have_noticed
+from rescind.receipts.words import (
+    NEVER,
+    NO_MODEL,
+    STILL,
+    about_rows,
+    here,
+    only_the_loan,
+    would_have_noticed,
+)
 from rescind.reporting import charts
 from rescind.reporting.html import TONES, Badge
 
@@ -22,16 +28,14 @@ if TYPE_CHECKING:
 
 ORDER = (charts.RED, charts.BLUE, charts.GREEN, charts.ORANGE, charts.GREY)
 """Colours: before forgetting, after it, retrained, then others."""
-NEVER, KEPT = 22.0, 88.0
-"""Places on a line, in per cent of its width: models that never saw the records, and one that
-forgot nothing."""
-NEVER_SAW = "that never saw the records"
+FORGOT, KEPT = 22.0, 88.0
+"""Places on a line, in per cent of its width: models to be like, and one that forgot nothing."""
 SIGNS = {"good": "M4 9.5 8 13.5 15 5.5", "open": "M5 9.5h9", "bad": "M5 5l9 9M14 5l-9 9"}
 INFLUENCE = {
     "L0": ("open", "Not claimed: the records are hidden and no longer used."),
     "L1": ("open", "Not shown."),
     "L2": ("good", "The operator states: approximately."),
-    "L3": ("good", "The operator states: exactly. The model is one that never had them."),
+    "L3": ("good", "The operator states: exactly. The model never had what was taken back."),
 }
 ABOUT_ROWS = "Not part of this receipt: a run that learnt from the rows has one of its own."
 ELSEWHERE = "Copies elsewhere stand below."
@@ -54,9 +58,9 @@ def steps(receipt: Receipt) -> str:
     tone = tone if verdict == "PASS" else "open"  # a tick needs a measurement
     checked, copy, of = CHECKED.get(verdict, f"The verdict: {verdict}."), "Records", "Influence"
     if about_rows(receipt):
-        influence, checked = ABOUT_ROWS, f"{SEARCHED} No model was measured."
+        influence, checked = ABOUT_ROWS, NO_MODEL
     if only_the_loan(receipt):
-        influence = loan_words.INFLUENCE[receipt.done.level]
+        influence += f" {STILL}"
         copy, of = "Lent copy", "Influence of the lent copy"
     rows = (
         ("good" if gone else "open", f"{copy} deleted from {here(receipt)}", deleted),
@@ -74,11 +78,10 @@ def _step(tone: str, name: str, says: str) -> str:
     return f"<li>{sign}<span><strong>{escape(name)}</strong><br>{escape(says)}</span></li>"
 
 
-def lines(findings: Sequence[Finding], never: str = NEVER_SAW) -> str:
+def lines(findings: Sequence[Finding]) -> str:
     """Draw a line per check that would have noticed: where the model is between two others.
 
     Returns '' if no check has the numbers: strangers do not see them.
-    never: what the models are that were trained for comparison
     """
     told = [f for f in findings if f.value is not None and would_have_noticed(f)]
     told = [f for f in told if f.verdict in TONES]
@@ -88,7 +91,7 @@ def lines(findings: Sequence[Finding], never: str = NEVER_SAW) -> str:
     return (
         f'<figure class="picture"><ul class="lines">{rows}</ul>'
         f"<figcaption>{_key()} Each line is one check. The shaded part counts as equal to "
-        f"models {escape(never)}.</figcaption></figure>"
+        f"{NEVER}.</figcaption></figure>"
     )
 
 
@@ -96,13 +99,13 @@ def _line(finding: Finding) -> str:
     value, never, margin = finding.value, finding.reference, finding.margin
     if value is None or never is None or margin is None:
         return ""
-    apart, scale = finding.controls[UNCHANGED] - never, KEPT - NEVER
+    apart, scale = finding.controls[UNCHANGED] - never, KEPT - FORGOT
 
     def place(measured: float) -> float:
-        return min(max(NEVER + scale * (measured - never) / apart, 2.0), 98.0)
+        return min(max(FORGOT + scale * (measured - never) / apart, 2.0), 98.0)
 
     half = scale * margin / abs(apart)
-    left, right = max(NEVER - half, 0.0), min(NEVER + half, 100.0)
+    left, right = max(FORGOT - half, 0.0), min(FORGOT + half, 100.0)
     low, high = sorted(place(end) for end in finding.interval or (value, value))
     tone = TONES[finding.verdict]
     asks = question(finding.check) or finding.check

@@ -46,7 +46,7 @@ LEVELS = {
     "L1": "the bytes are erased; it is not shown that their influence is gone from the model",
     "L2": "the influence is removed approximately: an audit found none, or all rounds that can "
     "still be repeated were trained again",
-    "L3": "the influence is removed exactly: the model is one that never had the records",
+    "L3": "the influence is removed exactly: the model is one that never had what was taken back",
 }
 """Levels of forgetting, the weakest first."""
 

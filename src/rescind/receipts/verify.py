@@ -12,7 +12,7 @@ from rescind.audits.finding import overall
 from rescind.core.words import count_of
 from rescind.errors import DataError
 from rescind.privacy import keys
-from rescind.privacy.sealing import AnotherKey, sealed
+from rescind.privacy.sealing import sealed
 from rescind.receipts.receipt import (
     NAMES,
     Receipt,
@@ -40,9 +40,6 @@ class Check:
     says: str
     note: bool = False
     """Whether it is worth knowing, but decides nothing."""
-    look_for: str = ""
-    """Of a failure that says nothing against the receipt, because a file given with it is not its
-    own, or was changed: which file to look for."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +60,6 @@ class Verification:
     def problems(self) -> list[str]:
         return [check.says for check in self.checks if not check.holds]
 
-    @property
-    def mixed_up(self) -> list[str]:
-        """Return the files to look for, each once; none if the receipt itself is wrong."""
-        failed = [check for check in self.checks if not check.holds]
-        wrong = self.receipt is None or not all(check.look_for for check in failed)
-        return [] if wrong else [*dict.fromkeys(check.look_for for check in failed)]
-
     def also(self, *more: Check) -> Verification:
         return replace(self, checks=(*self.checks, *more))
 
@@ -81,7 +71,6 @@ def verify(
     request: tuple[Event, bytes] | tuple[Event, bytes, str] | None = None,
     claims: Sequence[Callable[[Receipt], Check]] = (),
     key: bytes | None = None,
-    key_in: str = "",
 ) -> Verification:
     """Check that these bytes are an unchanged receipt, signed with a trusted key.
 
@@ -90,7 +79,6 @@ def verify(
     request: the event, the requester's key, and what its file says of names (`names_in`)
     claims: further checks of its claims, which need data (such as an additive learner's totals)
     key: the requester's key, to open the exact numbers; that of `request` does it, too
-    key_in: what to look for if it is the key of another receipt, and was in no file of its own
     """
     result = _signature(data, pinned)
     receipt = result.receipt
@@ -106,9 +94,7 @@ def verify(
         key = request[1]
         result = result.also(_request(receipt, *request))
     if key is not None:
-        result = _open(result, receipt, key, key_in)
-    if request is not None:
-        result = result.also(*_of_another(result, receipt, *request[:2]))
+        result = _open(result, receipt, key)
     return result.also(*(claim(receipt) for claim in claims))
 
 
@@ -120,11 +106,7 @@ def _signature(data: bytes, pinned: Mapping[str, str]) -> Verification:
     if not receipt.signature:
         return Verification(receipt, (Check(False, "it is not signed, so its origin is unknown"),))
     if not _is_signed(receipt):
-        broken = (
-            "its signature does not match its content: one of the two was changed. Ask the "
-            "operator for the file again; if that does not verify either, keep both and complain "
-            "to the operator's data protection officer or to your supervisory authority"
-        )
+        broken = "its signature does not match its content. Ask the operator for the file again"
         return Verification(receipt, (Check(False, broken),))
     intact = Check(True, "its signature matches every byte")
     return Verification(receipt, (intact, _signer(receipt.public_key, pinned)))
@@ -133,13 +115,6 @@ def _signature(data: bytes, pinned: Mapping[str, str]) -> Verification:
 def _signer(public_key: str, pinned: Mapping[str, str]) -> Check:
     if public_key in pinned:
         return Check(True, f"signed by {pinned[public_key]} ({public_key})")
-    if pinned:
-        known = ", ".join(f"{name} ({key})" for key, name in pinned.items())
-        return Check(
-            False,
-            f"signed by an unknown key, {public_key}, and not by {known}. If the issuer confirms "
-            f"that it is a key of theirs, too (from before a change of keys), give it with --key",
-        )
     return Check(
         False,
         f"signed by {public_key}, which is not a trusted key: anyone can make a key. If the issuer "
@@ -185,17 +160,12 @@ def _chain(receipt: Receipt, given: Sequence[bytes], pinned: Mapping[str, str]) 
         checks.append(Check(True, open_end))
     else:
         checks.append(Check(True, f"{_in_order(steps)}, back to the first"))
+    if not earlier:
+        return checks
     every = [receipt, *(v.receipt for data in given if (v := _signature(data, pinned)).valid)]
     named = {digest(canonical(one)): one for one in every if one is not None}
-    return [*checks, *_astray(list(earlier), named)]
-
-
-def _astray(left: Sequence[str], named: Mapping[str, Receipt]) -> list[Check]:
-    """Return the checks of given receipts that are not on the chain. named: all, by digest"""
-    if not left:
-        return []
-    says = f"{len(left)} of the given receipts are not on its chain: {', '.join(left)}"
-    return [Check(False, says), *forks(named)]
+    says = f"{len(earlier)} of the given receipts are not on its chain: {', '.join(earlier)}"
+    return [*checks, Check(False, says), *forks(named)]
 
 
 def _in_order(receipts: int) -> str:
@@ -249,29 +219,9 @@ def verify_all(files: Mapping[str, bytes], pinned: Mapping[str, str]) -> dict[st
     return {**found, "": Verification(None, tuple(split))} if split else found
 
 
-def gaps(files: Mapping[str, bytes], found: Mapping[str, Verification]) -> list[str]:
-    """Return the names of valid receipts whose predecessor is not among the valid ones.
-
-    Of copies, the first one is named. found: from `verify_all` of the same files
-    """
-    valid = {name: one.receipt for name, one in found.items() if one.valid and one.receipt}
-    here = {digest(files[name]) for name in valid}
-    open_ = {
-        digest(files[name]): name
-        for name, receipt in reversed(valid.items())
-        if receipt.previous and receipt.previous not in here
-    }
-    return sorted(open_.values())
-
-
-def _open(result: Verification, receipt: Receipt, key: bytes, key_in: str) -> Verification:
+def _open(result: Verification, receipt: Receipt, key: bytes) -> Verification:
     try:
         exact = opened(receipt, key)
-    except AnotherKey as error:
-        says = str(error).rstrip(".")
-        if key_in:  # nobody has a file of the key, so none is asked for
-            says, _, _ = says.partition(". ")
-        return result.also(Check(False, says, look_for=key_in or "its key (receipt.key)"))
     except DataError as error:
         return result.also(Check(False, str(error).rstrip(".")))
     agrees = Check(True, "the key opens its exact numbers, and they agree with what it says openly")
@@ -281,15 +231,13 @@ def _open(result: Verification, receipt: Receipt, key: bytes, key_in: str) -> Ve
 def _request(receipt: Receipt, event: Event, key: bytes, names: str = "") -> Check:
     """Compare a request. names: what its file says of original ids (`names_in`)"""
     if not hmac.compare_digest(event.digest(key).encode(), receipt.asked.digest.encode()):
-        told = "it is not about the given request, or the key belongs to another receipt"
-        return Check(False, told, look_for="the exact request (request.json)")
+        return Check(False, "it is not about the given request, or the key is of another receipt")
     if names and NAMES not in receipt.claims:
         return Check(True, f"it is about the given {receipt.asked.kind} request{BY_NUMBERS}")
     if names and not hmac.compare_digest(
         sealed(names, key).encode(), receipt.claims[NAMES].encode()
     ):
-        told = "the request names other users or items than those that the receipt is about"
-        return Check(False, f"{told}: somebody changed their names in the file")
+        return Check(False, "the request names other users or items than the receipt is about")
     return Check(True, f"it is about exactly the given {receipt.asked.kind} request{_whose(names)}")
 
 
@@ -300,20 +248,3 @@ def _whose(names: str) -> str:
     if not users or several > 1:
         return f", of {several} users" if several > 1 else ""
     return f", of user '{users if isinstance(users, str) else users[0]}'"
-
-
-def _of_another(result: Verification, receipt: Receipt, event: Event, key: bytes) -> list[Check]:
-    """Note which of two files belongs to another receipt, where this one is as it was signed."""
-    fits = hmac.compare_digest(event.digest(key).encode(), receipt.asked.digest.encode())
-    if fits or not result.checks[0].holds:
-        return []
-    given, about = type(event).__name__, receipt.asked.kind
-    other_key = result.exact is None
-    if given != about:
-        files = "the request file and the key belong" if other_key else "the request file belongs"
-        why = f"{files} to another receipt: the file asks for {given}, and this one is of {about}"
-    elif other_key:
-        why = "the key belongs to another receipt, and perhaps the request file, too"
-    else:
-        why = "the request file belongs to another receipt, or was changed"
-    return [Check(True, f"{why}. Give the files that came with this receipt", note=True)]

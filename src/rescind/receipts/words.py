@@ -6,14 +6,15 @@ numbers, and no controls, so its sentences claim less.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 from rescind.audits.finding import JUDGING, UNCHANGED, VERDICTS, Finding
 from rescind.core.claims import CASE, CLAIMED, CONFIRMED, ITEMS, NEXT, OPERATOR, RELEASE
-from rescind.privacy.sealing import BOUND, shown
-from rescind.receipts import loan_words
-from rescind.receipts.loan_words import NO_REPEAT, of_the_loan, only_the_loan
-from rescind.receipts.receipt import LEVELS, TIME_FORMAT, Asked, Count, Receipt
+from rescind.privacy.sealing import BOUND, sealed, shown
+from rescind.receipts.receipt import LEVELS, TIME_FORMAT, Count, Receipt
 from rescind.reporting.html import TONES, Badge
 
 ASKED = {
@@ -24,14 +25,14 @@ ASKED = {
     "Withdraw": "left and asked to delete everything: {n}",
 }
 NOUNS = {"EraseLabels": "label", "EraseEdges": "edge"}
-ANEW, ALL_THAT_CAN = "the model was trained again", "all rounds that can be repeated were run again"
 ROWS = "rows deleted"
 """What is done to rows alone: it changes stored data, and no model."""
+NO_REPEAT = "no round to repeat"
+"""How a retraining ends of which no round could be run: in a stream, of an earlier block."""
 DONE = {
     ROWS: "{they} deleted from the imported data",
-    NO_REPEAT: "{they} deleted from the data; no round that can be repeated used them, so none was "
-    "run, and the model is unchanged, bit for bit",
-    "Retrain": f"{ANEW} without them",
+    NO_REPEAT: "no round that can be repeated used them, so the model is unchanged, bit for bit",
+    "Retrain": "the model was trained again without them",
     "Subtract": "{they} subtracted from the sum that the model is made of",
     "Subtract, and retrain the softmax learner": "{they} subtracted from the sum, and the rest of "
     "the model was trained again without them",
@@ -40,22 +41,69 @@ DONE = {
 SHORT = {"L0": "hidden", "L1": "not shown", "L2": "approximate", "L3": "exact"}
 """The levels in a word."""
 OPEN_ENDS = {
-    "INCONCLUSIVE": "It was measured, and the checks could not decide whether it can be told from "
-    "one that never saw them.",
+    "INCONCLUSIVE": "The checks could not decide.",
     "VOID": "The audit is void, because a control got the wrong verdict: it shows nothing.",
     "UNAUDITED": "No check was run: nothing was measured.",
 }
 BY_LEVEL = {
     "L0": "The records are hidden and no longer used; nothing more is claimed.",
-    "L1": "It is not shown that their influence is gone from the model.",
-    "L2": "What the model learnt from them in rounds that cannot be repeated may be left.",
-    "L3": "That nothing of them is left is what the operator states, from how the model was made, "
-    "not from a measurement.",
+    "L1": "It is not shown that the influence is gone from the model.",
+    "L2": "What was learnt in rounds that cannot be repeated may be left.",
+    "L3": "That it is exact is what the operator states, from how the model was made, not from a "
+    "measurement.",
 }
 """What a level means where no audit passed."""
+STILL = "Devices keep the records, and the model still learns from them there."
+"""Of an Unshare: only the lent copy goes. A model that still learns on devices never forgot."""
+NEVER = "models that never had what was taken back"
 SEARCHED = "The stored files were searched again, and no row of the request was found."
 NO_MODEL = f"No model was measured. {SEARCHED}"
 """What UNAUDITED means of stored rows."""
+TERMS = {
+    "claimed by code": "Code from outside this program says that nothing is left. Nobody vouches.",
+    "retrained": "Models that were trained again: what forgetting must reach.",
+    "no-op": "A model that forgot nothing. A check that does not notice it shows nothing.",
+    "margin": "The largest difference from retrained models that counts as none.",
+    "95 % interval": "The values that chance could explain, with 95 % confidence.",
+    "client round": "One device trained once.",
+    "item table": "The numbers that the model has for each item. Every device gets them.",
+    "By lot": "An attack whose settings were drawn for this audit alone, and fixed before it.",
+    "digest": "A short number computed from a file or a list. Another content has another digest.",
+    "sealed": "Encrypted, or computed under a key: only its holder can read or compare it.",
+}
+"""Words that stay on a page, and what they mean."""
+
+
+def explained(text: str) -> dict[str, str]:
+    """Return the words that a page uses, each with its meaning. text: HTML"""
+    words = re.sub(r"<[^>]+>", " ", text)
+    return {word: meaning for word, meaning in TERMS.items() if word in words}
+
+
+def only_the_loan(receipt: Receipt) -> bool:
+    """Return whether a request took the lent copy alone out of the model.
+
+    A service takes the records out of its sum altogether: its receipts name a release.
+    """
+    return (
+        receipt.asked.kind == "Unshare"
+        and RELEASE not in receipt.claims
+        and learns_on_devices(receipt.done.method)
+    )
+
+
+def learns_on_devices(method: Mapping[str, Any]) -> bool:
+    """Return whether a model learns what is not lent. method: its settings"""
+    return method.get("source") != "shared"
+
+
+def same_model(receipt: Receipt, key: bytes) -> bool:
+    """Return whether, of a lent copy, the model after is the one before, bit for bit.
+
+    receipt: with exact numbers    key: the requester's, under which the model before is stated
+    """
+    before, after = receipt.done.model_before, receipt.done.model_after
+    return only_the_loan(receipt) and bool(after) and before == sealed(after, key)
 
 
 def answered(receipt: Receipt) -> str:
@@ -87,47 +135,37 @@ def of_one_process(receipt: Receipt) -> bool:
 
 def sentences(receipt: Receipt) -> tuple[str, str, str]:
     """Return what was asked, what was done, and what is shown, for the person who asked."""
-    return _asked(receipt), _done(receipt), _shown(receipt)
+    asked, who = receipt.asked, people(receipt.asked.people)
+    what = ASKED.get(asked.kind, f"asked for {asked.kind} of {{n}}")
+    said = f"{who[0].upper()}{who[1:]} {what.replace('{n}', amount(receipt))}."
+    return said, _done(receipt), _shown(receipt)
 
 
 def badges(receipt: Receipt) -> list[Badge]:
     """Return the verdict and the level, as words."""
     level = receipt.done.level
-    stated = f"{level}: {_short(receipt)}" + (", as stated" if level in ("L2", "L3") else "")
+    means = "stored rows, no model" if about_rows(receipt) else SHORT[level]
+    means += " for the lent copy" if only_the_loan(receipt) else ""
+    means += f", {CLAIMED}" if CLAIMED in receipt.claims else ""
+    stated = f"{level}: {means}" + (", as stated" if level in ("L2", "L3") else "")
     # A level is green only beside a measurement: alone it is the operator's word.
     tone = _tone_of_level(level) if receipt.verdict == "PASS" else "open"
     return [Badge.of(receipt.verdict), Badge(stated, tone)]
 
 
-def _short(receipt: Receipt) -> str:
-    """Return the level in a few words."""
-    if about_rows(receipt):
-        return "stored rows, no model"
-    said = SHORT[receipt.done.level]
-    said = f"{said} for the lent copy" if only_the_loan(receipt) else said
-    return f"{said}, {CLAIMED}" if CLAIMED in receipt.claims else said
-
-
 def level_says(receipt: Receipt) -> str:
     """Return what the level means for what was asked."""
-    level = receipt.done.level
     if about_rows(receipt):
         return "the rows are erased; this receipt is about stored rows, and about no model"
-    said = loan_words.LEVELS[level] if only_the_loan(receipt) else LEVELS[level]
-    code = receipt.claims.get(CLAIMED)
-    return f"{said}. That it is removed exactly is {CLAIMED} {code}" if code else said
+    means, code = LEVELS[receipt.done.level], receipt.claims.get(CLAIMED)
+    means += f". {STILL.removesuffix('.')}" if only_the_loan(receipt) else ""
+    return f"{means}. That it is removed exactly is {CLAIMED} {code}" if code else means
 
 
 def verdict_says(receipt: Receipt) -> str:
     """Return what the verdict means for what was asked."""
-    return said_of(receipt, VERDICTS.get(receipt.verdict, ""))
-
-
-def said_of(receipt: Receipt, text: str) -> str:
-    """Return a text about erased records and models as it is true of what was asked."""
-    if about_rows(receipt):
-        return text.replace(VERDICTS["UNAUDITED"], NO_MODEL)
-    return of_the_loan(text) if only_the_loan(receipt) else text
+    unaudited = about_rows(receipt) and receipt.verdict == "UNAUDITED"
+    return NO_MODEL if unaudited else VERDICTS.get(receipt.verdict, "")
 
 
 def tone(receipt: Receipt) -> str:
@@ -146,9 +184,7 @@ def would_have_noticed(finding: Finding) -> bool:
 
 def people(count: Count) -> str:
     """Return a number of people in words."""
-    if count == 1:
-        return "one person"
-    return f"{_number(count)} people"
+    return "one person" if count == 1 else f"{_number(count)} people"
 
 
 def records(count: Count, noun: str = "record") -> str:
@@ -156,32 +192,20 @@ def records(count: Count, noun: str = "record") -> str:
     return f"1 {noun}" if count == 1 else f"{_number(count)} {noun}s"
 
 
-def items_and_rows(items: int, rows: int, noun: str = "record") -> str:
-    """Return two counts of one request in words: "2 items (3 rows)", "3 records" if they agree."""
-    if items == rows:
-        return records(rows, noun)
-    return f"{records(items, 'item')} ({records(rows, 'row')})"
-
-
 def amount(receipt: Receipt) -> str:
     """Return what a request was about in words; items, too, where an item has several rows."""
     asked, items = receipt.asked, receipt.claims.get(ITEMS, "")
     if only_the_silo_counts(receipt):
         return "all records that their silo had"
-    if isinstance(asked.records, int) and items.isdecimal() and len(items) < 19:
-        return items_and_rows(int(items), asked.records)
-    return records(asked.records, NOUNS.get(asked.kind, "record"))
+    rows = asked.records
+    if isinstance(rows, int) and items.isdecimal() and len(items) < 19 and int(items) != rows:
+        return f"{records(int(items), 'item')} ({records(rows, 'row')})"
+    return records(rows, NOUNS.get(asked.kind, "record"))
 
 
 def only_the_silo_counts(receipt: Receipt) -> bool:
     """Return whether a user of a silo left: the server's count, mostly 0, would mislead."""
     return receipt.asked.kind == "Withdraw" and CONFIRMED in receipt.claims
-
-
-def day(time: str) -> str:
-    """Return the date of a receipt's time, as 15 November 2026."""
-    at = datetime.strptime(time, TIME_FORMAT)
-    return f"{at.day} {at:%B} {at.year}"
 
 
 def _tone_of_level(level: str) -> str:
@@ -198,99 +222,62 @@ def _number(count: Count) -> str:
     return f"up to {high}" if low == "0" else f"{int(low):,} to {int(high):,}"
 
 
-def _asked(receipt: Receipt) -> str:
-    asked = receipt.asked
-    what = ASKED.get(asked.kind, f"asked for {asked.kind} of {{n}}")
-    count, who = amount(receipt), people(asked.people)
-    return f"{who[0].upper()}{who[1:]} {what.replace('{n}', count)}."
-
-
 def _done(receipt: Receipt) -> str:
-    done, release = receipt.done, receipt.claims.get(RELEASE)
-    name = done.unlearning.partition(" (")[0]
-    if only_the_loan(receipt):
-        return _loan_done(receipt, name)
-    what = DONE.get(name, f"{name} changed the model to take out their influence")
-    what = what.replace("{they}", _they(receipt.asked)) + _as_claimed(receipt)
-    if name == "Retrain" and done.level == "L2":
-        what = f"{ALL_THAT_CAN} without them"
+    done, release, asked = receipt.done, receipt.claims.get(RELEASE), receipt.asked
+    name, loan = done.unlearning.partition(" (")[0], only_the_loan(receipt)
+    what = DONE.get(name, f"{name} changed the model to take out the influence")
+    noun = NOUNS.get(asked.kind, "record")
+    they = f"this {noun} was" if asked.records == 1 else f"these {noun}s were"
+    if loan and name in DONE and name != NO_REPEAT:
+        what = "the model was made as if they had never been lent"
+    elif name == "Retrain" and done.level == "L2":
+        what = "all rounds that can be repeated were run again without them"
+    what = what.replace("{they}", they)
+    what += ", as code from outside this program claims" if CLAIMED in receipt.claims else ""
+    if loan:
+        gone = "is no longer used" if done.level == "L0" else "was deleted"
+        what = f"the copy that they had lent {gone}, and {what}"
     if release is not None and release.isdecimal():
         what = f"release {int(release):,} was made without them: {what}"
-    return f"The operator states: on {day(receipt.time)} {what}."
-
-
-def _loan_done(receipt: Receipt, name: str) -> str:
-    what = f"{name} changed the model to take out the influence of that copy"
-    what = loan_words.DONE.get(name, what)
-    level = receipt.done.level
-    if name == "Retrain" and level == "L2":
-        what = f"{ALL_THAT_CAN} as if they had never been lent"
-    copy = "is no longer used" if level == "L0" else "was deleted"
-    what += _as_claimed(receipt)
-    said = f"on {day(receipt.time)} the copy that they had lent {copy}, and {what}"
-    return f"The operator states: {said}. {loan_words.STILL}"
-
-
-def _as_claimed(receipt: Receipt) -> str:
-    return ", as code from outside this program claims" if CLAIMED in receipt.claims else ""
-
-
-def _they(asked: Asked) -> str:
-    noun = NOUNS.get(asked.kind, "record")
-    return f"this {noun} was" if asked.records == 1 else f"these {noun}s were"
+    at = datetime.strptime(receipt.time, TIME_FORMAT)
+    said = f"The operator states: on {at.day} {at:%B} {at.year} {what}."
+    return f"{said} {STILL}" if loan else said
 
 
 def _shown(receipt: Receipt) -> str:
     level, verdict = receipt.done.level, receipt.verdict
     if about_rows(receipt):
-        return (
-            "It is about stored rows: a model that learnt from them is answered for by itself, "
-            "with a receipt of its own."
-        )
+        return "A model that learnt from the rows is answered for with a receipt of its own."
     if receipt.claims.get(NEXT, "made") != "made":
         return (
             "What was published before this still comes from them, and stays in use until the next "
             "release."
         )
-    by_level = (loan_words.BY_LEVEL if only_the_loan(receipt) else BY_LEVEL)[level]
     if verdict == "PASS":
-        more = "" if level in ("L2", "L3") else f" {by_level}"
-        return said_of(receipt, _passed(receipt.findings)) + more
+        more = "" if level in ("L2", "L3") else f" {BY_LEVEL[level]}"
+        return _passed(receipt.findings) + more
     if verdict == "FAIL":
-        return said_of(receipt, _failed(receipt.findings, level))
-    said = OPEN_ENDS.get(verdict, f"The verdict is {verdict}.")
-    if verdict == "INCONCLUSIVE" and (why := _why_open(receipt.findings)):
-        said = f"{said.removesuffix('.')}: {why}."
-    return f"{said_of(receipt, said)} {by_level}"
-
-
-def _why_open(findings: tuple[Finding, ...]) -> str:
-    """Return why the controls leave it open: the last sentence about them. '' for strangers"""
-    notes = [one.note for one in findings if one.check == "Q0 controls"]
-    return notes[0].rpartition(". ")[2] if notes and ". " in notes[0] else ""
+        return _failed(receipt.findings, level)
+    return f"{OPEN_ENDS.get(verdict, f'The verdict is {verdict}.')} {BY_LEVEL[level]}"
 
 
 def _passed(findings: tuple[Finding, ...]) -> str:
     passed = [one for one in findings if one.verdict == "PASS"]
     noticing = sum(map(would_have_noticed, passed))
-    if noticing:
-        more = len(passed) - noticing
-        besides = f" ({more} more passed, for which that is not known)" if more else ""
-        return (
-            f"{_checks(noticing)} that would have noticed a model that forgot nothing could not "
-            f"tell it from models that never saw them, at this sample size{besides}."
-        )
-    return f"{_checks(len(passed))} could not tell it from models that never saw them."
-
-
-def _checks(count: int) -> str:
-    return "1 check" if count == 1 else f"{count} checks"
+    if not noticing:
+        return f"{records(len(passed), 'check')} could not tell it from {NEVER}."
+    more = len(passed) - noticing
+    besides = f" ({more} more passed, for which that is not known)" if more else ""
+    return (
+        f"{records(noticing, 'check')} that would have noticed a model that forgot nothing could "
+        f"not tell it from {NEVER}, at this sample size{besides}."
+    )
 
 
 def _failed(findings: tuple[Finding, ...], level: str) -> str:
     judged = [one for one in findings if one.verdict in JUDGING and one.verdict != "UNAUDITED"]
     failed = sum(one.verdict == "FAIL" for one in judged)
-    said = f"{failed} of {len(judged)} checks could tell it from models that never saw them"
+    said = f"{failed} of {len(judged)} checks could tell it from {NEVER}"
     if level == "L3":
         return f"{said}, which contradicts the level that is stated: one of the two is wrong."
-    return f"{said}, so it is not shown that their influence is gone."
+    return f"{said}, so it is not shown that the influence is gone."

@@ -35,7 +35,7 @@ def write_papers(request: Request, body: bytes, proof: str, state: Mapping[str, 
     of = sorted(state["unlearnt"]["of"].values(), key=lambda facts: "model" not in facts)
     first: Mapping[str, Any] = next((facts for facts in of if "draft" in facts), {})
     together = len(request.records) > 1
-    shown = page(parse(body), key=request.key, parts=together)
+    shown = page(parse(body), key=request.key)
     files = {RECEIPT: body, PAGE: shown.encode(), PROOF: proof.encode()}
     files[KEY] = f"{request.key.hex()}\n".encode()
     if event := first.get("event") or "":

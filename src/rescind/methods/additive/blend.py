@@ -95,7 +95,7 @@ class Blend(Gram, RankingMethod):
     def exactness(self) -> tuple[str, ...]:
         return (
             "The softmax learner: exactness by subtraction covers the item weights B alone. The "
-            "softmax part was retrained without the records, and no digest proves it.",
+            "softmax part was retrained without what was taken back, and no digest proves it.",
         )
 
     def server_init(self, world: World, clock: Clock) -> ServerState:
