@@ -85,7 +85,7 @@ def test_erasure_in_production_runs(capsys):
     assert set(names["checks"].values()) == {0}
     assert set(names["own"].values()) == {0}
     assert all(names["controls"].values()), "a forged receipt and a foreign proof are refused"
-    assert not list(names["here"].glob("parts/*"))
+    assert not list(names["here"].rglob("*.zip")), "what was sent is deleted"
 
 
 def test_share_regret_forget_runs(capsys):

@@ -8,8 +8,8 @@
     signed   one receipt over all that happened
     logged   it is in the log, and its papers are ready to be sent
 
-DEPARTS from the plan of the ledger in one thing: audits belong to `unlearnt`, because an audit that
-fails decides which model is taken over. `checked` is the control of the whole.
+Audits belong to `unlearnt`, because an audit that fails decides which model is taken over.
+`checked` is the control of the whole.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def readmit(folder: Path, user: str) -> None:
     name = data.imported
     stored = Rows(name, Asked("leave", user)).items
     if not (listed.has_asked(key) or stored or user in data.names().labels.users):
-        raise Refused("unknown-person", f"the silo of {folder} has no person '{user}'.")
+        raise Refused("unknown-person", f"the silo of {folder} has no user '{user}'.")
     if not listed.has_withdrawn(key):
         raise Refused("has-not-left", f"'{user}' has not left the silo of {folder}.")
     depart(folder, Asked("erase", user), stored)
