@@ -187,8 +187,6 @@ def test_a_changed_acknowledgement_does_not_verify(
     told["acknowledgement"][name] = change(told["acknowledgement"][name])
     code, said = papers.verify(receipt, told, *log)
     assert (code, why in said) == (1, True), said
-    assert "the files do not belong together" in said
-    assert "its acknowledgement" in said
 
 
 def test_exchanged_receipts_do_not_verify(papers: Papers) -> None:

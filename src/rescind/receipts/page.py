@@ -200,7 +200,9 @@ def _checks(out: Page, receipt: Receipt, findings: Sequence[Finding]) -> None:
     rows = [[*_asks(f), *(_numbers(f) if exact else ())] for f in findings]
     columns = [*head, *(numbers if exact else ())]
     out.table(columns, rows, "Checks and their verdicts", stacked=True)
-    out.listing(list(legend(finding.verdict for finding in findings)))
+    judged = [f.verdict for f in findings]
+    if not words.about_rows(receipt):
+        out.listing(list(legend(judged)))
     names = list(dict.fromkeys(name for finding in findings for name in finding.controls))
     if names:
         out.text(
