@@ -18,6 +18,7 @@ MAY_USE = {
     "rescind/data": ("graph",),
     "rescind/flower": ("flower",),
     "rescind/ledger": ("service",),
+    "rescind/night": ("service",),  # only where rows or requests come from a database
     "rescind/service": ("service",),
 }
 """Extras that a package may use; every package may use what is installed without one."""

@@ -62,7 +62,7 @@ def test_the_reference_shows_every_command_and_option():
     page = (ROOT / "docs/reference-cli.md").read_text("utf-8")
     for command in ("rescind forget", "rescind data import", "rescind flower run"):
         assert f"## `{command}`" in page
-    assert "| `--withdraw USER` |" in page
+    assert "| `--kind TEXT` |" in page
     for name in hooks.WRITTEN:
         text = (ROOT / "docs" / name).read_text("utf-8")
         made = hooks.written(name, text)

@@ -24,9 +24,9 @@ SAY = {
     r"loans?": "lent records",
     r"(?:takes?|taken|took|taking)\s(?:\w+\s)?back": "unshare, erase or withdraw",
     r"persons?|people|somebody's": "user",
-    r"leavers?|(?:users?|they|who)\s(?:leaves?|left)": "withdraw",
 }
 """Words of the pages for people, and what command line and Python say instead."""
+CODE = re.compile("[a-z]+(-[a-z]+)+")  # of a refusal, for programs
 MOTTO = "Federated learning on data that people lend and can take back."
 
 
@@ -64,7 +64,8 @@ def raised(code: str) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
             parts = (p.value for p in ast.walk(node.exc) if isinstance(p, ast.Constant))
-            yield node.lineno, "".join(p for p in parts if isinstance(p, str))
+            words = (p for p in parts if isinstance(p, str) and not CODE.fullmatch(p))
+            yield node.lineno, "".join(words)
 
 
 def ours() -> list[Path]:
@@ -89,7 +90,7 @@ def test_error_messages_name_each_thing_by_its_one_word():
 
 
 def test_the_words_of_the_other_audience_are_noticed():
-    for text in ("A user who leaves.", "12 loans", "takes them back", "People who lend"):
+    for text in ("12 loans", "takes them back", "People who lend"):
         assert wrong(text), text
     for text in (MOTTO, "Leave this column out.", "a user who withdraws", "files that are left"):
         assert not wrong(text), text

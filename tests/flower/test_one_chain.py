@@ -12,7 +12,8 @@ pytest.importorskip("flwr")
 from flower.silo_shop import SiloShop, asks, outcomes
 from rescind.core.claims import CONFIRMED
 from rescind.flower.server import answering
-from rescind.home import Ledger
+from rescind.flower.silo.names import USER, key_of
+from rescind.home import Ledger, Request
 from rescind.receipts.log import open_log
 from rescind.receipts.receipt import Receipt, digest, parse
 
@@ -96,3 +97,32 @@ def test_a_server_that_was_killed_between_receipts_forks_nothing_and_loses_none(
     assert set(outcomes(facts)) == {"ERASED", "REPEATED"} if number == 2 else {"ERASED"}
     assert len(chain()) == 2
     assert len(open_log().entries) == 2
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_killed_at_each_step_a_request_is_answered_once(
+    moment: str, shop: SiloShop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each person leaves while the server is killed at another note in the ledger."""
+    real, left = Ledger.done, 0
+
+    def interrupted(self: Ledger, request: Request, name: str, facts: Any = None) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0 and moment == "before":
+            raise KeyboardInterrupt
+        real(self, request, name, facts)
+        if left == 0:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Ledger, "done", interrupted)
+    for number in range(1, 20):
+        left, user = number, str(number)
+        try:
+            shop.serve(*asks(leave=[user]))
+            break
+        except KeyboardInterrupt:
+            assert outcomes(shop.serve(resume=True)) == ["ERASED"]
+        assert key_of(USER, user) not in {who for who, _ in shop.held()}
+        assert len(chain()) == len(open_log().entries) == number
+    assert number == 9, "asked, unlearnt twice, purged thrice, signed, logged"

@@ -1,6 +1,6 @@
 """What somebody reads who holds a receipt: its chain, the devices it means, what to do.
 
-Receipts about stored rows are on no chain, and a run in one process has no devices of people.
+A run in one process has no devices of people.
 """
 
 from __future__ import annotations
@@ -71,6 +71,16 @@ def test_the_page_of_stored_rows_has_no_lines_about_training() -> None:
         assert line in run, "control: of a run"
     for line in ("Forgot by", "rows deleted", "When", "Seconds"):
         assert line in rows, "what was done stays"
+
+
+def test_receipts_about_rows_and_about_models_are_one_chain() -> None:
+    run = made()
+    rows = made(OF_ROWS, previous=canonical(run))
+    last = made(previous=canonical(rows))
+    assert checked(last, canonical(run), canonical(rows))[0]
+    assert not checked(last, canonical(run))[0], "control: one is missing"
+    changed = canonical(rows).replace(b'"L1"', b'"L3"')
+    assert not checked(last, canonical(run), changed)[0], "control: a false one"
 
 
 def test_the_page_of_a_run_in_one_process_says_once_that_devices_were_simulated() -> None:

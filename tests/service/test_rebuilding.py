@@ -240,7 +240,7 @@ def test_the_command_stops_at_what_does_not_hold(
     house: House, people: list[Browser], auditor: Rebuilding, monkeypatch: Any, tmp_path: Path
 ) -> None:
     key = house.caller().get("/v1/keys").json()["log"]
-    with pytest.raises(ConfigError, match="needs a token with the scope rebuild"):
+    with pytest.raises(ConfigError, match="rescind tokens make rebuild"):
         pull(tmp_path / "auditor", "auditor", [key], URL, 0.0, 1, rebuild=True)
     monkeypatch.setenv("RESCIND_TOKEN", auditor._token)
     monkeypatch.setattr(pulling.Pulling, "once", lambda self: Checkpoint("a", 1, b""))

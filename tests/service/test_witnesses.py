@@ -107,10 +107,10 @@ def test_a_witness_that_is_away_is_told_and_the_proof_says_how_many_signed(tmp_p
         assert house.caller().get(f"{told['link']}/proof").headers["Rescind-Cosigned"] == "0 of 0"
 
 
-def through(house: House) -> Callable[[Any, Request], bytes]:
+def through(house: House) -> Callable[[Request], bytes]:
     """Return how a witness reaches a service without a network."""
 
-    def sent(_: Any, request: Request) -> bytes:
+    def sent(request: Request) -> bytes:
         path = request.full_url.removeprefix("http://localhost:8000")
         more = {"content": request.data, "headers": {"content-type": "text/plain"}}
         answer = house.caller().call(request.get_method(), path, **(more if request.data else {}))
@@ -123,7 +123,7 @@ def through(house: House) -> Callable[[Any, Request], bytes]:
 
 def pulling(house: House, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Pulling, Key]:
     """A witness that comes by itself; made again from its folder, it is the same one."""
-    monkeypatch.setattr(Pulling, "_sent", through(house))
+    monkeypatch.setattr("rescind.proof.pulling.sent", through(house))
     witness = open_witness(folder, "silo-1", [log_key(house)])
     return Pulling("http://localhost:8000/", log_key(house), witness, folder), witness.key
 
@@ -176,11 +176,11 @@ def test_a_fork_is_refused_also_after_a_restart(
             f"000.p/{len(forged)}": forged.tile(0, 0, len(forged)),
         }
 
-        def lying(_: Any, request: Request) -> bytes:
+        def lying(request: Request) -> bytes:
             return answers[request.full_url.partition("/log/")[2].removeprefix("tile/0/")]
 
         again, _ = pulling(house, folder, monkeypatch)
-        monkeypatch.setattr(Pulling, "_sent", lying)
+        monkeypatch.setattr("rescind.proof.pulling.sent", lying)
         for one in (coming, again):
             with pytest.raises(SecondHistory, match="not signed"):
                 one.once()
@@ -188,7 +188,7 @@ def test_a_fork_is_refused_also_after_a_restart(
         evidence = json.loads((folder / "second-history.json").read_text())
         assert evidence["seen"]["size"] == size
         assert notes.opened(evidence["shown"], [log_key(house)])[0] == point
-        monkeypatch.setattr(Pulling, "_sent", through(house))
+        monkeypatch.setattr("rescind.proof.pulling.sent", through(house))
         receipt_of(house)
         assert again.once().size > size  # the control: the true log goes on
 

@@ -169,8 +169,8 @@ def test_the_nearest_name_is_named_once(rescind):
 @pytest.mark.parametrize(
     ("word", "ours"),
     [
-        ("erase", "'rescind forget' or 'rescind data erase'"),
-        ("Delete", "'rescind forget' or 'rescind data erase'"),
+        ("erase", "'rescind forget'"),
+        ("Delete", "'rescind forget'"),
         ("train", "'rescind run'"),
         ("import", "'rescind data import'"),
     ],
@@ -223,9 +223,3 @@ def test_an_option_with_a_default_is_not_called_needed():
     assert "Default: your own log's" in help_of["log_key"]
     assert "Needs --log-key" not in help_of["proof"]
     assert "--log-key" in help_of["proof"], "who needs it is told"
-
-
-@pytest.mark.parametrize("words", ["rescind data erase", "rescind forget"])
-def test_a_deletion_says_that_without_a_terminal_it_never_asks(words):
-    (yes,) = (param for param in COMMANDS[words].params if param.name == "yes")
-    assert "without a terminal it never asks" in yes.help

@@ -256,7 +256,7 @@ def run(
 ) -> None:
     """Run one cell of a recipe over the silos and wait for it, on the server's machine.
 
-    People who ask are answered after training, one after another, each with a receipt. If the run
+    Users who ask are answered after training, one after another, each with a receipt. If the run
     in --out is finished, it is not trained again. A silo that is away is waited for: --resume.
     Exit code 0: all answered; 10: something waits; 20: something is refused or late.
 

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from rescind.home import Ledger, Request
     from rescind.requests.words import Words
 
-app = typer.Typer(no_args_is_help=True, help="Answer what people ask: forget, with a receipt.")
+app = typer.Typer(no_args_is_help=True, help="Answer what users ask: forget, with a receipt.")
 Data = Annotated[str | None, Option("--data", help="The imported data. Default: the only one.")]
 User = Annotated[
-    list[str] | None, Option("--user", metavar="ID", help="A person, by your id. Repeatable.")
+    list[str] | None, Option("--user", metavar="ID", help="A user, by your id. Repeatable.")
 ]
 Item = Annotated[
     list[str] | None, Option("--item", metavar="ID", help="Only this item. Repeatable.")
@@ -36,10 +36,10 @@ File = Annotated[
 Case = Annotated[str, Option("--case", metavar="TEXT", help="Your number, for the receipt's page.")]
 Audit = Annotated[str, Option("--audit", help="standard, full or none.")]
 Together = Annotated[
-    bool, Option("--together", help="One receipt for all people of a CSV, with a part for each.")
+    bool, Option("--together", help="One receipt for all users of a CSV, with a part for each.")
 ]
 Received = Annotated[str | None, Option(metavar="DATE", help="The day it came. Default: today.")]
-Id = Annotated[str, Argument(metavar="ID")]
+Id = Annotated[str, Argument(metavar="ID", help="As rescind request list names it.")]
 
 
 @app.command("add")
@@ -125,6 +125,8 @@ def answer(
     """Answer requests: erase, unlearn, check, sign. Killed at any moment, give it again.
 
     Exit code 0: all answered; 10: something waits; 20: something is refused or late.
+
+    Example: rescind request answer --most 20
     """
     from rescind.home import Ledger
     from rescind.requests.answer import answer as answer_one
@@ -172,6 +174,8 @@ def list_requests(
     """List requests, those that are due first. Nobody is named: the ledger keeps digests.
 
     With --state or --database: the open ones of a service.
+
+    Examples: rescind request list --open; rescind request list --state runs/service
     """
     if state is not None or database is not None:
         list_open(state, database, as_json)
@@ -207,7 +211,10 @@ def show(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show a request: its days, its steps, its outcome, its receipt."""
+    """Show a request: its days, its steps, its outcome, its receipt.
+
+    Example: rescind request show ID --out again
+    """
     ledger = _there()
     request = ledger.request(name)
     if out is not None:
@@ -226,14 +233,16 @@ def show(
 def extend(
     name: Id,
     days: Annotated[int, Option(min=1, help="So many days more.")],
-    reason: Annotated[str, Option(help="Why, for the person who asked.")],
+    reason: Annotated[str, Option(help="Why, for the user who asked.")],
     url: Url = None,
     state: State = None,
     database: Database = None,
 ) -> None:
-    """Give a request more time, at most three months in all. Tell the person yourself.
+    """Give a request more time, at most three months in all. Tell the user yourself.
 
     With --url, --state or --database: a request to a service.
+
+    Example: rescind request extend ID --days 14 --reason "many requests"
     """
     if url is not None or state is not None or database is not None:
         extend_at(name, days, reason, state, database, url)
@@ -255,7 +264,10 @@ def extend(
 
 @app.command("withdraw")
 def withdraw(name: Id) -> None:
-    """Remove a request that is not answered: the person took it back, or it was a mistake."""
+    """Remove a request that is not answered: the user wants it no more, or it was a mistake.
+
+    Example: rescind request withdraw ID
+    """
     ledger = _there()
     request = ledger.request(name)
     if not request.open or ledger.steps(request):
@@ -273,9 +285,12 @@ def readmit(
         Path | None, Option(metavar="FOLDER", help="They left this silo (rescind flower join).")
     ] = None,
 ) -> None:
-    """Let somebody in again who left. Rows that were erased stay out; new rows count."""
+    """Let somebody in again who left. Rows that were erased stay out; new rows count.
+
+    Example: rescind request readmit --user c7
+    """
     if silo is not None:
-        from rescind.flower.silo.departures import readmit as readmit_to_silo
+        from rescind.flower.silo.readmission import readmit as readmit_to_silo
 
         readmit_to_silo(silo, user)
         typer.echo(f"'{user}' is in again in the next training.")

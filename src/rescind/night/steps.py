@@ -236,7 +236,11 @@ def listed_items(config: Config, given: tuple[str, ...] | str) -> set[str]:
 
 
 def cosign(night: Night) -> Facts:
-    """Ask each witness to sign the log's checkpoint, then put the signatures into the papers."""
+    """Ask each witness to sign the log's checkpoint, then put the signatures into the papers.
+
+    One that is away is asked the next night. One that refuses may know of another history.
+    """
+    from rescind.proof.reaching import Away
     from rescind.proof.witness_http import ask
     from rescind.receipts.log import open_log
     from rescind.requests.papers import prove_again
@@ -245,7 +249,7 @@ def cosign(night: Night) -> Facts:
     for witness in night.config.log.witnesses:
         try:
             ask(witness.url, witness_key(night.config, witness), open_log())
-        except RescindError as error:
+        except Away as error:
             away.append(f"{witness.url}: {error}")
     if not night.config.log.witnesses or away:
         return {"away": away} if away else {}

@@ -19,6 +19,12 @@ class NotPublic(DataError):
     """The address lies in a network of one's own, or there is none."""
 
 
+class Away(DataError):
+    """Nobody answers at an address now."""
+
+    code = "away"
+
+
 class Answered(NamedTuple):
     """What an address answered."""
 
@@ -75,7 +81,7 @@ def post(
         read = answer.read(largest)
         return Answered(answer.status, answer.headers.get("Content-Type", ""), read)
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise DataError(f"cannot be reached ({error or type(error).__name__}).") from None
+        raise Away(f"cannot be reached ({error or type(error).__name__}).") from None
     finally:
         connection.close()
 

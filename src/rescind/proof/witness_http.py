@@ -145,6 +145,6 @@ def _post(url: str, body: bytes, anywhere: bool) -> Reply:
         answer = reaching.post(url.rstrip("/") + ROUTE, body, {}, WAIT, LARGEST, anywhere)
     except reaching.NotPublic as error:
         raise DataError(f"{error} Name it at the start: rescind serve --witness URL=KEY.") from None
-    except DataError as error:
-        raise DataError(f"{error} Is rescind witness running there?") from None
+    except reaching.Away as error:
+        raise reaching.Away(f"{error} Is rescind witness running there?") from None
     return Reply(answer.status, answer.body.decode("utf-8", "replace"), answer.content_type)

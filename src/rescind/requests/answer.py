@@ -116,7 +116,7 @@ def judged_one(
     listed = Blocklist.of_dataset(request.dataset, ledger.file.parent)
     away, known = listed.has_withdrawn(user), listed.has_asked(user)
     if not (known or has or learnt):
-        raise Refused("unknown-person", f"'{request.dataset}' has no person '{user}'.")
+        raise Refused("unknown-person", f"'{request.dataset}' has no user '{user}'.")
     asked = request.records[user]
     if request.kind == "unshare":
         if away:
@@ -252,7 +252,7 @@ def readmit(ledger: Ledger, dataset: str, user: str) -> None:
     """Let somebody in again who left; what they had before stays away."""
     listed = Blocklist.of_dataset(dataset)
     if not (listed.has_asked(user) or _is_present(ledger, dataset, user)):
-        raise Refused("unknown-person", f"'{dataset}' has no person '{user}'.")
+        raise Refused("unknown-person", f"'{dataset}' has no user '{user}'.")
     if not ledger.readmit(dataset, listed.digest_of(user)):
         raise Refused("has-not-left", f"'{user}' has not left '{dataset}'.")
 

@@ -52,7 +52,7 @@ def in_options(kind: str, users: Sequence[str], items: Sequence[str] = ()) -> Wo
         return Words(kind, {"": tuple(items)})
     people = list(dict.fromkeys(users))
     if not people:
-        raise ConfigError("name a person: --user ID (an id of your data), or --file FILE.csv.")
+        raise ConfigError("name a user: --user ID (an id of your data), or --file FILE.csv.")
     if items and (kind == "leave" or len(people) > 1):
         raise ConfigError("--item goes with one --user and --kind erase or unshare.")
     return Words(kind, {user: tuple(dict.fromkeys(items)) or None for user in people})

@@ -63,7 +63,7 @@ class Found:
 def asked_facts(request: Request) -> Facts:
     """Return a request as silos read it."""
     if request.kind not in ("leave", "erase", "unshare") or len(request.records) != 1:
-        raise Refused("kind", "over silos one person asks to leave, to erase or to unshare.")
+        raise Refused("kind", "over silos one user asks to leave, to erase or to unshare.")
     ((user, items),) = request.records.items()
     if request.kind == "erase" and not items:
         raise Refused("items", "over silos an erasure names its items: --item.")
@@ -93,7 +93,7 @@ def look_up(executor: FlowerExecutor, request: Request, fed: Federation | None =
         )
     numbers = {facts["number"] for facts in said.values() if not facts["own"]} - {UNKNOWN}
     if len(numbers) > 1:
-        raise Refused("other-tables", "silos have different numbers for this person.")
+        raise Refused("other-tables", "silos have different numbers for this user.")
     if not having:
         return _of_others(request, said, why, fed, executor.line.silos)
     return _found(asked, having[0], said[having[0]])
@@ -127,7 +127,7 @@ def _of_others(
             return Found(ERASED, client % silos, client, items)
     if why:
         reasons = "; ".join(sorted({*why.values()}))
-        raise AwayError(f"{silo_names(why)} may have this person and did not say ({reasons}).")
+        raise AwayError(f"{silo_names(why)} may have this user and did not say ({reasons}).")
     (user,) = request.records
     raise Refused("unknown-person", REASONS["unknown-person"].format(user=user))
 

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rescind.core.files import in_use
 from rescind.core.holdings import Holdings
 from rescind.data.blocklist import Blocklist
 from rescind.data.erasing import rows_of
 from rescind.data.importing import load_imported
-from rescind.errors import ConfigError
 from rescind.flower.silo.names import ITEM, NOT_HERE, USER, Numbering, key_of
 from rescind.home import Copy, Ledger, Refused, Request
 from rescind.home.request import ERASED, ROWS_ONLY, Records
@@ -125,33 +123,6 @@ def depart(folder: Path, asked: Asked, stored: Iterable[str]) -> None:
     items = asked.keys or tuple(key_of(ITEM, item) for item in stored)
     listed = Blocklist().with_erased([user] * len(items), items)
     add_to_list(folder, listed.with_withdrawn(user) if asked.kind == "leave" else listed)
-
-
-def readmit(folder: Path, user: str) -> None:
-    """Let somebody in again who left a silo. What is stored of them until now stays away.
-
-    They take part again in the next run that is trained from the beginning.
-    """
-    from rescind.flower.silo.data_source import RecipeData
-    from rescind.flower.silo.storage import Store
-
-    if "recipe" not in Store(folder).notes:
-        raise ConfigError(f"{folder} is not the folder of a silo (rescind flower join).")
-    if in_use(folder):
-        raise ConfigError(f"the silo of {folder} has joined: end it (Ctrl-C), then repeat this.")
-    data, key, listed = RecipeData.noted_in(Store(folder)), key_of(USER, user), read_list(folder)
-    name = data.imported
-    stored = Rows(name, Asked("leave", user)).items
-    if not (listed.has_asked(key) or stored or user in data.names().labels.users):
-        raise Refused("unknown-person", f"the silo of {folder} has no person '{user}'.")
-    if not listed.has_withdrawn(key):
-        raise Refused("has-not-left", f"'{user}' has not left the silo of {folder}.")
-    depart(folder, Asked("erase", user), stored)
-    with Ledger.open(folder) as ledger:
-        ledger.readmit(DATASET, listed.digest_of(key))
-    if data.own:
-        with Ledger.open() as ledger:
-            ledger.readmit(name, Blocklist().digest_of(user))
 
 
 def still_held(holdings: Holdings, numbering: Numbering, asked: Asked) -> int:

@@ -87,21 +87,11 @@ class Node:
         A silo serves on after any request, also one that no check foresaw.
         """
         verbs: dict[str, Callable[[Letter], Letter]] = {
-            "meet": self._meet,
-            "hold": self._hold,
-            "next": self._next,
-            "find": self._intake.find,
-            "purge": self._intake.purge,
-            "open": self._open,
-            "lend": self._lend,
-            "apply": self._apply,
-            "train": self._train,
-            "mask": self._mask,
-            "measure": self._measure,
-            "query": self._query,
-            "keep": self._keep,
-            "lines": self._lines,
-        }
+            "meet": self._meet, "hold": self._hold, "next": self._next, "open": self._open,
+            "lend": self._lend, "apply": self._apply, "train": self._train, "mask": self._mask,
+            "measure": self._measure, "query": self._query, "keep": self._keep,
+            "lines": self._lines, "find": self._intake.find, "purge": self._intake.purge,
+        }  # fmt: skip
         echo = {n: request.facts.get(n) for n in ("run", "round", "epoch", "verb")}
         try:
             echo |= {"of": request.digest, "silo": self.silo, "silos": self.silos}
