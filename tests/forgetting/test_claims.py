@@ -125,9 +125,9 @@ def test_the_page_tells_of_the_sum_where_there_is_one():
     assert stated[BEFORE].startswith("sealed:")
     assert sum_digest(fed.now.state.own) not in told, "the sum before stays sealed"
     plain = replace(evidence.receipt, claims={})
-    assert "The sum, before and after" not in page(plain)
+    assert "one integer sum over all users" not in page(plain)
     for_strangers = page(evidence.receipt)
-    assert "The sum, before and after" in for_strangers
+    assert "one integer sum over all users" in for_strangers
     assert stated[AFTER] not in for_strangers
 
 

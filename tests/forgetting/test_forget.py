@@ -24,7 +24,7 @@ from rescind.methods.additive.gram import Gram
 from rescind.methods.sharing.fedshare import FedShare
 from rescind.models.lightgcn import LightGCN
 from rescind.privacy.keys import own_public_key
-from rescind.receipts.receipt import issue
+from rescind.receipts.receipt import finish
 from rescind.receipts.verify import verify
 from worlds import lendable, tiny_holdings
 
@@ -72,7 +72,7 @@ def test_without_an_audit_the_receipt_is_made_when_it_is_read(monkeypatch):
     fed = Federation.start(tiny_holdings(12, 15), Gram())
     fed = fed.apply(Share(lendable(fed.now.vault.holdings, 0, 1, CANARY))).run(1)
     made = []
-    monkeypatch.setattr(module, "issue", lambda *a, **k: made.append(a) or issue(*a, **k))
+    monkeypatch.setattr(module, "finish", lambda *a, **k: made.append(a) or finish(*a, **k))
     after, evidence = forget(fed, Withdraw(CANARY), audits="none")
     before = weakref.ref(fed.now.vault.holdings)
     done = datetime.now(UTC)
@@ -177,7 +177,9 @@ def test_exact_forgetting_says_what_it_cost():
 
 def test_evidence_shows_how_many_took_part_and_not_who():
     cost = CostMeter(rounds=2, participants=set(range(1892)))
-    shown = repr(Evidence(make=lambda: pytest.fail("it is only shown"), cost=cost))
+    shown = repr(
+        Evidence(lambda: pytest.fail("it is only shown"), lambda _: pytest.fail("too"), cost=cost)
+    )
     assert "rounds=2" in shown
     assert "participants=1892 people" in shown
     assert len(shown) < 200
@@ -210,7 +212,7 @@ def test_the_receipt_verifies_and_the_next_one_is_chained(tmp_path):
 
 def test_only_requests_to_forget_are_answered():
     fed = begin()
-    with pytest.raises(ConfigError, match="is not a request to forget"):
+    with pytest.raises(ConfigError, match="no Unshare, Erase or Withdraw"):
         forget(fed, Join(12))
     with pytest.raises(ConfigError, match="standard, full, none"):
         forget(fed, Withdraw(2), audits="some")  # type: ignore[arg-type]

@@ -67,8 +67,6 @@ UNPROVEN = (
     f"the rounds were trained again instead."
 )
 TOO_FEW = "The request has too few records"
-IN_BATCHES = "Audit requests in batches; a few users stay INCONCLUSIVE."
-"""What an operator can do about it; a requester cannot, so no receipt says it."""
 
 
 @dataclass(frozen=True, eq=False)
