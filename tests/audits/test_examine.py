@@ -110,8 +110,8 @@ class Own(Retrain):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (Own, r"got the class 'Own'.*: Own\(\)$"),
-        (7, r"got a int.*rs\.methods\.Retrain\(\)"),
+        (Own, r"got <class .*Own"),
+        (7, "got 7"),
     ],
 )
 def test_what_is_no_unlearner_is_told_before_anything_is_trained(story, given, told):

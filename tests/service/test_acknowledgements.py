@@ -92,13 +92,13 @@ def forged(told: Answered, items: list[str]) -> Answered:
 @pytest.mark.parametrize(
     ("wish", "named"),
     [
-        (ERASE, "this record: 'item-2'"),
+        (ERASE, "'item-2'"),
         (
             {"kind": "unshare", "items": ["item-12", "item-2", "item-10", "item-2"]},
-            "these 3 records: 'item-2', 'item-10', 'item-12'",
+            "'item-2', 'item-10', 'item-12'",
         ),
-        ({"kind": "leave"}, "these 8 records: 'item-1', 'item-2', 'item-3', 'item-4', 'item-10'"),
-        ({"kind": "erase", "items": "everything"}, "these 8 records: 'item-1', 'item-2'"),
+        ({"kind": "leave"}, "'item-1', 'item-2', 'item-3', 'item-4', 'item-10'"),
+        ({"kind": "erase", "items": "everything"}, "'item-1', 'item-2'"),
     ],
 )
 def test_an_answer_of_the_service_shows_that_a_receipt_is_about_these_records(
@@ -113,7 +113,7 @@ def test_an_answer_of_the_service_shows_that_a_receipt_is_about_these_records(
     assert "Numbers are bands" not in said, "the key of the answer opened the exact ones"
     code, said = papers.verify(papers.folder / "receipt.json", forged(told, ["item-1", "item-30"]))
     assert code == 1, "control"
-    assert "NO   the signed receipt is not about what the acknowledgement is about" in said
+    assert "NO   the signed receipt is not about" in said
 
 
 def test_somebody_who_lent_nothing_leaves_and_can_check_it(papers: Papers) -> None:
@@ -121,9 +121,9 @@ def test_somebody_who_lent_nothing_leaves_and_can_check_it(papers: Papers) -> No
     receipt = papers.receipt(told)
     for found in (told, without_items(told)):
         code, said = papers.verify(receipt, found)
-        assert (code, "about no record: nothing was lent" in said) == (0, True), said
+        assert (code, "no record: nothing was lent" in said) == (0, True), said
     code, said = papers.verify(receipt, without_items(told), "--item", "item-1")
-    assert (code, "not about exactly the given records" in said) == (1, True), "control"
+    assert (code, "not about exactly these records" in said) == (1, True), "control"
 
 
 def test_the_file_that_the_page_saves_is_read_with_the_key_of_the_receipt(papers: Papers) -> None:
@@ -160,18 +160,18 @@ def test_an_answer_that_names_no_records_is_compared_with_those_that_one_gives(
     assert "the signed receipt is about exactly" not in said
     code, said = papers.verify(receipt, bare, *names[:-2])
     assert code == 1
-    assert "NO   the acknowledgement is not about exactly the given records (--item)" in said
+    assert "NO   the acknowledgement is not about exactly these records" in said
     code, said = papers.verify(receipt, told, *names[2:], "--item", "item-9")
     assert code == 1, "its own records are not those that somebody expects"
-    assert "'item-9' not in it; 'item-1' not among the given ones" in said
+    assert "'item-1', 'item-9' only in one" in said
 
 
 @pytest.mark.parametrize(
     ("name", "change", "why"),
     [
-        ("leaf", lambda leaf: leaf + 1, "it is about another change: it names index"),
-        ("opening", lambda text: text[::-1], "its opening does not open its entry"),
-        ("kind", lambda _: "leave", "it is about Erase, and the acknowledgement about 'leave'"),
+        ("leaf", lambda leaf: leaf + 1, "NO   it is about Erase, index"),
+        ("opening", lambda text: text[::-1], "not about exactly these records"),
+        ("kind", lambda _: "leave", "it is about Erase, index"),
         ("checkpoint", lambda text: text.replace("\n", "\n1", 1), "checkpoint in the acknowledg"),
     ],
 )
@@ -187,8 +187,6 @@ def test_a_changed_acknowledgement_does_not_verify(
     told["acknowledgement"][name] = change(told["acknowledgement"][name])
     code, said = papers.verify(receipt, told, *log)
     assert (code, why in said) == (1, True), said
-    assert "the files do not belong together" in said
-    assert "its acknowledgement" in said
 
 
 def test_exchanged_receipts_do_not_verify(papers: Papers) -> None:
@@ -197,7 +195,7 @@ def test_exchanged_receipts_do_not_verify(papers: Papers) -> None:
     assert papers.verify(mine, told[0])[0] == papers.verify(theirs, told[1])[0] == 0, "control"
     proof = ("--proof", str(theirs.with_suffix(".tlog-proof")), "--log-key", papers.keys["log"])
     code, said = papers.verify(theirs, told[0], *proof)
-    assert (code, "it is about another change" in said) == (1, True), said
+    assert (code, "it is about Erase, index" in said) == (1, True), said
     there = {**told[0]["acknowledgement"], "leaf": told[1]["acknowledgement"]["leaf"]}
     code, said = papers.verify(theirs, {**told[0], "acknowledgement": there})
     assert (code, "NO   the signed receipt is not about" in said) == (1, True), said

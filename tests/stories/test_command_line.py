@@ -158,27 +158,11 @@ def test_a_run_names_the_method_that_was_chosen_for_the_data(rescind):
     assert "synthetic-Gram seed 0: " in out
 
 
-def test_a_run_says_when_it_replaces_one_of_other_settings(rescind):
+def test_a_run_says_when_it_replaces_a_finished_one(rescind):
     words = ["run", "--data", "synthetic", "--method", "Popularity", "--out", "one"]
-    told = "this replaces a finished run of other settings in one. To keep both, stop it before"
-    assert told not in rescind(*words)[2], "nothing is there"
-    assert told not in rescind(*words)[2], "the same settings"
-    assert told in rescind(*words, "--set", "data.users=100")[2]
-    assert told in rescind(*words, "--set", "data.users=100", "--set", "seed=1")[2]
-    assert told in rescind(*words, "--resume")[2]
-    Path("one/run.json").write_text("{")
-    assert told not in rescind(*words, "--set", "seed=1")[2], "what is damaged cannot be kept"
-
-
-def test_what_is_finished_is_told_before_it_is_trained_again(rescind, recipe):
-    words = ["run", "small/table", "--cell", "Popularity", "--seeds"]
-    told = "finished and trained again; --resume skips what is finished"
-    assert told not in rescind(*words, "1")[2]
-    assert f"this run is {told}" in rescind(*words, "1")[2]
-    assert f"1 of 2 runs are {told}" in rescind(*words, "2")[2]
-    assert told not in rescind(*words, "2", "--resume")[2]
-    other = rescind(*words, "2", "--set", "run.k=[5]")[2]
-    assert told not in other, "the control: runs of other settings are elsewhere or replaced"
+    assert "replaced: one" not in rescind(*words)[2], "nothing is there"
+    assert "replaced: one" in rescind(*words)[2]
+    assert "replaced: one" not in rescind(*words, "--resume")[2]
 
 
 def test_a_run_adds_a_line_to_the_results_only_if_asked(rescind, recipe):

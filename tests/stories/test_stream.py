@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from rescind.cli.run_again import kept
 from rescind.core import params
 from rescind.core.clock import Clock
 from rescind.core.cohort import Cohort, Lot
@@ -500,20 +499,6 @@ def test_a_stream_killed_anywhere_goes_on_bit_for_bit(
     for name in ("first", "base"):  # whoever is forgotten later goes back to the same point
         one, two = (beginnings(fed)[name] for fed in (again.fed, whole.fed))
         assert one == two
-
-
-@pytest.mark.parametrize(
-    ("at", "said"),
-    [(1, "No checkpoint was written yet:"), (4, "The last checkpoint is kept."),
-     (5, "The last checkpoint is kept.")],
-)  # fmt: skip
-def test_the_first_block_alone_is_no_checkpoint(at: int, said: str, tmp_path: Path) -> None:
-    """Round 3 writes one, and so does the beginning of the second block, after round 4."""
-    cell, data = small(tmp_path)
-    with pytest.raises(Killed):
-        run_cell(cell, tmp_path / "run", dataset=data, watch=(killer(at),))
-    assert list((tmp_path / "run" / "checkpoints").glob("block-*/begun.json"))
-    assert kept(tmp_path / "run")[0] == said
 
 
 def test_a_block_that_was_not_written_whole_is_passed_over(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import torch
 
 from graphs import tiny_graph
 from rescind.cli import main as entry
-from rescind.cli.run_again import kept_of_trials
 from rescind.core import params
 from rescind.core.federation import Federation
 from rescind.core.holdings import TRAIN
@@ -112,27 +111,6 @@ def test_controls_do_what_is_known_of_them(made):
     assert nothing["forget"]["value"]["kept"] > lines["Retrain"]["forget"]["value"]["kept"] + 0.1
     assert nothing["forget"]["escalates"]
     assert not lines["Retrain"]["forget"]["escalates"]
-
-
-@pytest.mark.parametrize(
-    ("at", "said"),
-    [(1, "No checkpoint was written yet:"), (3, "The last checkpoint is kept."),
-     (None, "Models that are trained are kept.")],
-)  # fmt: skip
-def test_a_stopped_trial_tells_what_is_kept(tmp_path, at, said):
-    def strike(moment):
-        if moment.now.state.round == at:
-            raise KeyboardInterrupt
-
-    def compare(done, total):
-        raise KeyboardInterrupt
-
-    path = tmp_path / "small.toml"
-    path.write_text(RECIPE.replace("rounds = 6", "rounds = 6\ncheckpoint_every = 2", 1))
-    cache = trials.TrialCache(tmp_path / "runs", watch=(strike,), progress=compare)
-    with pytest.raises(KeyboardInterrupt):
-        run_one(read(path).cells[0], tmp_path / "runs" / "one", cache)
-    assert kept_of_trials(tmp_path / "runs")[0] == said
 
 
 def test_the_request_is_that_of_the_settings(made):

@@ -31,10 +31,7 @@ def check_own_folder(store: Path, kit: Path) -> None:
 
     if store.resolve() == kit.resolve():
         raise ConfigError(
-            f"{kit} is this silo's part of the kit, and its state would go into the same folder. "
-            f"Move the kit into a folder of its own (kit/{kit.name}) and give that with --kit, or "
-            f"name another folder with --store. If this silo has joined from here before, move "
-            f"ca.pem, node.key and silos.pub alone."
+            f"{kit} is this silo's part of the kit. Name another folder for its state with --store."
         )
 
 

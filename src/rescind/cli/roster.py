@@ -22,12 +22,6 @@ Log = Annotated[
     Path | None, Option("--log", help="The folder of the log. Default: keys/log of the home.")
 ]
 
-NO_LINE = (
-    "Nothing was checked: {file} has no line. You have no line now: what you lend changed since "
-    "the last roster, or you lend nothing. To see whether a line from before was revoked, give the "
-    "file that you kept with --mine; to check the roster alone, leave --mine out."
-)
-
 
 @app.command("publish")
 def publish(
@@ -191,31 +185,15 @@ def mine(
     if not lines:
         raise DataError(f"user '{user}' has no line. Publish first: {again}.")
     text = (json.dumps(lines, indent=1) + "\n").encode()
-    _refuse_another(out, text)
+    if out.exists() and out.read_bytes() != text:
+        raise DataError(f"{out} exists, and may be another user's. Choose another name with --out.")
     write_atomically(out, text, private=True)
     items = sum(len(one["items"]) for one in lines)
     typer.echo(
         f"{count_of(len(lines), 'line')} with {count_of(items, 'item')} that the sum counts; what "
         f"is kept for tests is in none. For user '{user}' only: {out}"
     )
-    if seeds.names is None:
-        typer.echo(
-            "The log does not state the names of the items yet, so the file does not show that its "
-            f"ids are right. {again}, then write another file."
-        )
     typer.echo(f"Next: rescind roster check PUBLIC --log-key KEY --mine {out}")
-
-
-def _refuse_another(out: Path, text: bytes) -> None:
-    """Refuse to write over the file of another user, or over one that a user may need later."""
-    from rescind.errors import DataError
-
-    if out.exists() and not (out.is_file() and out.read_bytes() == text):
-        raise DataError(
-            f"{out} exists already, with other content: it may be another user's, or of an earlier "
-            f"roster. Choose another name with --out, such as "
-            f"{out.with_stem(out.stem + '-2')}. Nothing was written."
-        )
 
 
 def lines_in(mine):
@@ -235,7 +213,10 @@ def lines_in(mine):
             f"what a service tells at /v1/me/lines."
         )
     if not lines:
-        raise ConfigError(NO_LINE.format(file=mine))
+        raise ConfigError(
+            f"Nothing was checked: {mine} has no line. Give the file that you kept from before, or "
+            f"leave --mine out."
+        )
     return lines
 
 
@@ -273,19 +254,13 @@ def _names_told(log, line, one, by_number):
     from rescind.proof.item_names import check_names
 
     if by_number:
-        return (
-            "  its items were checked by their numbers; which number is which item is the "
-            "operator's statement (/v1/catalogue of the service)"
-        )
+        return "  its items were checked by number; /v1/catalogue of the service names them"
     try:
         where = check_names(log, line, one)
     except DataError as error:
         raise DataError(f"your line {line[:16]}: {error}") from None
     if where is None:
-        return (
-            "  its items were checked by their numbers (items); the names beside them (ids) were "
-            "not checked: they are the operator's statement"
-        )
+        return "  its items were checked by number; the names beside them (ids) were not"
     return f"  its items have the names (ids) that the log states as {where}, for everybody alike"
 
 
@@ -304,17 +279,13 @@ def _audit(run, public, folder):
     from rescind.errors import DataError
     from rescind.experiments.open_run import open_run
     from rescind.forgetting.roster import Outdated, Seeds, audit
-    from rescind.proof.log_folder import LogFolder
-    from rescind.receipts.log import default_log
 
     try:
         return audit(open_run(run, repeatable=False), public, Seeds.of(public.log))
     except Outdated as error:
-        own, origin = default_log(), public.log.checkpoint.origin
-        usual = own.is_dir() and LogFolder(own).checkpoint.origin == origin
-        again = f"rescind roster publish {run} --out {folder}" + ("" if usual else " --log LOG")
-        says = f"{error} If a request was answered since, publish again: {again}"
-        raise DataError(says) from None
+        raise DataError(
+            f"{error} If a request was answered since: rescind roster publish {run} --out {folder}"
+        ) from None
 
 
 def _audit_state(state, database, public):

@@ -155,10 +155,6 @@ class Blocklist:
         """Return whether this row, given by original ids, was erased."""
         return bool(self._key) and keyed_digest(self._key, user, item) in self.erased
 
-    def has_unshared(self, user: str, item: str) -> bool:
-        """Return whether this row, given by original ids, was unshared."""
-        return bool(self._key) and keyed_digest(self._key, user, item) in self.unshared
-
     def left_of(self, dataset: Dataset) -> Dataset:
         """Return the dataset without the erased rows, and without ids that only they had."""
         if not (self.erased or self.withdrawn):

@@ -74,12 +74,6 @@ def find_columns(
     return positions
 
 
-def other_separator(header: Sequence[str]) -> str:
-    """Return what seems to stand between the cells of a header that was read as one; or ""."""
-    only = header[0] if len(header) == 1 else ""
-    return next((one for one in (";", "\t", "|", ",") if one in only), "")
-
-
 @dataclass
 class Problems:
     """The invalid cells of a file: the first of each kind, and how many there are."""

@@ -119,15 +119,6 @@ def louvain(graph: LabelledGraph, clients: int, seed: int = 0) -> Ints:
     return part
 
 
-def write_parts(path: Path, graph: LabelledGraph, part: Ints, by: str) -> str:
-    """Write parts to a file, one digit per node, with the digests of the graph and the parts."""
-    text = "".join(DIGITS[number] for number in part.tolist())
-    stored = {"graph": graph.digest, "by": by, "digest": _digest(text), "part": text}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
-    return f"{path.name}: {len(text)} nodes, {stored['digest'][:20]}..."
-
-
 @lru_cache(maxsize=8)
 def _read_parts(name: str) -> dict[str, Any]:
     path = files("rescind.data").joinpath("parts", f"{name}.json")

@@ -58,9 +58,15 @@ AUDITS = ("standard", "full", "none")
 FEWEST = 100
 """Least number of records to audit. With fewer, no check can detect a no-op, and numbers about
 single records in a receipt would help an attacker to test guesses."""
+WRONG = (
+    "claims to be exact, but its result differs from that of training the rounds again: {}. That "
+    "retraining was used; the costs of both are counted."
+)
+UNPROVEN = (
+    f"is approximate, and the request has too few records to audit it ({FEWEST} are needed), so "
+    f"the rounds were trained again instead."
+)
 TOO_FEW = "The request has too few records"
-IN_BATCHES = "Audit requests in batches; a few users stay INCONCLUSIVE."
-"""What an operator can do about it; a requester cannot, so no receipt says it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,50 +237,31 @@ def _answered(
     if audits != "none" and fed.past is not None:
         if unlearner.exact and not vouched(unlearner):
             done, shown, wrong = checked(fed, request, unlearner)
-            return done.check(), [_refuted(unlearner, wrong)] if wrong else [], shown
+            return (
+                done.check(),
+                [_escalated(unlearner, WRONG.format(", ".join(wrong)))] if wrong else [],
+                shown,
+            )
         if not unlearner.exact and len(request.records) < FEWEST:
-            unlearner, said = Retrain(), [_unproven(unlearner)]
+            unlearner, said = Retrain(), [_escalated(unlearner, UNPROVEN)]
     return unlearn_and_purge(fed, request, unlearner).check(), said, None
 
 
-def _failed(unlearner: Unlearner, report: Report, again: bool) -> Finding:
-    """Report in the receipt what was tried first, and why it was rejected.
+def _escalated(unlearner: Unlearner, text: str) -> Finding:
+    """Report in the receipt what was asked for or tried first, and why it was not used."""
+    return Finding("escalation", "SHOWN", note=f"{type(unlearner).__name__} {text}")
 
-    again: the rounds can be trained again
-    """
+
+def _failed(unlearner: Unlearner, report: Report, again: bool) -> Finding:
+    """Report what an audit rejected. again: the rounds can be trained again"""
     checks = ", ".join(f.check for f in report.findings if f.verdict == "FAIL")
     why = f"it failed its audit ({checks})" if checks else f"its audit was {report.verdict}"
     what = (
-        "Its model was discarded, and the rounds were trained again without what was taken back. "
-        "The costs of both are counted."
+        "The rounds were trained again instead; the costs of both are counted."
         if again
-        else "The federation has no history, so the rounds cannot be trained again: it is not "
-        "shown that the influence was removed."
+        else "There is no history to train again: it is not shown that the influence was removed."
     )
-    name = type(unlearner).__name__
-    return Finding("escalation", "SHOWN", note=f"{name} was tried first, and {why}. {what}")
-
-
-def _refuted(unlearner: Unlearner, wrong: Sequence[str]) -> Finding:
-    """Report in the receipt that a claim to be exact was wrong."""
-    return Finding(
-        "escalation",
-        "SHOWN",
-        note=f"{type(unlearner).__name__} claims to be exact, but its result differs from that of "
-        f"training the rounds again: {', '.join(wrong)}. It was discarded, and the retraining was "
-        f"used. The costs of both are counted.",
-    )
-
-
-def _unproven(unlearner: Unlearner) -> Finding:
-    """Report in the receipt why the requested unlearner was not used, without the exact count."""
-    return Finding(
-        "escalation",
-        "SHOWN",
-        note=f"{type(unlearner).__name__} was requested. It is approximate, and the request has "
-        f"too few records to audit it ({FEWEST} are needed), so the rounds were trained again "
-        f"without the records instead. All requests of one file are audited together.",
-    )
+    return _escalated(unlearner, f"was tried first, and {why}. {what}")
 
 
 def _done(fed: Federation, request: Request, done: Forgotten, data: str, level: str) -> Done:

@@ -124,15 +124,9 @@ def check_unlearner(unlearner: object, wanted_by: str) -> None:
     """Refuse a mere name or a class, and say what to give."""
     if isinstance(unlearner, Unlearner):
         return
-    if isinstance(unlearner, str | type):
-        name = unlearner if isinstance(unlearner, str) else unlearner.__name__
-        got = f"the {'text' if name is unlearner else 'class'} '{name}'"
-        own = isinstance(unlearner, type) and not unlearner.__module__.startswith("rescind.")
-        make = f"{name}()" if own else f"rs.methods.{name}()"
-    else:
-        got, make = f"a {type(unlearner).__name__}", "rs.methods.Retrain()"
     raise ConfigError(
-        f"{wanted_by} wants an unlearner, got {got}. Give an instance, with its settings: {make}"
+        f"{wanted_by} wants an unlearner, got {unlearner!r:.60}. Give an instance, with its "
+        f"settings: rs.methods.Retrain()."
     )
 
 
@@ -141,9 +135,8 @@ def check_answers(unlearner: Unlearner) -> None:
     check_unlearner(unlearner, "forget")
     if not unlearner.answers:
         raise ConfigError(
-            f"{type(unlearner).__name__} leaves the model as it was, so it cannot answer a "
-            f"request. It is a control for audits: rescind audit RUN --method "
-            f"{type(unlearner).__name__}. Leave the method out to train again without the records."
+            f"{type(unlearner).__name__} leaves the model as it was: it is a control for audits, "
+            f"and answers no request. Leave the method out."
         )
 
 

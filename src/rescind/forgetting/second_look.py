@@ -46,29 +46,22 @@ def _found_alone(found: dict[str, str], one: Finding) -> str:
 
 def _contradicted(void: bool) -> Finding:
     """Say that audits and an exact answer contradict each other."""
-    audits = (
-        "an audit told the model from models that never had what was taken back, and a second "
-        "one could not be used (VOID)"
-        if void
-        else "two audits, each with models of its own that never had what was taken back, told "
-        "the model from them"
-    )
-    return Finding(
-        "escalation",
-        "SHOWN",
-        note=f"The platform vouches for an exact result, but {audits}. One of them is wrong, so "
-        f"nothing is shown of the influence until it is known which. A copy of the run from before "
-        f"the request can be audited further: rescind audit COPY, with the same request and "
-        f"--seed 2.",
+    second = "could not be used (VOID)" if void else "did, too"
+    return _note(
+        f"an audit told the model from models that never had what was taken back, and a second one "
+        f"{second}. One of them is wrong, so nothing is shown of the influence until it is known "
+        f"which. A copy of the run from before can be audited further: rescind audit COPY --seed 2."
     )
 
 
 def _undecided(alone: list[str]) -> Finding:
     """Say that two audits of an exact answer differ."""
-    return Finding(
-        "escalation",
-        "SHOWN",
-        note=f"The platform vouches for an exact result, but an audit failed ({', '.join(alone)}). "
-        f"So a second one was made, with other models that never had what was taken back: it did "
-        f"not find that. What one of two audits finds is undecided.",
+    return _note(
+        f"an audit failed ({', '.join(alone)}), and a second one, with other models, did not. What "
+        f"one of two audits finds is undecided."
     )
+
+
+def _note(text: str) -> Finding:
+    note = f"The platform vouches for an exact result, but {text}"
+    return Finding("escalation", "SHOWN", note=note)

@@ -58,16 +58,6 @@ def _default(task: str) -> Iterable[str]:
     return [name for name in rows_of(task) if name not in PEERS]
 
 
-def longest_first(jobs: Sequence[Job]) -> list[Job]:
-    """Return the jobs so that none of the slow ones is left for the end."""
-
-    def slowness(job: Job) -> tuple[int, int]:
-        place = SLOW.index(job.cell.row) if job.cell.row in SLOW else len(SLOW)
-        return (job.cell.dataset != "ml-1m", place)
-
-    return sorted(jobs, key=slowness)
-
-
 def file_of(job: Job) -> Path:
     """Return the file of a cell's line."""
     cell = job.cell

@@ -14,8 +14,9 @@ from rescind.core.federation import Federation
 from rescind.errors import DataError
 from rescind.methods.additive._additive import sum_digest
 from rescind.privacy.sealing import BOUND, fits
-from rescind.receipts.of_run import run_key_of
+from rescind.receipts import of_run
 from rescind.receipts.receipt import Receipt
+from rescind.receipts.receipt import run_key_of as saved_run_key
 from rescind.receipts.verify import Check
 from rescind.storage.federations import load_federation
 
@@ -27,7 +28,7 @@ __all__ = [
 
 def checks_with(run: Path) -> Callable[[Receipt], Check]:
     """Return a check of a receipt's claim against the data in a run's folder."""
-    fed, key = load_federation(run), run_key_of(run) or run_key_of(run.parent)
+    fed, key = load_federation(run), of_run.run_key_of(run) or saved_run_key(run)
     return lambda receipt: check(receipt, fed, run.name, key)
 
 

@@ -6,7 +6,7 @@ then the details, folded, and the digests last.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from rescind.audits.finding import Finding, counted, legend, question
 from rescind.core.claims import AFTER, PEOPLE
@@ -50,7 +50,6 @@ FOR_STRANGERS = "Numbers are bands. The exact ones are sealed."
 def page(
     receipt: Receipt,
     findings: Sequence[Finding] | None = None,
-    figures: Mapping[str, str] | None = None,
     key: bytes | None = None,
     name: str = "receipt",
     of_many: bool = False,
@@ -58,7 +57,6 @@ def page(
     """Return the page.
 
     findings: those of the receipt, with the curves and samples that a receipt does not contain
-    figures: further pictures as SVG, by caption
     key: the requester's, to show exact numbers. Default: the page for strangers
     name: of the receipt's file, without .json
     of_many: for each of several who asked together, who have a part of the request and no key
@@ -79,7 +77,7 @@ def page(
     if words.of_one_process(receipt):
         out.text(SIMULATED, note=True)
     _asked_and_done(out, receipt)
-    _measured(out, receipt, measured, figures or {})
+    _measured(out, receipt, measured)
     with out.folded("What is kept", words.records(len(receipt.kept), "thing")):
         rows = [[kept.name, kept.bytes, kept.says] for kept in receipt.kept]
         out.table(["what", "bytes", "why it may stay"], rows, "What is kept", stacked=True)
@@ -169,15 +167,13 @@ def _deleted(receipt: Receipt) -> str:
     return f"The operator states: {what}. {elsewhere}" if what else ""
 
 
-def _measured(
-    out: Page, receipt: Receipt, findings: Sequence[Finding], figures: Mapping[str, str]
-) -> None:
+def _measured(out: Page, receipt: Receipt, findings: Sequence[Finding]) -> None:
     with out.folded("What was measured", _tally(findings)):
         if findings:
             _checks(out, receipt, findings)
         else:
             out.text("No check was run, so nothing is claimed about the model.")
-        drawn = pictures.curves(findings, figures)
+        drawn = pictures.curves(findings)
         if drawn:
             out.charts(drawn)
 
@@ -200,7 +196,9 @@ def _checks(out: Page, receipt: Receipt, findings: Sequence[Finding]) -> None:
     rows = [[*_asks(f), *(_numbers(f) if exact else ())] for f in findings]
     columns = [*head, *(numbers if exact else ())]
     out.table(columns, rows, "Checks and their verdicts", stacked=True)
-    out.listing(list(legend(finding.verdict for finding in findings)))
+    judged = [f.verdict for f in findings]
+    if not words.about_rows(receipt):
+        out.listing(list(legend(judged)))
     names = list(dict.fromkeys(name for finding in findings for name in finding.controls))
     if names:
         out.text(

@@ -5,7 +5,7 @@ Steps and lines are drawn in the colours of the page, so they serve light, dark 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -138,7 +138,7 @@ def _key() -> str:
     return f"{dot} this model, with its 95 % interval. {diamond} a model that forgot nothing."
 
 
-def curves(findings: Sequence[Finding], figures: Mapping[str, str]) -> dict[str, str]:
+def curves(findings: Sequence[Finding]) -> dict[str, str]:
     """Return SVG by caption: a row of panels for each finding with curves or samples."""
     made: dict[str, str] = {}
     for finding in findings:
@@ -154,7 +154,7 @@ def curves(findings: Sequence[Finding], figures: Mapping[str, str]) -> dict[str,
         }
         caption = f"{finding.check}: {' and '.join(titles[draw] for draw in panels)}."
         made[caption] = charts.svg(canvas)
-    return made | dict(figures)
+    return made
 
 
 def _scores(ax: Axes, finding: Finding) -> None:

@@ -357,18 +357,11 @@ def write(issued: Issued, path: Path) -> Path:
     """
     from rescind.core.files import write_atomically
 
-    bound_to_run = issued.receipt.done.model_after.startswith(BOUND)
-    secret = write_keys(issued.key, path, bound_to_run)
-    write_atomically(path, canonical(issued.receipt))
-    return secret
-
-
-def write_keys(key: bytes, path: Path, bound_to_run: bool = True) -> Path:
-    """Write the keys that go with a receipt at this path; return where the requester's is."""
     secret = path.with_suffix(".key")
-    keys.write_secret(secret, key)
-    if bound_to_run:
-        keys.replace_secret(path.with_name(RUN_KEY), run_key(key))
+    keys.write_secret(secret, issued.key)
+    if issued.receipt.done.model_after.startswith(BOUND):
+        keys.replace_secret(path.with_name(RUN_KEY), run_key(issued.key))
+    write_atomically(path, canonical(issued.receipt))
     return secret
 
 
@@ -387,15 +380,10 @@ def signed_bytes(receipt: Receipt) -> bytes:
 def parse(data: bytes) -> Receipt:
     """Parse the canonical bytes of a receipt, or raise `DataError`. Does not verify it."""
     if len(data) > LARGEST:
-        raise DataError(
-            f"it is no receipt: those have at most {LARGEST:,} bytes. Give receipt.json, the "
-            f"signed file."
-        )
+        raise DataError(f"it has more than {LARGEST:,} bytes. Give receipt.json, the signed file.")
     table = from_bytes(data)
     if not isinstance(table, dict) or not {"asked", "done", "format"} <= table.keys():
-        raise DataError(
-            "it is JSON, but not a receipt of rescind. Give receipt.json, the signed file."
-        )
+        raise DataError("it is JSON, but no receipt. Give receipt.json, the signed file.")
     if table["format"] != FORMAT:
         raise DataError(f"its format is {table['format']!r}; this version reads {FORMAT}.")
     try:
@@ -405,8 +393,8 @@ def parse(data: bytes) -> Receipt:
         raise DataError("it is nested too deeply.") from None
     if not same:
         raise DataError(
-            "its bytes are not in canonical form: it was changed, or a program wrote it anew "
-            "(other line ends are enough). Ask for the file again, and save it without opening it."
+            "its bytes are not in canonical form: a program wrote it anew. Ask for the file again, "
+            "and save it without opening it."
         )
     if receipt.done.level not in LEVELS:
         raise DataError(f"its level is {receipt.done.level!r}. {suggest('', LEVELS)}")

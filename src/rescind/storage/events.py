@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from rescind.core.holdings import Holdings
@@ -198,17 +197,3 @@ def named_event(event: Event, labels: Labels) -> dict[str, Any]:
     if "item" in table:
         table["item"] = [labels.item_id(item) for item in table["item"]]
     return table
-
-
-def event_named(table: Mapping[str, Any], labels: Labels) -> Event:
-    facts = {name: value for name, value in table.items() if not isinstance(value, list)}
-    lists = {name: value for name, value in table.items() if isinstance(value, list)}
-    try:
-        if "user" in facts:
-            facts["client"] = labels.client(facts.pop("user"), len(labels.users))
-        else:
-            lists["client"] = [labels.client(u, len(labels.users)) for u in lists.pop("user")]
-            lists["item"] = [labels.item(i, len(labels.items)) for i in lists["item"]]
-        return unpack_event({n: torch.tensor(v).long() for n, v in lists.items()}, facts)
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(f"not an event of kind {', '.join(KINDS)} ({error!r}).") from None

@@ -31,13 +31,6 @@ def name_above(file: Path) -> str:
     return "" if folder == Path.cwd() else folder.name
 
 
-def is_private(run: Path) -> bool:
-    """Return whether a run learnt from imported data."""
-    with suppress(DataError):
-        return ((read_facts(run) or {}).get("data") or {}).get("source") == "imported"
-    return False
-
-
 def has_model(run: Path) -> bool:
     """Return whether a run still has its model."""
     return (run / "model").is_dir()
