@@ -166,33 +166,6 @@ def test_the_nearest_name_is_named_once(rescind):
         assert said.lower().count(f"did you mean {near}") == 1, said
 
 
-@pytest.mark.parametrize(
-    ("word", "ours"),
-    [
-        ("erase", "'rescind forget'"),
-        ("Delete", "'rescind forget'"),
-        ("train", "'rescind run'"),
-        ("import", "'rescind data import'"),
-    ],
-)
-def test_a_word_of_another_project_is_answered_with_the_commands_that_do_it(rescind, word, ours):
-    code, said = rescind(word)
-    assert code == 2
-    assert f"No such command '{word}'. Use {ours}." in said
-    assert "release" not in said
-
-
-@pytest.mark.parametrize("given", [("a.json", "b.json"), ("one", "b.json", "three")])
-def test_several_receipts_are_answered_with_how_to_check_them(rescind, given):
-    code, said = rescind("verify", *given)
-    said = " ".join(said.replace("│", " ").split())
-    assert code == 2
-    assert "verify takes one receipt or one folder; 'b.json' is one more." in said
-    assert "put them into one folder" in said
-    assert "extra argument" not in said
-    assert "cannot read" in rescind("verify", "a.json")[1], "control: one"
-
-
 def test_version_and_completion(rescind, monkeypatch):
     assert rescind("--version") == (0, f"rescind {__version__}\n")
     for name, value in (("COMP_WORDS", "rescind da"), ("COMP_CWORD", "1")):
