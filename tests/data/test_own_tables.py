@@ -125,7 +125,7 @@ def test_new_users_whose_ids_seem_to_have_lost_something_are_told(save):
     assert append_file("shop", rows, tell=told.append).rows == 3
     (line,) = told
     assert line.startswith("2 users count as new, such as '17', and an id here differs in capitals")
-    assert "rescind forget --data shop --user 17, then append" in line
+    assert "--data shop --user 17, then append" in line
 
 
 def test_a_title_that_is_named_counts_before_one_that_has_a_usual_name_in_the_other_file(save):
