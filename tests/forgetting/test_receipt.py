@@ -585,10 +585,10 @@ def test_the_page_is_one_file_that_runs_nothing_and_asks_nobody():
     issued = issue(EVENT, DONE, KEPT, [drawn])
     plain = Reader(page(issued.receipt))
     exact = Reader(page(issued.receipt, key=issued.key))
-    full = Reader(page(issued.receipt, [drawn], {"More.": "<svg></svg>"}, issued.key))
+    full = Reader(page(issued.receipt, [drawn], issued.key))
     assert plain.tags.count("svg") == 3, "three steps; a line would need the numbers"
     assert exact.tags.count("line") == 2, "where the model lies, and its interval"
-    assert full.tags.count("svg") == exact.tags.count("svg") + 2, "the curves, and one more"
+    assert full.tags.count("svg") == exact.tags.count("svg") + 1, "the curves"
     assert "script" not in full.tags
     # Within the picture, shapes are named by #; nothing leads out of the file.
     assert all(link.startswith("#") for link in full.links)

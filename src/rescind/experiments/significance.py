@@ -171,9 +171,10 @@ def on_few_seeds(found: Sequence[Difference]) -> str:
     apart = any(one.apart for one in found)
     if fewest >= ENOUGH or not (apart or words - {"higher", "lower", ONE_RUN}):
         return ""
+    resume = "" if apart else "--resume "  # those on other rows would stay
     return (
         f"With fewer than {ENOUGH} seeds on the same rows the corrected test finds only large "
-        f"differences: 'no' means not shown. Run more: --seeds {ENOUGH} --resume --record."
+        f"differences: 'no' means not shown. Run more: --seeds {ENOUGH} {resume}--record."
     )
 
 
