@@ -12,10 +12,14 @@ from pathlib import Path
 import pytest
 
 from requesting import CELL, LENDING, ROWS, Shop, elsewhere, items_of
+from rescind.core.federation import Federation
 from rescind.errors import RescindError
 from rescind.home import Ledger, Refused, Request
 from rescind.home.request import OUTCOMES
+from rescind.receipts.receipt import parse
+from rescind.requests import run_holder
 from rescind.requests.adding import add_words
+from rescind.requests.holders import CannotForget
 from rescind.requests.words import in_options
 
 WHO, STRANGER, HELD = "c3", "zz", items_of(3)
@@ -273,3 +277,27 @@ def test_a_run_that_is_no_more_is_struck_off(tmp_path: Path) -> None:
     assert shop.ask("leave", WHO).outcome == ROWS_ONLY
     with Ledger.open() as ledger:
         assert [copy.kind for copy in ledger.copies("shop")] == ["table"]
+
+
+def test_a_model_that_cannot_forget_is_deleted_and_the_receipt_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Shop.opened(tmp_path / "shop")
+    shop.learn("other")
+    real = run_holder._check_can_forget
+
+    def cannot(fed: Federation) -> None:
+        if not (shop.run("other") / "model").is_dir() or seen:
+            return real(fed)
+        seen.append(fed)
+        raise CannotForget("it has no history.")
+
+    seen: list[Federation] = []
+    monkeypatch.setattr(run_holder, "_check_can_forget", cannot)
+    done = shop.ask("leave", "c7")
+    left = [name for name in ("run", "other") if (shop.run(name) / "model").is_dir()]
+    assert (done.outcome, len(left)) == ("ERASED", 1)
+    assert shop.learnt("c7", left[0]) == ()
+    with Ledger.open() as ledger:
+        receipt = parse(ledger.receipt(done.receipt)[0])
+    assert "deleted models" in {finding.check for finding in receipt.findings}

@@ -161,7 +161,9 @@ def tell(done: list[Request], as_json: bool) -> None:
     for one in done:
         typer.echo(f"{one.id}  {one.outcome}  {one.reason or OUTCOMES[one.outcome]}")
         if papers_of(one.id).is_file():
-            typer.echo(f"  Send this file to the person, then delete it: {papers_of(one.id)}")
+            typer.echo(
+                f"  To send (several: each their part alone), then delete: {papers_of(one.id)}"
+            )
 
 
 @app.command("list")

@@ -20,7 +20,7 @@ from typing import Any
 
 from rescind.core.files import locked
 from rescind.data.blocklist import Blocklist
-from rescind.errors import ConfigError, DataError
+from rescind.errors import DataError
 from rescind.home import Ledger, Refused, Request
 from rescind.home.ledger import PATIENCE
 from rescind.home.request import (
@@ -32,7 +32,7 @@ from rescind.home.request import (
     WAITING,
 )  # fmt: skip
 from rescind.requests.copies import holders
-from rescind.requests.holders import Holder, Progress, named
+from rescind.requests.holders import CannotForget, Holder, Progress, named
 from rescind.requests.papers import write_papers
 from rescind.requests.signing import log_receipt, signed_receipt
 
@@ -192,7 +192,7 @@ def _forgotten(
     name = f"unlearnt {holder.copy.id}"
     try:
         known = holder.unlearn(ledger, request, progress)
-    except ConfigError as error:
+    except CannotForget as error:
         if request.options.get("method") or request.dataset.startswith("run:"):
             raise
         known = {"deleted": str(error)}

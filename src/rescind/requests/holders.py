@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from rescind.errors import ConfigError
 from rescind.home import Copy, Ledger, Refused, Request
 
 if TYPE_CHECKING:
@@ -55,6 +56,10 @@ class Holder(ABC):
     def has(self, request: Request) -> bool:
         """Return whether it has some of what a request names."""
         return any(named(request, user, items) for user, items in self.held(request).items())
+
+
+class CannotForget(ConfigError):
+    """A model has no way to forget: no unlearner, or no history to train again."""
 
 
 Progress = Callable[[str], Any]

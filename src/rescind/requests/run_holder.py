@@ -34,7 +34,7 @@ from rescind.privacy.accountant import guarantee
 from rescind.privacy.gaussian import DELTA
 from rescind.receipts.of_run import Found, check_fit
 from rescind.requests.graphs import graph_event
-from rescind.requests.holders import Held, Holder, Progress, named
+from rescind.requests.holders import CannotForget, Held, Holder, Progress, named
 from rescind.requests.members import AskedBefore
 from rescind.storage.events import event_text
 from rescind.storage.federations import save_federation
@@ -136,6 +136,7 @@ class Run(Holder):
         facts = read_facts(self.folder) or {}
         with working_on(self.folder) as scratch, one_thread():
             before, event = self.fed, self.event(request)
+            _check_can_forget(before)
             if self.step not in ledger.steps(request):  # else it may have been killed half way
                 check_fit(self.folder, Found.of(before))
             records = before.request(event)
@@ -188,6 +189,12 @@ class Run(Holder):
             shutil.rmtree(self.folder / "model")
             clear_made_with(self.folder)
         del self.fed
+
+
+def _check_can_forget(fed: Federation) -> None:
+    """Raise if a model has neither a way to forget nor a history to train again."""
+    if not fed.method.answers or (fed.past is None and not fed.method.additive):
+        raise CannotForget(f"this run of {type(fed.method).__name__} cannot forget by itself.")
 
 
 def _unlearner(options: Mapping[str, Any]) -> Unlearner | None:
