@@ -87,14 +87,14 @@ def test_a_file_without_a_line_is_not_valid(shop: Shop, empty: Any) -> None:
     code, said = shop.check(empty)
     assert code != 0
     assert "Nothing was checked" in said
-    assert "You have no line now" in said
+    assert "mine.json has no line" in said
     assert "VALID" not in said
     assert "names of the items" not in said
     lines: Any = shop.mine()
     code, said = shop.check(lines if isinstance(empty, list) else {"lines": lines})
     assert (code, said.startswith("VALID")) == (0, True), "control: a real line"
     said = shop.check({"line": []})[1]
-    assert "mine.json, given with --mine, has no lines of a roster" in said, "another file"
+    assert "mine.json has no line" in said, "another file"
     assert "VALID" not in said
 
 
