@@ -45,7 +45,7 @@ def test_every_cell_was_recorded() -> None:
 
 def test_a_list_that_does_not_keep_who_left_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: without the list of the data, the same cell ends in another way."""
-    monkeypatch.setattr(Blocklist, "add_to_dataset", lambda *_: None)
+    monkeypatch.setattr(Blocklist, "add_to", lambda *_: None)
     cell = ("forget", "present", "leave")
     found, known = played(cell)["after"], read()[name_of(cell)]["after"]
     assert (known["later"], found["later"]) == (False, True)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import stat
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -162,22 +160,6 @@ def test_what_was_made_with_the_records_goes_and_a_run_below_stays(shop: Shop) -
     assert "receipt-old.json" in left, "evidence of other requests"
     assert shop.learnt("c4", "run/below")
     assert shop.learnt(CANARY, "run/below") == (), "it is a run of its own, and answered as one"
-
-
-def test_a_resumed_command_says_that_rows_were_erased_since(
-    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = ["run", "--data", "shop", "--method", "Popularity"]
-    assert CliRunner().invoke(app, words).exit_code == 0
-    again = CliRunner().invoke(app, [*words, "--resume"])
-    assert "finished before\n" in again.output, "control"
-    shop.ask("erase", "c4", items=["p2"])
-    later = time.time() + 60  # the run tells whole seconds
-    for path in (imported_folder() / "shop").iterdir():
-        os.utime(path, (later, later))
-    again = CliRunner().invoke(app, [*words, "--resume"])
-    assert "erased or added since" in again.output
 
 
 def files_of(*folders: Path) -> Iterator[Path]:

@@ -91,7 +91,8 @@ def test_no_key_is_printed_logged_or_left_outside_its_file(tmp_path, monkeypatch
             texts[str(path.relative_to(tmp_path))] = path.read_bytes()
     found = leaks(secrets, texts)
     own = {("erasure.key", "home/keys/erasure.key"), ("receipt.key", "papers/receipt.key")}
-    ledger = {("run.key", "home/ledger.db"), ("run.key", "home/keys/ledger-copy.json")}
+    ledger = {("run.key", "home/ledger.db"), ("run.key", "home/keys/ledger-copy.db")}
+    ledger.add(("receipt.key", f"home/answers/{answer.name}"))
     assert set(found) - ledger == own, "each key in its own file, the signing key there as PEM"
     for _, place in {("erasure.key", "home/keys/erasure.key"), *(set(found) & ledger)}:
         assert (tmp_path / place).stat().st_mode & 0o777 == 0o600, place

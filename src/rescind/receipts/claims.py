@@ -13,10 +13,10 @@ from rescind.core.claims import AFTER, BEFORE, EPSILON, NEXT, OPEN, PUBLISHED, C
 from rescind.core.federation import Federation
 from rescind.errors import DataError
 from rescind.methods.additive._additive import sum_digest
+from rescind.privacy.keys import read_secret
 from rescind.privacy.sealing import BOUND, fits
 from rescind.receipts import of_run
-from rescind.receipts.receipt import Receipt
-from rescind.receipts.receipt import run_key_of as saved_run_key
+from rescind.receipts.receipt import RUN_KEY, Receipt
 from rescind.receipts.verify import Check
 from rescind.storage.federations import load_federation
 
@@ -28,8 +28,14 @@ __all__ = [
 
 def checks_with(run: Path) -> Callable[[Receipt], Check]:
     """Return a check of a receipt's claim against the data in a run's folder."""
-    fed, key = load_federation(run), of_run.run_key_of(run) or saved_run_key(run)
+    fed, key = load_federation(run), of_run.run_key_of(run) or _saved_key(run)
     return lambda receipt: check(receipt, fed, run.name, key)
+
+
+def _saved_key(run: Path) -> bytes | None:
+    """Read the key beside a model that no ledger answered for, such as the demo's."""
+    places = [folder / RUN_KEY for folder in (run, run.parent)]
+    return next((read_secret(path) for path in places if path.is_file()), None)
 
 
 def check(receipt: Receipt, fed: Federation, where: str, key: bytes | None = None) -> Check:
