@@ -19,6 +19,7 @@ from rescind.proof.log_folder import RECEIPT as LOGGED
 from rescind.proof.log_folder import LogFolder, entry_of
 from rescind.receipts.page import page
 from rescind.receipts.receipt import parse
+from rescind.requests.table_holder import ONLY_ROWS
 
 RECEIPT, PAGE, KEY = "receipt.json", "receipt.html", "receipt.key"
 PROOF, EXACT = "receipt.tlog-proof", "request.json"
@@ -32,7 +33,7 @@ def papers_of(name: str) -> Path:
 
 def write_papers(request: Request, body: bytes, proof: str, state: Mapping[str, Any]) -> None:
     """Write the papers of an answer; the key is in them and nowhere else afterwards."""
-    of = sorted(state["unlearnt"]["of"].values(), key=lambda facts: "model" not in facts)
+    of = sorted(state["unlearnt"]["of"].values(), key=lambda facts: ONLY_ROWS in facts)
     first: Mapping[str, Any] = next((facts for facts in of if "draft" in facts), {})
     together = len(request.records) > 1
     shown = page(parse(body), key=request.key)

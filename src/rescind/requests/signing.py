@@ -14,7 +14,7 @@ from rescind.privacy.sealing import run_key
 from rescind.proof.log_folder import RECEIPT, entry_of
 from rescind.receipts.log import open_log
 from rescind.receipts.receipt import Draft, canonical, finish
-from rescind.requests.table_holder import NOT_COVERED, scanned
+from rescind.requests.table_holder import NOT_COVERED, ONLY_ROWS, drafted_by_words, scanned
 
 WEAKEST = ("L0", "L1", "L2", "L3")
 
@@ -27,13 +27,15 @@ def signed_receipt(ledger: Ledger, request: Request, state: Mapping[str, Any]) -
     """
     of: dict[str, dict[str, Any]] = state["unlearnt"]["of"]
     rows = next((facts for facts in of.values() if "rows" in facts), None)
-    models = {name: facts for name, facts in of.items() if "model" in facts}
+    models = {n: f for n, f in of.items() if "draft" in f and ONLY_ROWS not in f}
     deleted = [facts["deleted"] for facts in of.values() if "deleted" in facts]
     if models:
         draft = _of_models([Draft.of_text(facts["draft"]) for facts in models.values()])
         draft = _with_rows(draft, rows) if rows else draft
     else:
-        draft = Draft.of_text(next(facts["draft"] for facts in of.values() if "draft" in facts))
+        texts = (facts["draft"] for facts in of.values() if "draft" in facts)
+        text = next(texts, None)
+        draft = Draft.of_text(text) if text else drafted_by_words(request, rows or {})
     if deleted:
         note = f"{len(deleted)} models could not forget, and were deleted."
         findings = (*draft.findings, Finding("deleted models", "SHOWN", n=len(deleted), note=note))
@@ -45,7 +47,7 @@ def signed_receipt(ledger: Ledger, request: Request, state: Mapping[str, Any]) -
     body = canonical(issued.receipt)
     ledger.keep_receipt(request, body)
     for name, facts in models.items():
-        if (copy := ledger.copy(name)) is not None:
+        if "model" in facts and (copy := ledger.copy(name)) is not None:
             known = {**copy.facts, "receipt": body.decode(), "run key": run_key(request.key).hex()}
             known |= {"model": facts["model"], "data": facts["data"], "answered": request.id}
             ledger.register(Copy(copy.id, copy.dataset, copy.kind, copy.address, known))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rescind.audits.finding import Finding
@@ -19,6 +20,8 @@ from rescind.receipts.words import ROWS
 from rescind.requests.holders import Held, Holder, Progress, named
 from rescind.storage.events import event_text
 
+ONLY_ROWS = "only rows"
+"""Marks facts of a table: its draft counts only where no model has one."""
 NOT_COVERED = "The file that was imported, and copies of it elsewhere."
 
 
@@ -44,12 +47,15 @@ class Table(Holder):
         rows = rows_of(data, [*request.records])
         every = zip(rows.users[rows.user].tolist(), rows.items[rows.item].tolist(), strict=True)
         pairs = [(u, i) for u, i in every if named(request, u, frozenset((i,)))]
-        users, items = ([*dict.fromkeys(pair[at] for pair in pairs)] for at in (0, 1))
-        who, what = [users.index(u) for u, _ in pairs], [items.index(i) for _, i in pairs]
-        event, labels = Erase(Records.of(who, what)), Labels(tuple(users), tuple(items))
+        event, labels = _event(pairs)
         many = {"rows": len(pairs), "items": len({*pairs})}
         draft = _draft(request, event, labels, data.digest, **many)
-        return {**many, "draft": draft.to_text(), "event": event_text(event, labels)}
+        return {
+            **many,
+            "draft": draft.to_text(),
+            "event": event_text(event, labels),
+            ONLY_ROWS: True,
+        }
 
     def purge(self, request: Request) -> None:
         with locked(imported_folder()):
@@ -62,13 +68,26 @@ class Table(Holder):
                 delete_rows(self.copy.dataset, pairs)
 
 
+def _event(pairs: Sequence[tuple[str, str]]) -> tuple[Erase, Labels]:
+    """Return an erasure of these pairs, in numbers of its own."""
+    users, items = ([*dict.fromkeys(pair[at] for pair in pairs)] for at in (0, 1))
+    who, what = [users.index(u) for u, _ in pairs], [items.index(i) for _, i in pairs]
+    return Erase(Records.of(who, what)), Labels(tuple(users), tuple(items))
+
+
+def drafted_by_words(request: Request, rows: Mapping[str, Any]) -> Draft:
+    """Return the receipt about rows elsewhere, which were deleted by the words of a request."""
+    pairs = [(user, item) for user, items in request.records.items() for item in items or ()]
+    return _draft(request, *_event(pairs), "", int(rows.get("rows", 0)), int(rows.get("items", 0)))
+
+
 def _draft(
     request: Request, event: Erase, labels: Labels, before: str, rows: int, items: int
 ) -> Draft:
     """Return the receipt about rows that no model had learnt."""
     about = "This receipt is about stored rows, not about models."
     return prepare(
-        Asked("Erase", rows, len(labels.users), event.digest(request.key)),
+        Asked("Erase", rows, len(request.records), event.digest(request.key)),
         Done(
             method={"name": "imported data"}, unlearning=ROWS, level="L1", world_before=before,
             world_after="", model_before="", model_after="", rounds=0, client_rounds=0, online={},
