@@ -16,7 +16,6 @@ from rescind.methods.additive._additive import sum_digest
 from rescind.privacy.sealing import BOUND, fits
 from rescind.receipts import of_run
 from rescind.receipts.receipt import Receipt
-from rescind.receipts.receipt import run_key_of as saved_run_key
 from rescind.receipts.verify import Check
 from rescind.storage.federations import load_federation
 
@@ -28,7 +27,7 @@ __all__ = [
 
 def checks_with(run: Path) -> Callable[[Receipt], Check]:
     """Return a check of a receipt's claim against the data in a run's folder."""
-    fed, key = load_federation(run), of_run.run_key_of(run) or saved_run_key(run)
+    fed, key = load_federation(run), of_run.run_key_of(run)
     return lambda receipt: check(receipt, fed, run.name, key)
 
 
