@@ -29,6 +29,7 @@ from rescind.data import (
 from rescind.data.blocklist import Blocklist
 from rescind.data.import_columns import Wanted
 from rescind.data.import_tables import open_table
+from rescind.data.importing import imported_folder
 from rescind.errors import ConfigError, DataError, RescindError
 
 GOOD = "user,item,rating,time\nanna,B2,4.5,1500000000\nbob,B1,3,1400000000\nanna,B1,5,1300000000\n"
@@ -264,16 +265,16 @@ def test_counts_that_were_taken_for_times_are_doubted(save):
 def test_an_import_again_tells_how_many_rows_stay_out(save):
     told: list[str] = []
     import_file(save(GOOD), "mine", tell=told.append)
-    Blocklist().with_withdrawn("anna").add_to_dataset("mine")
+    Blocklist().with_withdrawn("anna").add_to("mine")
     data = import_file(save(GOOD), "mine", replace=True, tell=told.append)
     assert len(data) == 1
     assert len(told) == 1
     assert "2 rows skipped: erased or withdrawn users" in told[0]
 
 
-def test_a_changed_import_is_detected(save, own_cache):
+def test_a_changed_import_is_detected(save):
     import_file(save(GOOD), "mine")
-    path = own_cache / "imported" / "mine" / "interactions.parquet"
+    path = imported_folder() / "mine" / "interactions.parquet"
     columns = pq.ParquetFile(path).read()
     changed = columns.set_column(2, "rating", pa.array([1.0, 1.0, 1.0], pa.float32()))
     pq.write_table(changed, path)
@@ -281,7 +282,8 @@ def test_a_changed_import_is_detected(save, own_cache):
         load("mine")
 
 
-def test_a_full_disk_leaves_nothing_behind(save, own_cache, tmp_path):
+@pytest.mark.parametrize("room", [20_000, 80_000], ids=["the ledger", "the table"])
+def test_a_full_disk_leaves_nothing_behind(save, room):
     # A limit on the file size simulates a full disk: the write really fails half way.
     rows = "".join(f"{n * 7919 % 10007},{n * 104729 % 9973}\n" for n in range(20_000))
     path = save("user,item\n" + rows)
@@ -290,7 +292,7 @@ def test_a_full_disk_leaves_nothing_behind(save, own_cache, tmp_path):
         from rescind.data import import_file
         from rescind.errors import DataError
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, ({room}, {room}))
         try:
             import_file({str(path)!r}, "mine")
         except DataError as error:
@@ -299,8 +301,8 @@ def test_a_full_disk_leaves_nothing_behind(save, own_cache, tmp_path):
     command = [sys.executable, "-c", textwrap.dedent(code)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "the disk is full" in done.stdout
-    assert "RESCIND_CACHE" in done.stdout
-    assert list((own_cache / "imported").iterdir()) == []
+    assert "RESCIND_HOME" in done.stdout
+    assert list(imported_folder().glob("*mine*")) == []
 
 
 def test_a_failed_replacement_keeps_the_old_import(save, monkeypatch):

@@ -83,7 +83,7 @@ checkpoint_every = 4
 TWO_CELLS = SHORT + "[axes]\nseed = [0, 1]\n"
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
 # Facts that differ between runs; privacy also counts rounds that may have been made twice.
-TIDES = ("seconds", "date", "peak_memory_bytes", "versions", "privacy")
+TIDES = ("artefact", "seconds", "date", "peak_memory_bytes", "versions", "privacy")
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,7 @@ def test_a_graph_without_labels_is_held_but_not_learnt():
     assert torch.equal(gone.now.state.public["one/weight"], first)
     with pytest.raises(DataError, match="no client has a training node"):
         mait.losses(after)
-    with pytest.raises(DataError, match="there is nothing to audit"):
+    with pytest.raises(DataError, match="no record that the model was trained on"):
         examine(after, gone, rs.Withdraw(1))
 
 

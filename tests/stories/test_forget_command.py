@@ -16,6 +16,7 @@ from rescind.data.blocklist import Blocklist, of_run
 from rescind.errors import ConfigError, RescindError
 from rescind.experiments.learning_run import run_cell
 from rescind.experiments.recipe import Cell, DataSettings, RunSettings, SharingSettings
+from rescind.forgetting import examine as examining
 from rescind.forgetting import forget as forgetting
 from rescind.home import Ledger
 from rescind.methods.sharing.fedshare import FedShare
@@ -207,7 +208,7 @@ def test_a_failed_audit_ends_with_code_1_and_is_never_called_exact(
     def examine(*_: object, **__: object) -> Report:
         return Report(verdict, (Finding("Q1 population", verdict),), {})
 
-    monkeypatch.setattr(forgetting, "examine", examine)
+    monkeypatch.setattr(examining, "examine", examine)
     for module in (forgetting, run_holder):
         monkeypatch.setattr(module, "FEWEST", 1)
     said = forget(run, "--user", "7", "--audit", "standard", "--json")

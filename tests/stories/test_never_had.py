@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import polars as pl
 import pytest
 import torch
 
 import rescind as rs
 
-PAGE = Path(__file__).parents[2] / "docs" / "forgetting.md"
 ROWS = sorted({(f"m{u:02}", f"s{(7 * u + k * k) % 50:02}") for u in range(40) for k in range(12)})
 WHO = "m03"
 SEED = 1
@@ -36,18 +32,6 @@ def same(one: rs.Federation, two: rs.Federation) -> bool:
         mine[name].shape == theirs[name].shape and torch.equal(mine[name], theirs[name])
         for name in mine
     )
-
-
-def test_what_the_page_runs_is_true(monkeypatch, capsys) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
-    (block,) = (one for one in blocks if "never =" in one)
-    left = [row for row in ROWS if row[0] != WHO]
-    data = rs.from_frame(table([*left, *(row for row in ROWS if row[0] == WHO)]))
-    monkeypatch.setattr(rs, "load", lambda name: data)
-    exec(block.replace("450", f'"{WHO}"'), {"rs": rs})
-    assert capsys.readouterr().out == "True\n"
-    exec(block.replace("450", f'"{WHO}"', 1).replace("450", '"m05"'), {"rs": rs})
-    assert capsys.readouterr().out == "False\n", "control: somebody else left"
 
 
 def test_with_the_same_numbers_and_loans_a_table_without_the_user_gives_the_same_model() -> None:

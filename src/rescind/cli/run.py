@@ -268,6 +268,8 @@ def _one(cell: Cell, folder: Path, resume: bool, title: str, cache: TrialCache) 
         typer.echo(f"{title}: finished before", err=True)
         tidy(folder)
         return done
+    if done is not None:
+        _tell_finished([folder])
     bar_of = BlockBar if cell.data.variant else RoundBar
     shown = bar_of(title, cell.run.rounds, cell.run.measure)
     with interruptible(*_RESUME), shown as bar, _log_to_stderr():

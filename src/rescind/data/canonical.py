@@ -214,7 +214,7 @@ def write_atomically(folder: Path, fill: Callable[[Path], None], durable: bool =
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         raise DataError(
             f"{folder}: could not be written ({'the disk is full' if full else error}). Nothing "
-            "was stored. Free some space, or point RESCIND_CACHE to a folder that can be written."
+            "was stored. Free some space, or set RESCIND_HOME or RESCIND_CACHE to another folder."
         ) from error
     finally:
         if hidden is not None:

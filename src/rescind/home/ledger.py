@@ -28,6 +28,7 @@ from rescind.privacy.sealing import decrypt, encrypt
 
 PATIENCE = 5.0
 """Seconds that a command waits for another one on the same home."""
+FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE)
 VERSION = 1
 TABLES = """
 CREATE TABLE request (id TEXT PRIMARY KEY, dataset TEXT NOT NULL, kind TEXT NOT NULL,
@@ -121,8 +122,14 @@ class Ledger:
         try:
             yield self._database.execute
             self._database.execute("COMMIT")
-        except BaseException:
-            self._database.execute("ROLLBACK")
+        except BaseException as error:
+            if self._database.in_transaction:  # SQLite ends it itself when the disk is full
+                self._database.execute("ROLLBACK")
+            if getattr(error, "sqlite_errorcode", None) in FULL:
+                raise DataError(
+                    f"{self.file} could not be written: the disk is full ({error}). Nothing was "
+                    "stored. Free some space, or set RESCIND_HOME to another folder."
+                ) from error
             raise
 
     def _rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
