@@ -306,7 +306,7 @@ def test_a_recipe_names_its_guards(recipe):
     [
         ("guards.gausian=1", r"\[guards\] has no field 'gausian'; did you mean 'gaussian'"),
         ("guards.gaussian=1", "needs guards.clip"),
-        ("guards.epsilon=1", "guards.gaussian is not set"),
+        ("guards.epsilon=1", "needs guards.gaussian"),
         ("guards.clip=one", "guards.clip must be a number"),
     ],
 )

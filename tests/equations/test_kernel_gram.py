@@ -40,7 +40,7 @@ Marks = dict[int, dict[int, tuple[int, float]]]
 def rated(records: Records) -> Records:
     """Records in which several items share a time, with ratings from a half to five stars."""
     stars = (records.item * 7 + records.client * 3) % 10 + 1
-    return replace(records, time=records.time * 2 // 5, rating=stars.short())
+    return replace(records, time=records.time * 2 // 5, rating=stars.int())
 
 
 def world(clients: int = 8) -> Holdings:

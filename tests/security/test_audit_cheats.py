@@ -177,7 +177,7 @@ def test_the_attack_is_committed_to_before_the_unlearner_runs(tmp_path, monkeypa
         lots.append(lot)
         raise InterruptedError
 
-    monkeypatch.setattr(forgetting, "examine", watched)
+    monkeypatch.setattr("rescind.forgetting.examine.examine", watched)
     monkeypatch.setattr(forgetting, "FEWEST", 1)
     fed = learnt()
     event = Erase(lendable(fed.now.vault.holdings, 3))

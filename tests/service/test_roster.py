@@ -98,7 +98,7 @@ def test_the_command_line_fetches_and_checks(
     house.do(TakeBack(people[0].id, "unshare"))
     (tmp_path / "none.json").write_text(people[0].get("/v1/me/lines").text)
     none = runner.invoke(app, [*asked[:-1], str(tmp_path / "none.json")])
-    assert (none.exit_code != 0, "You have no line now" in str(none.exception)) == (True, True)
+    assert (none.exit_code != 0, "has no line" in str(none.exception)) == (True, True)
     (tmp_path / "public" / SUM).write_bytes(b"\1" * 8192)
     assert runner.invoke(app, asked).exit_code == 1
     nowhere = runner.invoke(app, ["roster", "fetch", "ftp://there", "--out", public])

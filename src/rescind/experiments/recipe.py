@@ -332,9 +332,13 @@ def _named(table: Mapping[str, Any], marker: str, path: Path) -> Table:
 
 def _learner(method: Mapping[str, Any], look: Find) -> type:
     name = str(method.get("name", "FedAvg"))
-    if sought(*METHODS, name) is None and sought(*UNLEARNERS, name) is not None:
-        raise ConfigError(f"{name} only forgets: name it under [forget], and a learner here.")
-    return look(*METHODS, name)
+    try:
+        return look(*METHODS, name)
+    except ConfigError:  # only then the modules of methods are read, which load torch
+        if sought(*METHODS, name) is None and sought(*UNLEARNERS, name) is not None:
+            wrong = f"{name} only forgets: name it under [forget], and a learner here."
+            raise ConfigError(wrong) from None
+        raise
 
 
 def _forget(
