@@ -179,7 +179,7 @@ def test_a_kit_that_lies_where_the_state_would_go_is_refused(
     monkeypatch.chdir(tmp_path)
     (make_kit(tmp_path / "kit", 2, ["localhost"]) / "silo-0").rename("silo-0")
     before = sorted(path.name for path in Path("silo-0").iterdir())
-    assert "its state would go into the same folder" in _error_of_join(tmp_path / "silo-0", "0/2")
+    assert "Name another folder for its state" in _error_of_join(tmp_path / "silo-0", "0/2")
     assert sorted(path.name for path in Path("silo-0").iterdir()) == before
     Path("silo-0").rename("kit-0")
     assert "none.toml" in _error_of_join(Path("kit-0"), "0/2"), "control"
