@@ -75,6 +75,10 @@ def command(
     Exit code 1 if an audit was FAIL or VOID.
     """
     from rescind.errors import ConfigError, RescindError
+    from rescind.storage.run_folder import check_finished
+
+    if run is not None:
+        check_finished(run)  # before torch is loaded: an error answers at once
     from rescind.home import Ledger
     from rescind.requests.adding import add_words, dataset_named
     from rescind.requests.answer import answer

@@ -10,12 +10,12 @@ from rescind.errors import DataError
 from rescind.home.ledger import Ledger
 from rescind.home.request import Copy
 from rescind.storage.learning import finish_learning
-from rescind.storage.run_folder import artefact_of, dataset_of
+from rescind.storage.run_folder import artefact_of, dataset_of, place_of
 
 
 def artefact(folder: Path) -> str:
     """Return the id of the run in a folder, which a run keeps when it is learnt again."""
-    return artefact_of(folder) or secrets.token_hex(8)
+    return artefact_of(folder) or secrets.token_hex(6) + place_of(folder)
 
 
 def departures_of(name: str) -> int:
@@ -41,5 +41,7 @@ def finish(folder: Path, facts: dict[str, Any], counted: int) -> None:
     if facts["data"].get("source") == "imported":
         with Ledger.open() as ledger:
             place = str(folder.absolute())
-            ledger.register(Copy(facts["artefact"], dataset_of(facts), "run", place))
+            ledger.register(
+                Copy(facts["artefact"], dataset_of(facts, facts["artefact"]), "run", place)
+            )
     finish_learning(folder, facts)

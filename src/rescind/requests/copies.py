@@ -33,10 +33,16 @@ def _saved(copy: Copy) -> Holder:
 def run_copy(run: Path) -> Copy:
     """Return the copy that a run is; a run of published data has none in the ledger before."""
     from rescind.experiments.registering import artefact
-    from rescind.storage.run_folder import check_finished, dataset_of, read_facts, write_facts
+    from rescind.storage.run_folder import (
+        artefact_of,
+        check_finished,
+        dataset_of,
+        read_facts,
+        write_facts,
+    )
 
     check_finished(run)
     facts = read_facts(run) or {}
-    if not facts.get("artefact"):
+    if not artefact_of(run):
         write_facts(run, facts := {**facts, "artefact": artefact(run)})
-    return Copy(facts["artefact"], dataset_of(facts), "run", str(run.absolute()))
+    return Copy(facts["artefact"], dataset_of(facts, facts["artefact"]), "run", str(run.absolute()))

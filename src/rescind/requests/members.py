@@ -9,7 +9,7 @@ from rescind.core.labels import Labels
 from rescind.data.blocklist import Blocklist
 from rescind.errors import DataError
 from rescind.home.request import Refused
-from rescind.storage.run_folder import dataset_of, read_facts
+from rescind.storage.run_folder import artefact_of, dataset_of, read_facts
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,9 @@ class AskedBefore:
         facts = read_facts(run)
         if facts is None:
             return cls()
-        return cls(Blocklist.of_dataset(dataset_of(facts)), str(facts["data"]["name"]))
+        return cls(
+            Blocklist.of_dataset(dataset_of(facts, artefact_of(run))), str(facts["data"]["name"])
+        )
 
     def client(self, user: str, labels: Labels, clients: int) -> int:
         """Return the number of a user in the run; raise with what is known of one who is not there.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Sequence
@@ -125,20 +126,25 @@ def model_in(run: Path) -> Path:
 
 
 def artefact_of(run: Path) -> str:
-    """Return the id by which a ledger knows a run; "" of a folder that has none."""
+    """Return the id by which a ledger knows a run; "" of a folder that has none, or of a copy."""
     with suppress(DataError):
-        return str((read_facts(run) or {}).get("artefact", ""))
+        name = str((read_facts(run) or {}).get("artefact", ""))
+        return name if name.endswith(place_of(run)) else ""
     return ""
 
 
-def dataset_of(facts: dict[str, Any]) -> str:
+def place_of(run: Path) -> str:
+    """Return the end of the id of a run in this folder: whoever copies it has another run."""
+    return hashlib.blake2b(str(run.resolve()).encode(), digest_size=4).hexdigest()
+
+
+def dataset_of(facts: dict[str, Any], artefact: str) -> str:
     """Return the name under which a ledger knows the data of a run.
 
     Imported data has its own. Of published data each run is answered by itself.
     """
     data = facts.get("data") or {}
-    imported = data.get("source") == "imported"
-    return str(data["name"]) if imported else f"run:{facts.get('artefact', '')}"
+    return str(data["name"]) if data.get("source") == "imported" else f"run:{artefact}"
 
 
 def write_facts(folder: Path, facts: dict[str, Any]) -> None:
