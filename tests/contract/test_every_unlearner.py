@@ -138,7 +138,7 @@ def test_a_request_too_small_to_be_audited_is_answered_exactly_and_the_receipt_s
     done, (why, who, audit) = evidence.exact.done, evidence.receipt.findings
     assert (done.unlearning, done.level, done.rounds) == ("Retrain", "L3", ROUNDS)
     assert (why.check, who.check) == ("escalation", "exactness")
-    assert "FineTuneUnlearn was requested" in why.note
+    assert "FineTuneUnlearn is approximate" in why.note
     assert "too few records to audit it (100 are needed)" in why.note
     assert (audit.verdict, evidence.receipt.verdict) == ("UNAUDITED", "UNAUDITED")
 

@@ -51,7 +51,7 @@ class Holder(ABC):
 
     def delete(self) -> None:
         """Delete a model that cannot forget."""
-        raise NotImplementedError
+        raise CannotForget(f"{self.copy.address} is no model, and is not deleted as one.")
 
     def has(self, request: Request) -> bool:
         """Return whether it has some of what a request names."""
