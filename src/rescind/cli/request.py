@@ -162,7 +162,7 @@ def tell(done: list[Request], as_json: bool) -> None:
         typer.echo(f"{one.id}  {one.outcome}  {one.reason or OUTCOMES[one.outcome]}")
         if papers_of(one.id).is_file():
             typer.echo(
-                f"  To send (several: each their part alone), then delete: {papers_of(one.id)}"
+                f"  To send (several users: each their part), then delete: {papers_of(one.id)}"
             )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -161,9 +161,3 @@ def _day(text: Any, at_its_end: bool = False) -> datetime | None:
 def day(text: str | None, at_its_end: bool = False) -> datetime | None:
     """Read a day of an option."""
     return _day(text, at_its_end)
-
-
-def as_table(words: Words) -> Mapping[str, Any]:
-    """Return the words as JSON that `in_mapping` reads."""
-    (user, items), *_ = words.records.items()
-    return {"kind": words.kind, "user": user, **({"items": [*items]} if items else {})}
